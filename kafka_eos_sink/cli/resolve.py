@@ -64,7 +64,7 @@ def resolve(
         resolution=resolution,
         nonce=uuid.uuid4().hex,
         allow_duplicates=allow_duplicates,
-        limits=settings.limits,
+        within_ms=settings.timeout_ms,
     )
     resolving = partial(procedures.resolve, request)
     if not yes:

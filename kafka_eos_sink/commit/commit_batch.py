@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import forget, write_done
@@ -27,7 +27,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskOutcome,
 )
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
@@ -46,7 +46,7 @@ class CommitRequest:
     random_write_id: bool
     nonce: str
     group_offsets: GroupOffsets | None = None
-    limits: SettleLimits = field(default_factory=SettleLimits)
+    within_ms: int = PROOFS_WITHIN_MS
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
@@ -90,7 +90,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     if any(entry.part_offset > found.offset for entry in prepared):
         # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
-    driver = yield from decide(found, sequence, expires_ms, request.limits.within_ms)
+    driver = yield from decide(found, sequence, expires_ms, request.within_ms)
     try:
         yield Reached("commit.decided")
         return (yield from _finish(request, found, losers, driver))
@@ -110,7 +110,7 @@ def _finish(
         found,
         driver,
         nonce=request.nonce,
-        limits=request.limits,
+        within_ms=request.within_ms,
         timeout_ms=request.plan.transaction_timeout_ms,
         losers=losers,
         recovering=False,
@@ -138,7 +138,7 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     if found is None or found.decision.nonce != skipped.nonce:
         raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
     called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
-    yield from decide_again(called, DriverTransaction(plan.driver), request.limits.within_ms, proven=skipped.proven)
+    yield from decide_again(called, DriverTransaction(plan.driver), request.within_ms, proven=skipped.proven)
 
 
 def _require_messages_of_one_run(

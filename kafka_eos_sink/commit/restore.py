@@ -28,7 +28,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     SettledDecision,
     plan_nonce,
 )
-from kafka_eos_sink.commit.settle import Settled, SettleLimits, settle
+from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
 from kafka_eos_sink.commit.transactional_id import SLOTS, parse
@@ -55,7 +55,7 @@ class FinishedDecisions:
 
 
 def finish_decisions(
-    view: LogView, identity: ProducerIdentity, nonce: str, limits: SettleLimits, timeout_ms: int
+    view: LogView, identity: ProducerIdentity, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[FinishedDecisions]:
     """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
@@ -68,7 +68,7 @@ def finish_decisions(
         named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
         is_done = query.is_done(found.decision)
         try:
-            decision, after = yield from _finish(found, is_done, driver, nonce, limits, timeout_ms)
+            decision, after = yield from _finish(found, is_done, driver, nonce, within_ms, timeout_ms)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
@@ -82,14 +82,14 @@ def finish_decisions(
 
 
 def _finish(
-    found: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, limits: SettleLimits, timeout_ms: int
+    found: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
     decision = found.decision
     if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"
         return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
     settled, driver = yield from finish(
-        found, driver, nonce=nonce, limits=limits, timeout_ms=timeout_ms, recovering=True
+        found, driver, nonce=nonce, within_ms=within_ms, timeout_ms=timeout_ms, recovering=True
     )
     decision = settled.found.decision
     if settled.lost:
@@ -119,7 +119,7 @@ def finish(
     driver: DriverTransaction,
     *,
     nonce: str,
-    limits: SettleLimits,
+    within_ms: int,
     timeout_ms: int,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
@@ -143,12 +143,12 @@ def finish(
     """
     copied_here = 0
     while True:
-        settled = yield from settle(found, nonce=nonce, limits=limits, losers=losers, recovering=recovering)
+        settled = yield from settle(found, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
                 # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough:
                 # a late one of an older driver can replace it. No older driver can write a decision, so decide again.
-                found, driver = yield from decide_again(found, driver, limits.within_ms, proven=True)
+                found, driver = yield from decide_again(found, driver, within_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
@@ -156,7 +156,7 @@ def finish(
         losers = ()
         decision = found.decision
         try:
-            copied = yield from _restore(settled, driver, timeout_ms, limits)
+            copied = yield from _restore(settled, driver, timeout_ms, within_ms)
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
@@ -172,7 +172,7 @@ def finish(
 
 
 def _restore(
-    settled: Settled, driver: DriverTransaction, timeout_ms: int, limits: SettleLimits
+    settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
@@ -205,7 +205,7 @@ def _restore(
         yield from give_up(opened)
         raise
     try:
-        after = yield from decide(found, sequence, expires_ms, limits.within_ms)
+        after = yield from decide(found, sequence, expires_ms, within_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise

@@ -23,12 +23,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettleLimits:
-    """``within_ms`` (delivery.timeout.ms) limits the wait for proofs."""
-
-    within_ms: int = 120_000
+PROOFS_WITHIN_MS = 120_000
+"""Wait for proofs, if the write does not set it (delivery.timeout.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +45,7 @@ def settle(
     found: LoggedDecision,
     *,
     nonce: str,
-    limits: SettleLimits,
+    within_ms: int,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
 ) -> Procedure[Settled]:
@@ -67,7 +63,7 @@ def settle(
     """
     decision = found.decision
     started: int = yield Now()
-    deadline = started + limits.within_ms
+    deadline = started + within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)

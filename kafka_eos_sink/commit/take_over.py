@@ -9,7 +9,7 @@ The steps are list, fence, read, finish, end, in this order (docs/protocol.md). 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kafka_eos_sink.commit import refusals
@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.restore import finish_decisions
-from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -53,7 +53,7 @@ class TakeOver:
     write_id: str
     nonce: str
     transaction_timeout_ms: int
-    limits: SettleLimits = field(default_factory=SettleLimits)
+    within_ms: int = PROOFS_WITHIN_MS
     view: LogView | None = None
     predecessor: Plan | None = None
     also_abort: tuple[ProducerIdentity, ...] = ()
@@ -125,7 +125,7 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     barrier = yield from read_to_barrier(view, request.nonce)
     yield Reached("plan.read")
     timeout_ms = request.transaction_timeout_ms
-    finished = yield from finish_decisions(view, driver, request.nonce, request.limits, timeout_ms)
+    finished = yield from finish_decisions(view, driver, request.nonce, request.within_ms, timeout_ms)
     yield Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None

@@ -65,7 +65,7 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(before, opened)
     view = _KeyedView(write_id)
-    request = replace(take_over_request(write_id, settings.limits), view=view, unknown_id=UnknownId.REFUSE)
+    request = replace(take_over_request(write_id, settings.timeout_ms), view=view, unknown_id=UnknownId.REFUSE)
     plan = yield from take_over(request, transaction_version)
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)

@@ -19,7 +19,6 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import POLL_MS, Copied, CopyRecords, Gone, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
@@ -82,10 +81,6 @@ class OperatorSettings:
     @property
     def commit_log(self) -> TopicPartition:
         return self.commit_log_topic, log_partition_of(self.write_id)
-
-    @property
-    def limits(self) -> SettleLimits:
-        return SettleLimits(within_ms=self.timeout_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +259,7 @@ def recovery(
 ) -> Callable[[int], Procedure[Plan]]:
     """Return the procedure of `recover`; ``view`` receives what it reads of the commit log."""
     unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
-    request = take_over_request(settings.write_id, settings.limits)
+    request = take_over_request(settings.write_id, settings.timeout_ms)
     return partial(take_over, replace(request, unknown_id=unknown_id, view=view))
 
 

@@ -64,7 +64,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         require_topic(settings, admin)
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
     must_list = known.plan is None or now - known.listed_at > LIST_EVERY_MS
-    request = take_over_request(settings.write_id, settings.limits, known.transaction_timeout_ms)
+    request = take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, known.transaction_timeout_ms)
     request = replace(request, view=known.view, predecessor=None if must_list else known.plan)
     found = executor.run(fence_only(request) if settings.random_write_id else take_over(request, version))
     if not settings.random_write_id:

@@ -68,7 +68,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         random_write_id=settings.random_write_id,
         nonce=uuid.uuid4().hex,
         group_offsets=settings.group_offsets,
-        limits=settings.limits,
+        within_ms=settings.producer.delivery_timeout_ms,
     )
     with _leased_executor(settings) as executor:
         decision = executor.run(commit_batch.commit(request, messages))
@@ -101,7 +101,9 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         version = executor.admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
         view = LogView(settings.write_id)
-        request = replace(take_over_request(settings.write_id, settings.limits, timeout_ms), view=view)
+        request = replace(
+            take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, timeout_ms), view=view
+        )
         found = executor.run(aborting.abort(request, plan, messages, version))
         history.report_recovered(executor, settings.history_topic, view)
         return found

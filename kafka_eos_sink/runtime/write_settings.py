@@ -9,7 +9,6 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.prepared_transaction import BatchIdentity
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -43,10 +42,6 @@ class WriteSettings(BatchIdentity):
         return BatchIdentity(**{each.name: getattr(self, each.name) for each in fields(BatchIdentity)})
 
     @property
-    def limits(self) -> SettleLimits:
-        return SettleLimits(within_ms=self.producer.delivery_timeout_ms)
-
-    @property
     def log_partition(self) -> int:
         return log_partition_of(self.write_id)
 
@@ -61,8 +56,8 @@ def log_partition_of(write_id: str) -> int:
 
 
 def take_over_request(
-    write_id: str, limits: SettleLimits, transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
+    write_id: str, within_ms: int, transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS
 ) -> TakeOver:
     return TakeOver(
-        write_id=write_id, nonce=uuid.uuid4().hex, transaction_timeout_ms=transaction_timeout_ms, limits=limits
+        write_id=write_id, nonce=uuid.uuid4().hex, transaction_timeout_ms=transaction_timeout_ms, within_ms=within_ms
     )

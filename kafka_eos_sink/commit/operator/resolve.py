@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from kafka_eos_sink.commit import refusals
@@ -29,7 +29,7 @@ from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import ends_in_topics, look_at, written_by
-from kafka_eos_sink.commit.settle import SettleLimits
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
@@ -75,7 +75,7 @@ class ResolveRequest:
     resolution: Resolution
     nonce: str
     allow_duplicates: bool = False
-    limits: SettleLimits = field(default_factory=SettleLimits)
+    within_ms: int = PROOFS_WITHIN_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +329,7 @@ def _committed_among(
     if found is None or not ended:
         return []
     started: int = yield Now()
-    outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.limits.within_ms)
+    outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.within_ms)
     return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
 
 
@@ -354,7 +354,7 @@ def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
         raise _unrecorded(decision, appended.error)
     ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end: a newer driver also fences the resend of an EndTxn that committed, with a lost response.
-    outcome = yield from await_outcome(decision, appended.offset, request.limits.within_ms)
+    outcome = yield from await_outcome(decision, appended.offset, request.within_ms)
     if outcome is not Outcome.COMMITTED:
         raise _unrecorded(decision, ends[0].error)
 

@@ -12,7 +12,7 @@ from kafka_eos_sink.commit.commit_log import barrier_key, part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Verdict, judge
 from kafka_eos_sink.commit.proofs import look_at, outcomes_for_readers
-from kafka_eos_sink.commit.settle import SettleLimits, settle
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, settle
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
@@ -139,7 +139,7 @@ def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
         ),
     ]
     found = LoggedDecision(decision, 10, world.log_id)
-    settled = world.run(settle(found, nonce="barrier", limits=SettleLimits(), recovering=True))
+    settled = world.run(settle(found, nonce="barrier", within_ms=PROOFS_WITHIN_MS, recovering=True))
     assert settled.lost == (lost,), world.warnings
 
 

@@ -32,7 +32,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskOutcome,
 )
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
-from kafka_eos_sink.commit.settle import Settled, SettleLimits
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, KafkaEosError, WriteRefusedError
@@ -94,14 +94,14 @@ class Cluster(World):
         self,
         driver: DriverTransaction = DriverTransaction(NEXT_DRIVER),  # noqa: B008
         losers: Sequence[ProducerIdentity] = (),
-        limits: SettleLimits = SettleLimits(),  # noqa: B008
+        within_ms: int = PROOFS_WITHIN_MS,
     ) -> tuple[Settled, DriverTransaction]:
         result: tuple[Settled, DriverTransaction] = self.run(
             finish(
                 self.found,
                 driver,
                 nonce="barrier",
-                limits=limits,
+                within_ms=within_ms,
                 timeout_ms=TIMEOUT_MS,
                 losers=losers,
                 recovering=True,
@@ -583,7 +583,7 @@ def test_second_decision_without_marker_is_unknown_ends_nothing() -> None:
 
     cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
     with pytest.raises(DecisionPendingError, match="Do not write them again") as raised:
-        cluster.finish(limits=SettleLimits(within_ms=5_000))
+        cluster.finish(within_ms=5_000)
     assert raised.value.code == "DECISION_UNKNOWN"
     assert cluster.ended_copies == []
 

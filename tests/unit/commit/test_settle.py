@@ -11,7 +11,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import outcomes_for_readers
-from kafka_eos_sink.commit.settle import SettleLimits, _sort_results, settle
+from kafka_eos_sink.commit.settle import _sort_results, settle
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import DecisionPendingError
@@ -134,5 +134,5 @@ def test_short_delivery_timeout_leaves_time_for_proofs_of_readers() -> None:
         ReadLog=nothing,
     )
     found = LoggedDecision(replace(decided(), transactions=(PREPARED,)), 10)
-    settled = world.run(settle(found, nonce="n", limits=SettleLimits(within_ms=8_000), recovering=True))
+    settled = world.run(settle(found, nonce="n", within_ms=8_000, recovering=True))
     assert (settled.lost, settled.proven, settled.marked) == ((), True, False)

@@ -14,7 +14,6 @@ from kafka_eos_sink.commit.commit_log import decision_records, done_record, pars
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.settle import SettleLimits
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
@@ -180,7 +179,7 @@ class World:
             resolution=resolution,
             nonce="operator",
             allow_duplicates=allow_duplicates,
-            limits=SettleLimits(within_ms=20),
+            within_ms=20,
         )
         procedure = resolve(request, 2)
         step = next(procedure)
