@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from kafka_eos_sink.runtime.audit import BatchAudit
 
 _RIGHT = ("version", "decided", "found", "missing", "not readable")
+_REASON_WIDTH = 48
 _COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "verdict")
 
 
@@ -58,8 +61,7 @@ def audit(
     if as_json:
         console.print_json(audits)
     else:
-        rows = [row for each in audits for row in _rows(each)]
-        console.show(console.table(_COLUMNS, rows, right=_RIGHT))
+        console.show(audit_table(audits))
     if html is not None:
         _write(html, page(write_id, audits))
     if wrong := [each for each in audits if not each.is_as_decided]:
@@ -72,6 +74,11 @@ def _write(html: Path, text: str) -> None:
         html.write_bytes(text.encode("utf-8", "replace"))
     except OSError as failure:
         raise ConfigurationError("INVALID_OPTIONS", f"--html {html}: {failure.strerror}") from failure
+
+
+def audit_table(audits: Sequence[BatchAudit]) -> Table:
+    rows = [row for each in audits for row in _rows(each)]
+    return console.table(_COLUMNS, rows, right=_RIGHT, unwrapped=_COLUMNS)
 
 
 def _rows(audit: BatchAudit) -> Iterator[console.Row]:
@@ -87,7 +94,8 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
     for part in audit.partitions:
         offsets = f"{part.first_offset}..{part.last_offset}"
         hidden = f"{part.hidden:,} offsets: {part.reason}" if part.reason else ""
-        yield "", f"{part.topic}-{part.partition}", offsets, "", f"{part.found:,}", "", "", hidden
+        where = f"{part.topic}-{part.partition}"
+        yield "", where, offsets, "", f"{part.found:,}", "", "", textwrap.wrap(hidden, _REASON_WIDTH)
 
 
 def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:

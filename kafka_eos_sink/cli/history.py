@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -9,6 +10,8 @@ from rich.table import Table
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.runtime.batch_record import BatchRecord
+
+_METADATA_WIDTH = 48
 
 
 def history(
@@ -39,7 +42,8 @@ def history(
 
 def history_table(found: Sequence[BatchRecord]) -> Table:
     columns = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
-    return console.table(columns, map(_row, found), right=("version", "rows", "bytes", "transactions"))
+    right = ("version", "rows", "bytes", "transactions")
+    return console.table(columns, map(_row, found), right=right, unwrapped=columns)
 
 
 def _row(record: BatchRecord) -> console.Row:
@@ -47,7 +51,7 @@ def _row(record: BatchRecord) -> console.Row:
         "recovered" if record.recovered else "",
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
         f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
-        record.user_metadata or "",
+        *textwrap.wrap(record.user_metadata or "", _METADATA_WIDTH),
     ]
     return (
         str(record.version),

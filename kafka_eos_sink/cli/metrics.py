@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def metrics(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")] = 9400,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65_535, help="Port to listen on; 0 chooses a free one.")
+    ] = 9400,
     address: Annotated[
         str, typer.Option(metavar="A", help="Address to listen on; 0.0.0.0 is every interface of this machine.")
     ] = "127.0.0.1",

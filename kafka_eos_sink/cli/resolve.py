@@ -20,7 +20,8 @@ def resolve(
         int, typer.Option("--version", metavar="V", min=0, help="The version: txnVersion, or the batch id of a stream.")
     ],
     resolution: Annotated[
-        Literal["committed", "rewrite"], typer.Option("--as", help="The outcome to record, see above.")
+        Literal["committed", "rewrite"],
+        typer.Option("--as", metavar="OUTCOME", help="The outcome to record: committed or rewrite, see above."),
     ],
     query_id: Annotated[
         str | None,

@@ -38,7 +38,8 @@ def status(
 
     The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
     `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: another program wrote into its
-    records, or a piece is gone. Writes without txnAppId leave no entry. Exit status 1 if the commit log does not know W.
+    records, or a piece is gone. Writes without txnAppId leave no entry. Exit status 1 if the commit log holds no version
+    of W.
 
     Example: kafka-eos status --write-id kafka-eos/nightly/orders
 
@@ -53,7 +54,7 @@ def status(
     nothing = f"The commit log {commit_log_topic} holds no write." if write_id is None else ""
     console.present(writes, as_json, commits_table, nothing)
     if write_id is not None:
-        what = f"record of write id {write_id!r}"
+        what = f"version of write id {write_id!r}"
         console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
 
 

@@ -138,7 +138,7 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     assert found.out == ("[]\n" if as_json else "")
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
-    assert f"the commit log {log!r} on {servers} holds no record of write id 'other/write'" in line
+    assert f"the commit log {log!r} on {servers} holds no version of write id 'other/write'" in line
 
 
 def test_commits_command_error_is_one_line_with_its_code(

@@ -30,6 +30,15 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     assert named in set(_COMMANDS) - {command}
 
 
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_help_cuts_nothing_off_at_80_columns(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([command, "--help"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
 READING = ("topics", "consume", "check", "status", "history", "audit", "top", "transactions", "repair", "recover")
 
 

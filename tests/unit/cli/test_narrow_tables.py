@@ -1,0 +1,49 @@
+"""The tables of `history` and `audit` on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from cluster_views import batch
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli.audit import audit_table
+from kafka_eos_sink.cli.history import history_table
+from kafka_eos_sink.runtime.audit import BLOCKED, BatchAudit, PartitionCount
+
+ROWS, FIRST, LAST = 4_000_000, 1_128_666, 5_461_613
+APPLICATION, METADATA = "app-20261125042517-0001", "ticket 7 " * 40
+RECORD = batch(
+    rows=ROWS, written_bytes=426_239_606, transactions=12, application_id=APPLICATION, user_metadata=METADATA
+)
+
+
+def on_80_columns(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    out = io.StringIO()
+    terminal = Console(width=80, color_system=None, file=out)
+    monkeypatch.setattr(console, "output_console", lambda *, stderr=False: terminal)
+    console.show(table)
+    return out.getvalue().splitlines()
+
+
+def test_history_splits_no_number_or_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    heading, first, *more = on_80_columns(history_table([RECORD]), monkeypatch)
+    assert {"transactions", "application"} <= set(heading.split())
+    assert {"4,000,000", "426,239,606", APPLICATION} <= set(first.split())
+    assert more, "long metadata takes more lines, not a wider table"
+    assert len(heading) < 200
+
+
+def test_audit_splits_no_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = PartitionCount(
+        topic="orders", partition=0, first_offset=FIRST, last_offset=LAST, found=ROWS, hidden=3, reason=BLOCKED
+    )
+    audit = BatchAudit(record=RECORD, partitions=(part,))
+    heading, total, partition, *_ = on_80_columns(audit_table([audit]), monkeypatch)
+    assert {"topic-partition", "verdict"} <= set(heading.split())
+    assert len(heading) < 140
+    assert "complete" in total
+    assert {"orders-0", f"{FIRST}..{LAST}", "4,000,000"} <= set(partition.split())
