@@ -34,7 +34,8 @@ LINES = {
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,630 of
 # them, is to be 3,500.
-ALL_LINES = 28_237
+# repair asks whether each range without a visible end is still open.
+ALL_LINES = 28_255
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
@@ -49,6 +49,7 @@ class Evidence:
     described        the transactional ids of all Spark partitions that ever left a part record
     topics           the topics that the newest decisions name
     knows_decisions  whether the commit log holds a decision of the write id, with or without a marker
+    unshown          below version 2, ranges of which no leader shows the end: either still open, or the end is not readable yet
     """
 
     parts: tuple[DecidedPart, ...] = ()
@@ -56,6 +57,7 @@ class Evidence:
     described: Mapping[str, TransactionDescription | None]
     topics: frozenset[str] = frozenset()
     knows_decisions: bool = True
+    unshown: frozenset[Written] = frozenset()
 
 
 class Verdict(Enum):
@@ -112,6 +114,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
             tuple(task_transactional_id(write_id, each, slot) for each in sorted(partitions) for slot in range(SLOTS))
         )
     witnesses: dict[ProducerIdentity, Outcome] = {}
+    unshown: frozenset[Written] = frozenset()
     if named:
         watching = LogView(
             write_id,
@@ -123,37 +126,41 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         own = [(decision, entry) for decision, entry in named if _is_own(decision, entry, watching, described)]
         witnesses = {entry.identity: Outcome.UNRESOLVED for _, entry in named}
         witnesses |= {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in own}
-        yield from _look_at_topics([entry for _, entry in own], witnesses)
+        unshown = yield from _look_at_topics([entry for _, entry in own], witnesses)
     return Evidence(
         parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
         witnesses=witnesses,
         described=described,
         topics=frozenset(topic for decision in decisions for topic in _topics_of(decision)),
         knows_decisions=bool(queries),
+        unshown=unshown,
     )
 
 
-def _look_at_topics(own: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]) -> Procedure[None]:
-    """Replace the witnesses that the data topics contradict."""
+def _look_at_topics(
+    own: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]
+) -> Procedure[frozenset[Written]]:
+    """Replace the witnesses that the data topics contradict; return the ranges `Evidence.unshown`."""
     proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
     # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and the next end leaves a marker there
     # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
     in_doubt = [each for each in own if each.identity not in proven or each.identity.transaction_version < 2]
-    ends: dict[Written, bool | None] | None = None
-    failed = True
+    ends: dict[Written, bool | None] | None = dict.fromkeys(written_by(in_doubt))
     with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
         ends = yield from ends_in_topics(in_doubt)
-        failed = False
+    unshown: set[Written] = set()
     for entry in in_doubt:
-        shown = {(ends or {}).get(each) for each in written_by([entry])} - {None}
-        # The next run may see the other ranges. Without Read, none does.
-        is_doubtful = entry.identity not in proven or (failed and len(entry.offsets) > 1)
-        is_hidden = ends is None and is_doubtful and entry.identity.transaction_version < 2
+        ranges = written_by([entry])
+        shown = {(ends or {}).get(each) for each in ranges} - {None}
+        is_below_two = entry.identity.transaction_version < 2
         if shown == {True}:
             # Some partition has its marker, so the transaction is committed as a whole.
             witnesses[entry.identity] = Outcome.COMMITTED
-        elif is_hidden or False in shown:
+        elif False in shown or (ends is None and is_below_two and entry.identity not in proven):
             witnesses[entry.identity] = Outcome.UNRESOLVED
+        elif ends is not None and is_below_two:
+            unshown.update(each for each in ranges if each in ends and ends[each] is None)
+    return frozenset(unshown)
 
 
 def _is_own(
@@ -200,6 +207,17 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     decided: dict[tuple[TopicPartition, int], list[DecidedPart]] = {}
     for part in evidence.parts:
         decided.setdefault((part.where, part.identity.producer_id), []).append(part)
+    # A new leader may not show an ABORT marker yet. Only an open transaction explains that a range shows no end.
+    hidden = {
+        identity
+        for identity, part in evidence.unshown
+        if (identity.producer_id, part.first_offset)
+        not in [
+            (each.producer_id, each.current_txn_start_offset)
+            for each in producers.get((part.topic, part.partition), ())
+        ]
+    }
+    evidence = replace(evidence, witnesses={**evidence.witnesses, **dict.fromkeys(hidden, Outcome.UNRESOLVED)})
     found: list[Finding | None] = []
     for where, remembered in producers.items():
         for producer in remembered:

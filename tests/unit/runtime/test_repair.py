@@ -202,9 +202,7 @@ def test_no_commit_is_written_beside_a_range_that_was_aborted_by_hand() -> None:
     assert found.verdict is Verdict.UNPROVEN
 
 
-@pytest.mark.parametrize("ranges", [1, 2])
-def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
-    """The other range may be aborted, as in `test_repair_commits_no_half_of_a_part_discarded_after_its_commit`."""
+def committed_below_version_two(ranges: int) -> Log:
     log = Log()
     identity = replace(LOSER, transactional_id="w.0.0", transaction_version=1)
     record = part_record("w", "q", 0, 3, 0)
@@ -217,10 +215,25 @@ def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
     log.decide(
         3, [PreparedTransaction(partition=0, identity=identity, part_offset=part_offset, rows=20, offsets=offsets)]
     )
+    return log
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
+    """The other range may be aborted, as in `test_repair_commits_no_half_of_a_part_discarded_after_its_commit`."""
+    log = committed_below_version_two(ranges)
     log.has_leaders = False
     evidence = log.gathered({"w.0.0": ended("CompleteCommit", 4)})
     (found,) = judge(evidence, {("orders", 0): (HELD,)})
     assert found.verdict is (Verdict.MISSING if ranges == 1 else Verdict.UNPROVEN)
+
+
+@pytest.mark.parametrize(("other", "verdict"), [((), Verdict.UNPROVEN), ((HELD,), Verdict.MISSING)])
+def test_below_version_two_a_late_leader_leaves_a_half_open(other: tuple[ProducerState, ...], verdict: Verdict) -> None:
+    """The new leader of the other range returns no record up to its marker, and does not hold the transaction open."""
+    evidence = committed_below_version_two(2).gathered({"w.0.0": ended("CompleteCommit", 4)})
+    found = judge(evidence, {("orders", 0): (HELD,), ("orders", 1): other})
+    assert {each.verdict for each in found} == {verdict}
 
 
 @pytest.mark.parametrize("part", ["none", "the forger's own", "without a transaction"])
