@@ -17,7 +17,7 @@ import kafka as kafka_python
 import pytest
 from kafka.admin import AbortTransactionSpec
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, decided, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -56,13 +56,16 @@ def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
         with connected(kafka.bootstrap_servers) as admin:
             producers = admin.describe_producers([where], admin.client.clock() + 30_000)[where]
         (held,) = (each for each in producers if each.current_txn_start_offset == start)
-        person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-        try:
-            person.abort_transaction(
-                AbortTransactionSpec(kafka_python.TopicPartition(*where), held.producer_id, held.producer_epoch)
-            )
-        finally:
-            person.close()
+        abort_by_hand(kafka, where, held.producer_id, held.producer_epoch)
+
+
+def abort_by_hand(kafka: EmbeddedKafka, where: tuple[str, int], producer_id: int, producer_epoch: int) -> None:
+    """Write an ABORT marker past the coordinator, as `kafka-transactions.sh abort` does."""
+    person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        person.abort_transaction(AbortTransactionSpec(kafka_python.TopicPartition(*where), producer_id, producer_epoch))
+    finally:
+        person.close()
 
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
@@ -294,8 +297,12 @@ def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka
     assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
 
 
-def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
-    """A batch of one task whose coordinator does not know of its part record in the commit log, decided and not ended."""
+def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
+    """A batch of one task whose coordinator does not know of its part record in the commit log, decided and not ended.
+
+    Returns:
+        The task's identity.
+    """
     topic = given.topic or ""
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
@@ -321,6 +328,7 @@ def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings
             partition=0, identity=identity, part_offset=lies.first_offset, rows=ROWS, offsets=offsets
         )
         Executor(admin, given.commit_log, SETTINGS).run(decide(prepared))
+        return identity
 
 
 def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,22 +422,49 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
 
 
 def test_decision_aborted_by_kafka_tool_is_rewritten(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody ends the hanging transaction in the commit log, as `kafka-transactions.sh abort` does."""
+    """Somebody ends the hanging transaction in the commit log."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
     plan = session.plan(given)
     die_at("commit.decision_written", given, plan, tasks(given, plan), monkeypatch)
-    person = kafka_python.KafkaAdminClient(bootstrap_servers=servers)
-    try:
-        where = kafka_python.TopicPartition(given.commit_log_topic, given.log_partition)
-        driver = plan.driver
-        person.abort_transaction(AbortTransactionSpec(where, driver.producer_id, driver.producer_epoch))
-    finally:
-        person.close()
+    abort_by_hand(any_kafka, given.commit_log, plan.driver.producer_id, plan.driver.producer_epoch)
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_data_topics_outvote_manual_abort_in_commit_log(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    named = [message.prepared for message in decided(given, "commit.decided", monkeypatch, 2)]
+    assert named[1] is not None
+    aborted = named[1].identity
+    abort_by_hand(any_kafka, given.commit_log, aborted.producer_id, aborted.producer_epoch)
+    write_all(given)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    write_all(replace(given, version=given.version + 1))
+    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert_nothing_open(servers, [topic], of=given.write_id)
+
+
+def test_data_topics_prove_commit_that_coordinator_forgot(any_kafka: EmbeddedKafka) -> None:
+    """The marker is missing in the commit log only, and a late attempt has taken the id."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    named = decided_with_part_outside(any_kafka, given)
+    with connected(servers) as admin:
+        Executor(admin, given.commit_log, SETTINGS).run(commit_at_coordinator(named))
+        admin.init_producer_id(named.transactional_id, 60_000, admin.client.clock() + 30_000)
+    write_all(given)
+    assert len(read_committed(servers, topic)) == ROWS
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic], of=given.write_id)
 
 
 def ended_without_a_marker(
