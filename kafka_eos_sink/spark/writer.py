@@ -1,7 +1,7 @@
 """The batch writer: where Spark's calls meet the commit protocol.
 
 Spark creates and pickles one object in its *planner* process. It unpickles the object in every task (``write``) and in one process on the
-driver (``commit``, ``abort``). Only the planner pickles, so ``__getstate__`` makes the plan. Spark pickles twice; the plan is made once.
+driver (``commit``, ``abort``). Only the planner pickles, so ``__getstate__`` makes the plan, once although Spark calls it twice.
 """
 
 from __future__ import annotations
