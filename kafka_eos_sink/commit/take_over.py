@@ -87,8 +87,8 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     """Fence the older drivers of a write id, finish their decisions, end what they left open.
 
     Raises:
-        DecisionPendingError: A decision can neither be finished nor proven void. Open transactions that no such decision names are
-            ended all the same, because they block readers.
+        DecisionPendingError: A decision can neither be finished nor proven void. The driver still aborts the open transactions that
+            no such decision names, because they block readers.
         WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
     view = LogView(request.write_id) if request.view is None else request.view
@@ -96,7 +96,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         plan = yield from _take_over(replace(request, view=view), view, transaction_version)
         if plan is not None:
             return plan
-        # W.driver has written a decision, so the state that the fence left is gone. Tasks recognise their driver by that state.
+        # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
         # Begin with the log, not with the fence: another driver may have decided since.
 
 
