@@ -2,9 +2,9 @@
 
 The steps are list, fence, read, finish, end, in this order (docs/protocol.md). A read before them shows if the log knows the write id.
 
-- It lists open transactions before the fence, because nobody can decide a listed transaction after the fence.
-- It fences before it reads the log, because an older driver could decide after the read.
-- It reads the log before it ends anything, because a decision of an older driver must be finished, not aborted.
+- The driver lists open transactions before the fence, because no older driver can decide a listed transaction after the fence.
+- The driver fences before it reads the log, because an older driver could decide after the read.
+- The driver reads the log before it ends anything, because it must finish an older driver's decision, not abort it.
 """
 
 from __future__ import annotations
