@@ -310,7 +310,7 @@ class Node:
     def close(self) -> None:
         """Close the socket. This has no effect on when the node may connect."""
         self.connection = None
-        # A new connection authenticates by itself.
+        # A new connection authenticates anyway.
         self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)

@@ -36,7 +36,7 @@ from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosErr
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
-"""Most rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
+"""Limit on the rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
 COPIED = -1
 """Stands for the task attempt id in the part record of a copy."""
 

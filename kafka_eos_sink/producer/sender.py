@@ -130,7 +130,7 @@ class Sender:
         try:
             self._coordination = self._send(node, request)
         except KafkaEosError as error:
-            self._transactions.fail(error, fatal=True)  # during an abort too: no response will arrive
+            self._transactions.fail(error, fatal=True)  # even during an abort, because no response will arrive
             self.give_up(error)
             return
         self._transactions.sent(request)

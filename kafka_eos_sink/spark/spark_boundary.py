@@ -55,7 +55,7 @@ class SinkMessage(WriterCommitMessage):
 
 def task_context() -> TaskContext:
     """Return the context of the Spark task that runs in this process."""
-    # None in every process that is not a Python worker of a task.
+    # Spark returns None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:
         raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")

@@ -173,8 +173,8 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
-        # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. A continuous query must
-        # fail in the plan, because Spark logs an error of its commit and does not fail the query.
+        # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. Otherwise the query is
+        # continuous. It must fail in the plan, because Spark only logs an error of a continuous query's commit.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
