@@ -11,12 +11,12 @@ import re
 PEER_CHARACTERS = 500
 _REMEMBERED_CHARACTERS = 10_000
 PAGE = "docs/errors.md"
-"""Lists the codes, an anchor each: in a clone, and in the installed package beside this module."""
+"""The page that lists the codes, one anchor each. It is in a clone and, beside this module, in the installed package."""
 _LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
 
 
 class _Shown(dict[int, str]):
-    """A table for `str.translate` that fills itself; a list of a text's characters would take ten times its memory."""
+    """A self-filling table for `str.translate`, which needs a tenth of the memory of a list of characters."""
 
     def __missing__(self, code: int) -> str:
         one = chr(code)
@@ -125,7 +125,7 @@ class DecisionPendingError(KafkaEosError):
 
 
 class WriteRefusedError(KafkaEosError):
-    """The commit log forbids this write: a rolled back checkpoint, or an unresolved, void or foreign decision."""
+    """The sink must not decide this write, for example because the checkpoint was rolled back."""
 
 
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")

@@ -52,8 +52,8 @@ LARGE_RESPONSES = (
     DescribeTransactionsRequest,
     DescribeProducersRequest,
 )
-"""Their size is the choice of other programs: a leader returns the first batch whatever its size, a transactional id can take 32 KiB,
-and each producer id of a day an entry."""
+"""Other programs decide the size of these responses. Fetch returns the first batch whatever its size, a transactional id can take
+32 KiB, and DescribeProducers lists every producer id of the last day."""
 # Before authentication, a few bytes from a stranger must not make the client reserve much memory.
 MAX_FRAME_BYTES_BEFORE_READY = 64 * 1024
 _NAMES_AT_MOST = 5
@@ -61,7 +61,7 @@ UNSOLICITED = "sent a response to no request"
 API_VERSIONS = ApiVersionsRequest(client_software_name="kafka-eos-sink", client_software_version=__version__)
 
 REAUTHENTICATE_AFTER = (0.85, 0.95)
-"""Bounds of the random fraction of its lifetime after which a session is renewed, as in Java."""
+"""A connection re-authenticates after a random fraction of the session's lifetime, between these bounds, as in Java."""
 
 Versions = tuple[int | None, int | None]
 """The lowest and the highest API version of a request, None for any."""
@@ -89,7 +89,7 @@ class RequestTimedOut(LostResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PendingRequest:
-    """A request in flight, equal only to itself, in API version ``version``. Times are clock ms."""
+    """A request in flight, equal only to itself. ``version`` is its API version; times are ms of the client's clock."""
 
     node_id: int
     # Never in a repr: the fields of requests hold records and credentials.
@@ -181,7 +181,7 @@ class BrokerVersions:
             raise MissingApiError(
                 "MISSING_API",
                 f"{broker} does not offer {api} in a version that this client speaks ({first} to {last}, offered: "
-                f"{self.offered(request)}); kafka-eos check shows all that are missing",
+                f"{self.offered(request)}); kafka-eos check shows all missing APIs",
             )
         first = first if versions[0] is None else max(first, versions[0])
         last = last if versions[1] is None else min(last, versions[1])
@@ -200,7 +200,7 @@ def api_name(request: type[Request[Any]]) -> str:
 
 
 class Connection:
-    """The protocol of one connection to ``broker``, which is its name for messages."""
+    """The protocol of one connection. ``broker`` is the broker's name in messages."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Connection:
     def send(
         self, request: Request[Any], *, now: int, timeout_ms: int, versions: Versions = ANY_VERSION
     ) -> PendingRequest:
-        """Put a request in flight, in the highest common version; raises as ``BrokerVersions.negotiate``."""
+        """Put a request in flight, in the highest common version. Raises as ``BrokerVersions.negotiate``."""
         if self.state is not ConnectionState.READY:
             raise RuntimeError(f"{self._broker} is not ready for requests: {self.state.value}")
         version = self.versions.negotiate(type(request), self._broker, versions)
@@ -400,14 +400,14 @@ class Connection:
 
     def _become_ready(self) -> ConnectionReady:
         if self._frames.buffered:
-            # No request follows the dialogue's last one before its response, so no broker can owe further bytes.
+            # The client has sent nothing since the dialogue's last request, so no other response can be outstanding.
             raise ProtocolError(UNSOLICITED)
         self.state = ConnectionState.READY
         return ConnectionReady()
 
 
 def describe_errors(response: Any) -> str:
-    """Return ``no error``, or only the names and counts of the error codes, to log: ``NOT_COORDINATOR x 3``."""
+    """Describe a response for the log: ``no error``, or its error codes with counts (``NOT_COORDINATOR x 3``)."""
     counts = Counter(code for code in _error_codes(response) if code)
     if not counts:
         return "no error"

@@ -65,8 +65,8 @@ class _WantedTopic:
 class MetadataUpdater:
     """Keeps the snapshot: the wanted topics, the next request, and what a response changes.
 
-    A lagging broker's response never moves a partition back to an older leader epoch. A recreated topic (another topic id)
-    and another cluster start without epochs. One request is in flight at a time.
+    A lagging broker's response never moves a partition back to an older leader epoch. For a recreated topic (another topic id)
+    or another cluster, the known epochs do not count. One request is in flight at a time.
 
     The first of these rules that applies decides when the next request is due:
 
@@ -158,8 +158,8 @@ class MetadataUpdater:
         self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
         self.in_progress = True
         self._sent += 1
-        # The permission to create applies to a whole request. A broker must never create the commit log with its defaults,
-        # so the missing topics that it may create go into a request of their own.
+        # The permission to create applies to a whole request, and a broker must never create the commit log with its defaults.
+        # So the missing topics that a broker may create go into a request of their own.
         creatable = [
             name
             for name, wanted in self._wanted.items()
@@ -255,7 +255,7 @@ class MetadataUpdater:
         self._update_requested = True
         self._attempts = 0
         self._update_allowed_at = self._retry_at = now
-        # The next rebootstrap is a full trigger time away.
+        # Restart the trigger time: the next rebootstrap must not follow at once.
         self._failing_since = now if self._failing_since is not None else None
 
     # inside
@@ -278,7 +278,7 @@ def _by_id(brokers: Iterable[Broker]) -> Mapping[int, Broker]:
 
 
 def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> TopicMetadata:
-    """Return a response's topic in the order of its partitions, with each one of ``known`` whose leader epoch is newer."""
+    """Return a response's topic with sorted partitions. Partitions of ``known`` with a newer leader epoch stay."""
     before: dict[int, PartitionMetadata] = {}
     # Topic ids exist since Metadata 10. If either side has none, the name identifies the topic.
     if known is not None and (known.topic_id == found.topic_id or ZERO_UUID in (known.topic_id, found.topic_id)):

@@ -51,7 +51,7 @@ class Node:
         self.broker = broker
         self.connection: Connection | None = None
         self.fatal: Exception | None = None
-        """An error that a retry would meet again (version, TLS, principal). The pump raises it."""
+        """An error that a retry cannot resolve (version, TLS, principal). The pump raises it."""
         self.throttled_until = 0
         self.last_active_at = 0
         self.last_attempt_at = -NEVER
@@ -121,7 +121,7 @@ class Node:
             times.append(self._setup_expires_at)
         if self.connection is not None and (expires_at := self.connection.expires_at) is not None:
             times.append(expires_at)
-        # No I/O marks the end of a throttle, so only a timer can wake a caller who waits for the node.
+        # No I/O marks the end of a throttle, so only a timer can wake a caller that waits for the node.
         if self.throttled_until > now:
             times.append(self.throttled_until)
         if self._reauthentication_wanted:
@@ -191,7 +191,7 @@ class Node:
             return
 
     def handle_io(self, readable: bool, writable: bool, now: int) -> list[Completion]:
-        """Read and write what the socket has and accepts now."""
+        """Read what the socket has now, and write what it accepts."""
         completions: list[Completion] = []
         if self._transport is None:
             return completions
@@ -210,7 +210,7 @@ class Node:
 
     def reauthenticate_if_wanted(self, now: int) -> list[Completion]:
         """Re-authenticate if ``takes_requests`` scheduled it (KIP-368)."""
-        # The clock alone does not start it: an idle connection may expire with its session.
+        # Only a request starts a re-authentication: an idle connection may expire with its session.
         if not self._reauthentication_wanted:
             return []
         self._reauthentication_wanted = False
@@ -224,7 +224,7 @@ class Node:
         return []
 
     def _break(self, error: Exception, now: int) -> list[Completion]:
-        """Disconnect because of ``error``; keep it as ``fatal`` if a retry would meet it again."""
+        """Disconnect because of ``error``; keep it as ``fatal`` if a retry cannot resolve it."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
         if isinstance(error, TlsError) and not self.is_established:
@@ -310,7 +310,7 @@ class Node:
     def close(self) -> None:
         """Close the socket. This has no effect on when the node may connect."""
         self.connection = None
-        # A new connection authenticates by itself.
+        # A new connection authenticates anyway.
         self._reauthentication_wanted = False
         if self._transport is not None:
             self._poller.unregister(self.broker.node_id)

@@ -97,13 +97,13 @@ class Pump:
         self._updater.learn_broker(Broker(node_id=node_id, host=host, port=port))
 
     def versions(self, node_id: int) -> BrokerVersions:
-        """Return what a connected node offers."""
+        """Return the API versions and features of a connected node."""
         connection = self._connected(node_id).connection
         assert connection is not None
         return connection.versions
 
     def finalized_features(self) -> Mapping[str, int]:
-        """Return feature name -> finalized level as the best informed node knew it when it connected."""
+        """Return feature name -> finalized level, from the ApiVersions response with the highest epoch."""
         return self._features
 
     def learn_features(self, versions: BrokerVersions) -> None:
@@ -126,7 +126,7 @@ class Pump:
         return node
 
     def ready(self, node_id: int) -> bool:
-        """Return whether a request can be sent to the node now; start to connect if necessary.
+        """Return whether a request can be sent to the node now; begin to connect if the node is not connected.
 
         False while the broker throttles the client (KIP-219), during re-authentication (KIP-368) and backoff. Also False for a node
         that metadata does not name; then the client requests fresh metadata.
@@ -184,7 +184,7 @@ class Pump:
 
     @property
     def has_requests_in_flight(self) -> bool:
-        """Whether a response is outstanding or not taken yet, without the client's own metadata request."""
+        """Whether a response is outstanding or not taken yet. The client's own metadata request does not count."""
         metadata = 0 if self._metadata_pending is None else 1
         return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
 

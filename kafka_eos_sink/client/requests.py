@@ -1,9 +1,9 @@
 """The engine for every request outside the data path.
 
-A `Call` describes one kind of request. `Requests.perform` runs it in rounds. Each round finds the node of every open key, sends
-one request per node (pipelined per node, concurrent over nodes), and reacts to each key's error code by the table in
-`protocol/reactions.py`. Keys that may succeed later stay open for the next round, after a back-off. A request that changes
-something is built from its keys alone, so a resend has identical bytes.
+A `Call` describes one kind of request. `Requests.perform` runs it in rounds. Each round finds the node of every open key, and sends
+to all nodes at once, each node's requests pipelined. It reacts to each key's error code by the table in `protocol/reactions.py`.
+Keys that may succeed later stay open for the next round, after a back-off. A request that changes the cluster's state is built
+from its keys alone, so a resend has identical bytes.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Outcome(Generic[V]):
     """What is known of one key.
 
     ``error_code`` is None if the last try had no response: the broker may have processed it. ``earlier_code`` is then the code of an
-    earlier try. It is for messages only, because the last try may have changed what it describes. ``has_lost_response`` is true if any
-    try had no response: the broker may still receive that one.
+    earlier try. Use that code only in messages, because the last try may have changed the state behind it. ``has_lost_response`` is
+    true if any try had no response: the broker may still receive that request.
     """
 
     error_code: int | None = None
@@ -265,7 +265,7 @@ class Requests:
             omitted = dict.fromkeys(keys)
             for key, code, message, value in call.read(response, keys):
                 omitted.pop(key, None)
-                # A broker may name keys that were not sent, or one twice.
+                # A response may hold keys that the request does not, or one key twice.
                 if key in operation.open:
                     self._on_result(operation, node_id, key, operation.outcomes[key].after(code, value), message)
             for key in omitted:
@@ -299,7 +299,7 @@ class Requests:
         missing = [each for each in dict.fromkeys(ids.values()) if self._coordinator(call.route, each) is None]
         if missing:
             on_code = OnCode.RETURN if call.on_code is OnCode.RETURN else OnCode.RAISE
-            lookup: _Operation[str, Any] = _Operation(_find_call(call.route, on_code), missing, operation.retry)
+            lookup: _Operation[str, Any] = _Operation(_find_coordinator(call.route, on_code), missing, operation.retry)
             self._round(lookup)
             self._learn_coordinators(call.route, lookup.outcomes)
             for key, each in ids.items():
@@ -347,7 +347,7 @@ class Requests:
         operation.settle(key, outcome)
 
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
-        """Raise the deadline's error with the blocking transaction, if one blocks a key."""
+        """If a transaction blocks a key, raise the deadline's error with a description of that transaction."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
         if blocked_by is None:
             return
@@ -374,7 +374,7 @@ class Requests:
             self.client.learn_broker(coordinator.node_id, coordinator.host, coordinator.port)
             before = self._coordinators.get((route, each))
             if before not in (None, coordinator.node_id):
-                log.info("%s moved from broker %s to broker %d", _coordinated(route, each), before, coordinator.node_id)
+                log.info("%s moved from broker %s to broker %d", _describe_id(route, each), before, coordinator.node_id)
             self._coordinators[route, each] = coordinator.node_id
             self._stale.discard((route, each))
 
@@ -407,17 +407,17 @@ def single(
     )
 
 
-def _find_call(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
+def _find_coordinator(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
     """FindCoordinator, many keys per request (KIP-699)."""
     return Call(
         api=FindCoordinatorRequest,
         route=Route.ANY,
         request=lambda ids, _node: FindCoordinatorRequest(key_type=_KEY_TYPES[route], coordinator_keys=tuple(ids)),
         read=lambda response, _ids: ((c.key, c.error_code, c.error_message, c) for c in response.coordinators),
-        about=lambda each: _coordinated(route, each),
+        about=lambda each: _describe_id(route, each),
         on_code=on_code,
     )
 
 
-def _coordinated(route: Route, each: str) -> str:
+def _describe_id(route: Route, each: str) -> str:
     return f"{'group' if route is Route.GROUP_COORDINATOR else 'transactional id'} {each!r}"

@@ -36,7 +36,7 @@ from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosErr
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
-"""Most rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
+"""Limit on the rounds of copies per run. After so many aborts, copying evidently takes longer than the transaction timeout."""
 COPIED = -1
 """Stands for the task attempt id in the part record of a copy."""
 
@@ -146,8 +146,8 @@ def finish(
         settled = yield from settle(found, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
-                # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough:
-                # a late one of an older driver can replace it. No older driver can write a decision, so decide again.
+                # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough,
+                # because a late done record of an older driver can replace it. No older driver can decide, so decide again.
                 found, driver = yield from decide_again(found, driver, within_ms, proven=True)
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
@@ -174,7 +174,7 @@ def finish(
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Copy the lost transactions, and decide the copies together with the committed rest, or that the batch is void."""
+    """Copy the lost transactions. Decide copies and committed transactions together, or decide that the batch is void."""
     decision, lost = settled.found.decision, settled.lost
     started: int = yield WallClock()
     begun: list[Copy] = []
@@ -221,7 +221,7 @@ def _restore(
 
 
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """The next decision: the committed transactions, and the copies instead of the lost ones; without copies a void one."""
+    """Return the next decision, with the copies instead of the lost transactions; a void decision if there are no copies."""
     decision = settled.found.decision
     copied = {entry.partition: entry for entry in copies}
     return replace(

@@ -24,7 +24,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 PROOFS_WITHIN_MS = 120_000
-"""Wait for proofs, if the write does not set it (delivery.timeout.ms)."""
+"""Limit of the wait for proofs, unless the write sets another one (delivery.timeout.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ def settle(
 
     Args:
         nonce: For the barrier, if one is needed.
-        losers: Open transactions of the batch that the decision does not name. They block readers, and the proofs wait for readers.
-            So the same step aborts them.
+        losers: Open transactions of the batch that the decision does not name. The same step aborts them, because they block
+            readers, and the proofs wait until nothing blocks readers.
         recovering: Also check for markers written by hand. Below version 2 that check always runs.
 
     Raises:
@@ -84,7 +84,7 @@ def settle(
                     f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log or the data topics "
                     f"(first: {unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
                 )
-        # Visibility before markers: once proven, it lets `verify_markers` accept a missing marker in the commit log.
+        # First visibility, then markers: proven visibility lets `verify_markers` accept a missing marker in the commit log.
         proven = yield from verify_visible(decision, ended, deadline)
         if recovering or any(each.identity.transaction_version < 2 for each in ended):
             yield from verify_no_foreign_abort(decision, ended, deadline)

@@ -2,9 +2,9 @@
 
 The steps are list, fence, read, finish, end, in this order (docs/protocol.md). A read before them shows if the log knows the write id.
 
-- It lists open transactions before the fence, because nobody can decide a listed transaction after the fence.
-- It fences before it reads the log, because an older driver could decide after the read.
-- It reads the log before it ends anything, because a decision of an older driver must be finished, not aborted.
+- The driver lists open transactions before the fence, because no older driver can decide a listed transaction after the fence.
+- The driver fences before it reads the log, because an older driver could decide after the read.
+- The driver reads the log before it ends anything, because it must finish an older driver's decision, not abort it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     """Fence the older drivers of a write id, finish their decisions, end what they left open.
 
     Raises:
-        DecisionPendingError: A decision can neither be finished nor proven void. Open transactions that no such decision names are
-            ended all the same, because they block readers.
+        DecisionPendingError: A decision can neither be finished nor proven void. The driver still aborts the open transactions that
+            no such decision names, because they block readers.
         WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
     view = LogView(request.write_id) if request.view is None else request.view
@@ -96,7 +96,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
         plan = yield from _take_over(replace(request, view=view), view, transaction_version)
         if plan is not None:
             return plan
-        # W.driver has written a decision, so the state that the fence left is gone. Tasks recognise their driver by that state.
+        # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
         # Begin with the log, not with the fence: another driver may have decided since.
 
 

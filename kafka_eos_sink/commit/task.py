@@ -41,8 +41,8 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 SLOT_DEADLINE_MS = 60_000
 SLOT_POLL_MS = 250
 SLOT_WITHIN_MS = 3_000
-"""Time limit of each request to a slot's coordinator. It bounds the age of a slot's description when InitProducerId follows. It is
-longer than the one second for which a broker may throttle the client (KIP-219)."""
+"""Time limit of each request to a slot's coordinator, so that InitProducerId follows a recent description. It is longer than the one
+second for which a broker may throttle the client (KIP-219)."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:

@@ -1,7 +1,7 @@
 """Turn checked rows into batches: partition, sort, cut, encode, wait for memory, compress.
 
-This module waits for memory; ``TopicDirectory`` waits for metadata, and ``Producer.flush`` for responses. The sender serves
-the sockets meanwhile, so the brokers append closed batches while the batcher encodes the next one.
+This module waits for memory; ``TopicDirectory`` waits for metadata, and ``Producer.flush`` for responses. During these waits,
+the sender serves the sockets. It also serves them between batches, so the brokers work while the batcher encodes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Batcher:
 
     def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records to their partition as one batch; wait while buffer.memory is full."""
-        # The caller wrote the open rows of this partition before the block, so they go first.
+        # The caller wrote the open rows of this partition before the block, so close their batch first.
         self.close(self._accumulator.queue(topic, partition))
         self._await_memory(len(block.records))
         batch = ProducerBatch(
@@ -88,13 +88,13 @@ class Batcher:
             created_ms=self._client.clock(),
         )
         self._accumulator.add(batch)
-        self._count(batch)
+        self._pump_if_due(batch)
 
     def close(self, queue: PartitionQueue) -> None:
         """Close the open batch of a partition, if there is one; wait while buffer.memory is full."""
         if queue.open is not None:
             self._await_memory(queue.open.size + sum(numbers.nbytes for numbers in queue.open.row_numbers))
-            self._count(self._accumulator.close(queue, self._client.clock()))
+            self._pump_if_due(self._accumulator.close(queue, self._client.clock()))
 
     def close_all(self) -> None:
         for queue in list(self._accumulator.queues.values()):
@@ -114,7 +114,7 @@ class Batcher:
         for queue in self._accumulator.fullest(excess):
             self.close(queue)
 
-    def _count(self, batch: ProducerBatch) -> None:
+    def _pump_if_due(self, batch: ProducerBatch) -> None:
         self._bytes_since_pump += batch.size_bytes
         if self._bytes_since_pump >= PUMP_EVERY_BYTES:
             self._pump()
@@ -124,7 +124,7 @@ class Batcher:
         self._sender.pump(0)
 
     def _await_memory(self, size: int) -> None:
-        # Only an acknowledgement frees memory. So if none is due, even a batch larger than buffer.memory goes on.
+        # Only an acknowledgement frees memory. If none is outstanding, accept even a batch that is larger than buffer.memory.
         started = self._client.clock()
         while not self._accumulator.idle and self._accumulator.used_bytes + size > self._config.buffer_memory:
             left = self._config.max_block_ms - (self._client.clock() - started)

@@ -36,7 +36,7 @@ LONGEST_KEPT_KEY: Final = 4_096
 LONGEST_KEPT_TEXT: Final = 1_000
 """Bytes of the longest text in a letter's own headers."""
 AT_ONCE: Final = 1_000
-"""Most letters that are built at a time. One rejected batch of tiny rows makes 100,000 letters, too many for memory."""
+"""Limit on the letters built at a time. One rejected batch of tiny rows makes 100,000 letters, too many for memory."""
 LENGTH_BYTES: Final = 10
 """Upper bound of the overhead per key, value, header key or header value, including a share of the record's own fields."""
 
@@ -49,9 +49,9 @@ Letter = tuple[bytes | None, bytes | None, Headers]
 
 
 def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> Iterator[NumberedRows]:
-    """Build the dead letters, some at a time. One that would be too large for a request is reduced.
+    """Build the dead letters, some at a time. A letter that would be too large for a request is reduced.
 
-    Their timestamp is the time of writing: retention would delete an old letter at once, and the topic may reject a new one.
+    A letter has the time of writing. With the row's time, retention could delete it at once, or the topic reject it as too old or too new.
     """
     assert config.dead_letter_topic is not None
     for group in bad:
@@ -85,7 +85,7 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
 
 
 def reduced_letters(rejected: BadRows) -> NumberedRows:
-    """Build letters without the value and headers of the row, after their topic has rejected the whole ones.
+    """Build letters without the value and headers of the row, because their topic rejected the whole letters.
 
     Raises:
         InvalidRowError: DEAD_LETTER_TOPIC if the topic has rejected a reduced letter.

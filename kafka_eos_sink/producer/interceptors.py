@@ -9,9 +9,8 @@ configuring an interceptor fails, the write fails before it starts. All methods 
     close()
 
 The producer calls ``on_acknowledgement`` once per acknowledged batch. After a failure the producer calls it once per
-partition, with base offset -1, the number of unacknowledged records and the error. Rows without a partition are not
-reported. The producer also reports records that ``on_send`` never receives: dead letters, and one commit log record per
-task.
+partition, with base offset -1, the number of unacknowledged records and the error. It does not report rows that have no
+partition yet. It also reports records that ``on_send`` never receives: dead letters, and one commit log record per task.
 
 An ``on_acknowledgement`` with a parameter ``log_append_time_ms`` also receives the broker's append time in ms since the
 epoch. The time is -1 unless the topic has ``message.timestamp.type=LogAppendTime``.

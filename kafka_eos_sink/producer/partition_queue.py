@@ -95,7 +95,7 @@ class ProducerBatch:
         return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
 
     def row_number(self, index: int) -> int | None:
-        """Return the number, within the task, of the row of record ``index``, which may be the row's dead letter."""
+        """Return the row number, within the task, of record ``index``. A dead letter has the number of its row."""
         if self.row_numbers is None or not 0 <= index < self.record_count:
             return None
         number = int(self.row_numbers[index])
@@ -138,12 +138,12 @@ class PartitionQueue:
     next_sequence: int = 0
     anything_acknowledged: bool = False
     """Under the current identity."""
-    rewrite: bool = False
+    needs_new_sequences: bool = False
     """True after an unresolved sequence: all batches then need new sequences."""
 
     def next_to_send(self, now: int, max_in_flight: int, identity: ProducerIdAndEpoch) -> ProducerBatch | None:
         """Return the batch that the sender may send now, or None."""
-        if self.rewrite or self.identity != identity:
+        if self.needs_new_sequences or self.identity != identity:
             # A batch must not be resent under an old producer id or epoch (KIP-360). Renumbering waits for the requests
             # in flight: the leader may still append them under their old sequences. The renumbered resend would then be
             # a second copy, which no leader recognises as a duplicate.
@@ -156,11 +156,11 @@ class PartitionQueue:
             # leader appended is unknown (Java: RecordAccumulator.shouldStopDrainBatchesForPartition).
             if not oldest.in_flight:
                 return oldest if oldest.retry_at <= now else None
-            # A later batch waits for its resend, and no new batch may overtake it.
+            # If a later batch waits for its resend, no new batch may overtake that one.
             if any(not batch.in_flight for batch in self.unacknowledged):
                 return None
-            # A leader recognises duplicates only among a producer's last five batches, hence at most five in flight
-            # (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN). After a sixth, it would not recognise the first.
+            # A leader recognises duplicates only among a producer's last five batches (Kafka's
+            # ProducerStateEntry.NUM_BATCHES_TO_RETAIN). With a sixth in flight, the leader would not recognise the first.
             # The first batch goes alone, because a leader without state of this producer accepts any first sequence
             # (KIP-360). It could reject the first batch and accept the second: the order would be lost.
             if not self.anything_acknowledged or len(self.unacknowledged) >= max_in_flight:
@@ -219,7 +219,7 @@ class PartitionQueue:
         self.identity = identity
         self.next_sequence = 0
         self.anything_acknowledged = False
-        self.rewrite = False
+        self.needs_new_sequences = False
 
     @property
     def open_bytes(self) -> int:

@@ -30,9 +30,9 @@ def transaction_aborted_error(batch: ProducerBatch, problem: str) -> Transaction
 def records_lost_error(batch: ProducerBatch, offset: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "TRANSACTION_ABORTED",
-        f"topic {batch.topic} partition {batch.partition} has lost records of this transaction: it acknowledged later ones at offset "
-        f"{offset}, not behind them. The topic was deleted and created again, or an unclean leader election lost records. The next attempt "
-        "writes all rows",
+        f"topic {batch.topic} partition {batch.partition} has lost records of this transaction: its leader put later records at offset "
+        f"{offset}, not after the earlier ones. The topic was deleted and created again, or an unclean leader election lost records. The "
+        "next attempt writes all rows",
     )
 
 

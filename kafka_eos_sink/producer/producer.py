@@ -46,7 +46,7 @@ from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
 
 SLAB_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of rows per slab: fewer cost more calls per row, more exceed the processor's cache."""
+"""Bytes of rows per slab. A smaller slab costs more calls per row; a larger one exceeds the processor's cache."""
 
 
 class Producer:
@@ -254,7 +254,7 @@ class Producer:
             return
         with self._all_or_failed():
             rows = self._interceptors.on_send(rows) if self._interceptors else rows
-            # Spark may deliver far more than a slab at once. Pieces bound the memory.
+            # Spark may deliver far more rows than a slab at once, so cut them into pieces to bound the memory.
             step = max(1, rows.num_rows // max(1, -(-rows.columns.nbytes // (2 * self._slab_limit))))
             for start in range(0, rows.num_rows, step):
                 piece = rows.slice(start, min(step, rows.num_rows - start)) if step < rows.num_rows else rows
@@ -379,7 +379,7 @@ class Producer:
     def _check_writable(self) -> None:
         self._sender.raise_failure()
         if self._closed or not self._transactions.may_produce:
-            # An idempotent producer with exhausted epochs requests a new producer id. Meanwhile its rows wait.
+            # An idempotent producer with exhausted epochs requests a new producer id. Its rows wait for the new id.
             if not self._closed and self._transactions.state is State.INITIALIZING:
                 return
             raise IllegalTransition(f"write in state {'closed' if self._closed else self.state.name}")

@@ -65,12 +65,12 @@ class RecordAccumulator:
     ) -> Iterator[Cut]:
         """Cut rows, in order: first those that fit into the open batch, then those of new batches.
 
-        A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp, so they begin a new batch if the
-        open one is older than linger.ms or has timestamps.
+        A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp. So they begin a new batch if
+        the open one is older than linger.ms or has timestamps.
 
         Args:
-            ends: The sum of the sizes of all rows up to each one.
-            start, stop: Which of the rows are the queue's.
+            ends: The cumulative sum of the sizes of all rows.
+            start, stop: The range of the queue's rows.
         """
         limit = self.batch_size(queue.topic)
         opened = queue.open
@@ -186,7 +186,7 @@ class RecordAccumulator:
         return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
 
     def discount_pause(self, pause_ms: int, now: int) -> None:
-        """Subtract a pause of the sender from the age of all batches, and of their topics' absence."""
+        """Subtract a pause of the sender from the ages of all batches, and from how long their topics have been unknown."""
         for queue in self.active.values():
             for batch in itertools.chain(queue.unacknowledged, queue.fresh):
                 batch.created_ms = min(now, batch.created_ms + pause_ms)
@@ -222,7 +222,7 @@ class RecordAccumulator:
             ProducerBatch(
                 topic=batch.topic,
                 partition=batch.partition,
-                # Rows without timestamps keep that of their batch.
+                # Rows without timestamps keep the timestamp of their batch.
                 block=encode_block(rows.columns, batch.block.base_timestamp, self._codec, self._level),
                 created_ms=batch.created_ms,
                 row_numbers=rows.row_numbers,
@@ -237,7 +237,7 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Drop what is not in flight; return the dropped batches with a sequence."""
+        """Drop all rows and batches that are not in flight; return the dropped batches that have a sequence."""
         # A batch in flight stays, because an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():

@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
 from kafka_eos_sink.protocol.record_columns import null_header_keys, record_sizes
 
 NAMES_AT_ONCE = 10_000
-"""Topics of one look-up. The response takes up to 280 bytes for each missing one, and must fit into a frame."""
+"""Topics of one look-up. The response takes up to 280 bytes per missing topic, and must fit into a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def _check_topic(
             # The topic may have new partitions. Java's producer also refreshes metadata before it rejects a row.
             fresh = topics.refreshed(topic.topic) if (given >= topic.count).any() else topic
             topic = fresh if isinstance(fresh, TopicPartitions) else topic
-        reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count}"
+        reason = f"names a partition that does not exist: topic {topic.topic} has {topic.count} partitions"
         refuse((given < 0) | (given >= topic.count), "NO_SUCH_PARTITION", reason)
     if not unfit.any():
         return TopicRows(topic=topic, rows=rows, sizes=sizes)
@@ -116,7 +116,7 @@ def _by_topic(rows: NumberedRows) -> Iterator[NumberedRows]:
         yield rows
         return
     encoded = topic_column(rows).dictionary_encode(null_encoding="encode")
-    # No topic has a name that is not UTF-8, so it is rejected like other invalid names.
+    # A name that is not UTF-8 is no topic name, so it is rejected like other invalid names.
     octets = as_binary(encoded.dictionary).to_pylist()
     names = [None if name is None else name.decode(errors="replace") for name in octets]
     index = encoded.indices.to_numpy(zero_copy_only=False)

@@ -31,13 +31,13 @@ PAUSE_MS: Final = 1_000
 WAIT_MS: Final = 100
 """Longest turn of a waiting caller, which checks its deadline between turns."""
 IDLE_WAIT_MS: Final = 50
-"""Longest turn while a batch waits for a leader or backoff: no socket reports them."""
+"""Longest turn while a batch waits for a leader or a backoff: no socket event ends these waits."""
 
 
 class Acknowledged(NamedTuple):
     """A partition's acknowledged records: first and last offset, and their number.
 
-    ``first_offset`` is -1 if the response to the first batch had no offset, ``last_offset`` if the last had none.
+    ``first_offset`` is -1 if the response to the first batch had no offset. The same holds for ``last_offset`` and the last batch.
     """
 
     first_offset: int
@@ -70,7 +70,7 @@ class Sender:
         self._backoff = backoff
         self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
         self._coordination: PendingRequest | None = None
-        # Includes abandoned requests: `poll` leaves the completions of all other requests to the client's other producers.
+        # All requests without a response, abandoned ones too: `poll` returns only their completions, because producers share the client.
         self._sent: set[PendingRequest] = set()
         self._next_expiry = 0
         self._waiting = False
@@ -96,7 +96,7 @@ class Sender:
     def run_once(self, timeout_ms: int) -> None:
         """Send requests, then process responses; wait for them at most ``timeout_ms``."""
         now = self._client.clock()
-        # Before the responses, which may have come long ago.
+        # Discount the pause before processing responses, which may have arrived long ago.
         if now - self._next_expiry > PAUSE_MS:
             self._accumulator.discount_pause(now - self._next_expiry, now)
             self._next_expiry = now
@@ -125,12 +125,12 @@ class Sender:
             self._waiting = True
             # The coordinator's node has left the cluster and will never be ready: find the new coordinator.
             if coordinator is not None and coordinator not in self._client.metadata.brokers:
-                self._transactions.unreachable()
+                self._transactions.forget_coordinator()
             return
         try:
             self._coordination = self._send(node, request)
         except KafkaEosError as error:
-            self._transactions.fail(error, fatal=True)  # during an abort too: no response will arrive
+            self._transactions.fail(error, fatal=True)  # even during an abort, because no response will arrive
             self.give_up(error)
             return
         self._transactions.sent(request)
@@ -266,7 +266,7 @@ class Sender:
     ) -> None:
         code = ErrorCode.of(result.error_code)
         if batch.sealed is None:
-            # The sender renumbered this batch in flight behind a rejected one, so the leader had to reject its old sequence.
+            # Behind a rejected batch, the sender renumbered this one while it was in flight. So the leader rejected the old sequence.
             self._retry(batch, now, code.name, at_once=True)
             return
         if code is ErrorCode.NONE:
@@ -310,7 +310,7 @@ class Sender:
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
         first, last, count = self.acknowledged.get(key, Acknowledged(base_offset, -1, 0))
-        # A partition's first batch is sent alone. A later batch at its offset or below shows that the leader lost it.
+        # A partition's first batch is sent alone. A later batch at the same offset or below shows that the leader lost the first.
         if self._transactions.transactional and count and 0 <= base_offset <= first:
             self.fail(produce_errors.records_lost_error(batch, base_offset))
         last = max(last, base_offset + batch.record_count - 1) if base_offset >= 0 else -1
@@ -368,7 +368,7 @@ class Sender:
         self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0])
 
     def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int]) -> None:
-        """Make the rows of ``records`` dead letters and resend the others, else fail."""
+        """Make the rows of ``records`` dead letters and resend the others; fail if that is not possible."""
         # A batch in doubt may already be in the log with all of its rows.
         possible = self._config.dead_letter_topic is not None and not batch.in_doubt
         if possible and batch.row_numbers is not None and records:
@@ -387,7 +387,7 @@ class Sender:
         # Several partitions may fail under one epoch. Only the first failure bumps it; the others use the new epoch.
         if queue.identity == self._transactions.identity:
             self._transactions.bump_epoch()
-        queue.rewrite = True
+        queue.needs_new_sequences = True
 
     def _expire(self, now: int) -> None:
         if now < self._next_expiry or self.failure is not None:

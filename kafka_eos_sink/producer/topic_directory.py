@@ -49,7 +49,7 @@ class TopicDirectory:
     def resolve(self, topics: Collection[str]) -> dict[str, TopicPartitions | TopicProblem]:
         """Look up topics, and wait for their metadata together, at most max.block.ms.
 
-        All calls of a task together wait for unknown topics at most max.block.ms, or a tenth of the transaction timeout if that is
+        A task waits for unknown topics at most max.block.ms in all its calls, or a tenth of the transaction timeout if that is
         shorter. Otherwise wrong names could let the transaction time out.
 
         Raises:
@@ -96,7 +96,7 @@ class TopicDirectory:
         return self.resolve([topic])[topic]
 
     def _await_metadata(self, deadline: int) -> None:
-        # The sender runs meanwhile, so that batches of other topics do not time out behind a missing topic.
+        # The sender runs during the wait, so that batches of other topics do not time out behind a missing topic.
         self._client.request_metadata_update()
         self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 

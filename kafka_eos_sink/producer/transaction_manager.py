@@ -77,10 +77,10 @@ class TransactionManager:
         """Partitions that an unresolved AddPartitionsToTxn may have added."""
         self.end_result: Outcome[EndTxnResponse] | None = None
         self.needs_new_epoch = False
-        """True after a lost request, or after dropping a batch with a sequence; counts below version 2 only.
+        """True after a lost request, or after dropping a batch with a sequence. It matters only below version 2.
 
-        There the next transaction has the same epoch. A late request would belong to it, and the unused sequence would be a
-        gap in it.
+        There, the next transaction has the same epoch. A late request would become part of that transaction, and the unused
+        sequence would be a gap in its sequences.
         """
         self.next_at = 0
         """Clock ms before which the manager sends no request (backoff)."""
@@ -156,8 +156,8 @@ class TransactionManager:
 
     def produced_to(self, partition: TopicPartition) -> None:
         """Record that a Produce request to ``partition`` is in flight."""
-        # In version 2, the leader adds the partition before it appends (KIP-890). The transaction may thus be open even if
-        # the append failed or the response was lost, so an abort must send EndTxn.
+        # In version 2, the leader adds the partition before it appends (KIP-890). So the transaction may be open even if
+        # the append failed or the response was lost, and an abort must send EndTxn.
         if self.transactional and self.implicit_partitions:
             self.partitions.add(partition)
 
@@ -211,7 +211,7 @@ class TransactionManager:
     def next_request(self, now: int) -> Request[Any] | None:
         """Return the request to send at clock ms ``now``, if any; at most one is in flight.
 
-        It goes to the coordinator, and to any broker while ``coordinator`` is None.
+        Send it to the coordinator; while ``coordinator`` is None, to any broker.
         """
         if self._in_flight is not None or now < self.next_at:
             return None
@@ -264,8 +264,8 @@ class TransactionManager:
         if isinstance(request, AddPartitionsToTxnRequest):
             self.in_doubt |= self.pending
 
-    def unreachable(self) -> None:
-        """Forget the unreachable coordinator: the role may have moved to another broker."""
+    def forget_coordinator(self) -> None:
+        """Forget a coordinator that is not reachable: the role may have moved to another broker."""
         self.coordinator = None
 
     # responses
@@ -278,7 +278,7 @@ class TransactionManager:
         self.needs_new_epoch |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
-        self.unreachable()
+        self.forget_coordinator()
         self.last_problem, self.busy = error.message, False
         self._wait(now)
 
@@ -347,7 +347,7 @@ class TransactionManager:
             self.end_result = Outcome(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:
-        """Fail for good if a response does not match its request: its contents prove nothing."""
+        """Fail for good if a response does not match its request: such a response proves nothing."""
         if not fits:
             self.fail(ProtocolError(f"{what} got a response that does not fit the request"), fatal=True)
         return fits

@@ -178,7 +178,7 @@ def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: 
     while at < len(view):
         frame = new_decompressor()
         while not frame.eof and at < len(view):
-            # In pieces: a decompressor copies the bytes behind its frame, and frames can be ten bytes small.
+            # Feed small pieces: a decompressor copies the bytes behind its frame, and a frame may take only ten bytes.
             piece = view[at : at + _FEED_BYTES]
             # One byte above the limit is enough to detect an excess.
             out += frame.decompress(piece, limit - len(out) + 1)
@@ -231,7 +231,7 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytearray:
     out = bytearray()
-    # A buffer made here: pyarrow never frees its own if the data is damaged.
+    # Pass a buffer: pyarrow never frees a buffer of its own if the data is damaged.
     piece = memoryview(bytearray(min(_READ_CHUNK_BYTES, limit + 1)))
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while size := stream.readinto(piece[: limit - len(out) + 1]):

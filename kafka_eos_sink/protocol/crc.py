@@ -10,7 +10,7 @@ from collections.abc import Callable
 from kafka_eos_sink.protocol.compression import Buffer
 
 crc32c: Callable[..., int]
-"""Return the checksum of a buffer, continued from that of the bytes before it."""
+"""Return the checksum of a buffer; a second argument is the checksum of the bytes before it."""
 
 try:
     from crc32c import crc32c

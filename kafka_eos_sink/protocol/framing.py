@@ -136,7 +136,7 @@ def decode_response(request_cls: type[Request[R]], version: int, frame: bytes | 
     received, body = decode_response_header(request_cls, version, frame)
     if received != correlation_id:
         raise ProtocolError(
-            f"response with correlation id {received}, but the next response is due to {request_cls.__name__} v{version} "
+            f"response with correlation id {received}, but the oldest request in flight is {request_cls.__name__} v{version} "
             f"with correlation id {correlation_id}"
         )
     if request_cls is ApiVersionsRequest and body[:2] == UNSUPPORTED_VERSION:

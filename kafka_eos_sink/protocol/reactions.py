@@ -1,8 +1,8 @@
 """The table of reactions to error codes, for all packages.
 
 The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
-For the APIs in ``_STRICTEST`` a code without a row gets that reaction, because a newer broker's code may mean anything.
-Read-only and idempotent APIs retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
+``_WITHOUT_ROW`` holds an API's reaction to all other codes: a newer broker's code may mean anything.
+APIs outside ``_WITHOUT_ROW`` retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reaction(Enum):
     SPLIT = "split the batch and renumber; a single record is too large for the topic"
     ABORT = "abort this attempt; the next attempt gets a new producer epoch"
     ABORT_CONFIGURATION = "abort this attempt and fail: a new attempt would fail the same way"
-    FENCED = "a newer producer has the id: the task fails its attempt, the driver fails the query"
+    FENCED = "a newer producer uses the transactional id: the task fails its attempt, the driver fails the query"
     CONFIGURATION = "fail: the configuration or a permission is wrong"
     OTHER_SETTINGS = "the cluster rejects these settings of a topic: try others"
     NOT_FOUND = "the topic, partition or transactional id does not exist"
@@ -137,7 +137,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
     },
 }
 
-_STRICTEST: dict[type[Request[Any]], Reaction] = {
+_WITHOUT_ROW: dict[type[Request[Any]], Reaction] = {
     # Before the decision, aborting an attempt is always safe. After the decision, the commit log must prove the outcome.
     messages.InitProducerIdRequest: Reaction.ABORT,
     messages.AddPartitionsToTxnRequest: Reaction.ABORT,
@@ -165,11 +165,11 @@ def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[Error
 END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
 # Another producer has since initialised the transactional id.
 FENCED_BY_NEWER_OWNER = codes_with(messages.InitProducerIdRequest, Reaction.FENCED)
-# Errors of Produce although the leader's log may contain the batch.
+# After these errors of Produce, the leader's log may still contain the batch.
 MAY_HAVE_BEEN_APPENDED = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
-# Errors of Produce after which a non-transactional producer continues with its next epoch (KIP-360).
+# After these errors of Produce, a non-transactional producer continues with its next epoch (KIP-360).
 RESTARTS_SEQUENCES = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -188,9 +188,9 @@ def reaction(request: type[Request[Any]], code: int) -> Reaction:
         return row
     if error is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return Reaction.RETRY
-    strictest = _STRICTEST.get(request)
-    if strictest is not None:
-        return strictest
+    without_row = _WITHOUT_ROW.get(request)
+    if without_row is not None:
+        return without_row
     return Reaction.RETRY if error.retriable else Reaction.CONFIGURATION
 
 
@@ -201,7 +201,7 @@ MISSING_RIGHT = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Create, Alter, ClusterAction or IdempotentWrite on the cluster",
 }
 
-_OWN_CODE = {
+_STABLE_CODES = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "INVALID_TRANSACTION_TIMEOUT",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "UNKNOWN_TOPIC",
 }
@@ -232,4 +232,4 @@ def refusal(
         return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
     if action is Reaction.OTHER_SETTINGS:
         return errors.TopicSettingsError("BROKER_REFUSED", failure)
-    return errors.BrokerRefusedError(_OWN_CODE.get(error, "BROKER_REFUSED"), failure)
+    return errors.BrokerRefusedError(_STABLE_CODES.get(error, "BROKER_REFUSED"), failure)

@@ -122,7 +122,7 @@ def encode_rows(
 def read_own_block(block: RecordsBlock) -> tuple[Record, ...]:
     """Read the records of a block that this process encoded, with offsets from 0.
 
-    A header key that is not UTF-8 holds its bytes as Python's ``surrogateescape`` does.
+    Header keys that are not UTF-8 are decoded with Python's ``surrogateescape``.
     """
     data = decompress(block.compression, block.records, block.uncompressed_bytes)
     last, count = block.record_count - 1, block.record_count
@@ -171,7 +171,7 @@ def read_record_batches(
     """Read the batches of a Fetch response or of a log segment, one at a time.
 
     Args:
-        producers: Batches of others come without their records, which may be large or unreadable; None for all.
+        producers: Read only these producers' records, because others may be large or unreadable. None reads all.
 
     Raises:
         ProtocolError: A wrong CRC, a magic other than 2, an unknown codec, contradictory lengths, or a batch with more than
@@ -257,7 +257,7 @@ def _batches(data: Buffer) -> Iterator[tuple[memoryview, BatchHeader]]:
 
 
 def headers_of(data: Buffer) -> Iterator[BatchHeader]:
-    """Yield the header of each batch, unchecked, and also of a last batch whose records are incomplete."""
+    """Yield the header of each batch without checking its CRC. The records of the last batch may be incomplete."""
     view = memoryview(data).cast("B")
     at = 0
     while len(view) - at > _MAGIC_AT:
@@ -299,7 +299,7 @@ def _read_batch(
     # Compaction may leave a bare header, whose empty section is not valid compressed data.
     if with_records and (header.record_count or len(view) > BATCH_OVERHEAD):
         section = decompress(codec, view[BATCH_OVERHEAD:], max_bytes)
-        where = str(header)  # before memory is short
+        where = str(header)  # formatted before memory can run out
         try:
             records = RecordReader(section, where).read(header, with_headers=with_headers)
         except MemoryError:

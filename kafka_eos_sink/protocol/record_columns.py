@@ -114,7 +114,7 @@ class RecordColumns:
 
 
 def concat_columns(parts: Sequence[tuple[pa.Array | None, int]], kind: pa.DataType) -> pa.Array | None:
-    """Concatenate columns, each with its number of rows. A missing one becomes null, unless all are missing."""
+    """Concatenate columns, each with its number of rows. A missing column becomes null; return None if all are missing."""
     if all(column is None for column, _ in parts):
         return None
     return pa.concat_arrays(pa.nulls(count, kind) if column is None else column for column, count in parts)
@@ -140,7 +140,7 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def headers_array(rows: Sequence[Sequence[tuple[bytes, bytes | None]]]) -> pa.Array:
-    """Make a ``HEADERS_TYPE`` array; unlike Arrow's own conversion it takes keys that are not UTF-8."""
+    """Make a ``HEADERS_TYPE`` array; unlike Arrow's own conversion, it accepts keys that are not UTF-8."""
     entries = [entry for row in rows for entry in row]
     keys = pa.array([key for key, _ in entries], pa.binary()).view(pa.string())
     values = pa.array([value for _, value in entries], pa.binary())
@@ -158,7 +158,7 @@ def header_bytes(headers: pa.Array, row: int) -> list[tuple[bytes, bytes | None]
 
 
 def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which rows have a header with a null key, which Kafka cannot store."""
+    """Mark the rows that have a header with a null key. Kafka cannot store such a header."""
     found = np.zeros(len(headers), np.bool_)
     entries = headers.values
     if entries.null_count or entries.field(0).null_count:
@@ -226,9 +226,9 @@ def _field_sizes(lengths: Int64Array) -> Int64Array:
 
 
 class Section(NamedTuple):
-    """Rows that follow each other in one batch: those from ``start`` to ``end`` of an order.
+    """Consecutive rows of one batch: the places ``start`` to ``end`` of the order given to ``encode_sections``.
 
-    ``first_place`` counts the records that the batch already holds. ``base_timestamp`` is that of the batch, None for its first section.
+    ``first_place`` counts the records that the batch already holds. ``base_timestamp`` is the batch's, or None in its first section.
     """
 
     start: int
@@ -238,7 +238,7 @@ class Section(NamedTuple):
 
 
 class EncodedSection(NamedTuple):
-    """Encoded records, to be joined with those of the batch's other sections; timestamps in ms."""
+    """The encoded records of one section of a batch; timestamps in ms."""
 
     records: memoryview
     base_timestamp: int
@@ -269,18 +269,18 @@ def encode_sections(
 ) -> list[EncodedSection]:
     """Encode all rows in one pass, cut into sections of batches.
 
-    One pass costs far less than one per section, and the order as an index costs less than sorted columns.
+    One pass costs far less than one pass per section. Indexing by ``order`` costs less than sorting the columns.
 
     Args:
-        order: The index of each record's row; None for the rows as they are.
-        sections: Together they cover the order, one after the other.
+        order: The row of each record; None keeps the order of the rows.
+        sections: Consecutive sections that together cover ``order``.
         now_ms: Timestamp of rows whose timestamp is null. Without a timestamp column, all rows get their batch's timestamp.
 
     Returns:
-        Views of one buffer. A batch's base timestamp is, as in Java, that of its first row.
+        Views of one buffer. As in Java, a batch's base timestamp is the timestamp of its first row.
 
     Raises:
-        ValueError: A section has no rows, or all take 2 GiB or more. The caller cuts by ``record_sizes``.
+        ValueError: A section has no rows, or all sections together take 2 GiB or more (see ``record_sizes``).
     """
     starts = np.array([section.start for section in sections])
     counts = np.array([section.end - section.start for section in sections])
@@ -306,7 +306,7 @@ def encode_sections(
         sizes += varint_sizes(deltas)
         heads = [sources.varints(sizes, prefix, _ATTRIBUTES), sources.varints(deltas), offsets]
     fields = [*heads, *fields]
-    # Before Arrow gathers, because its offsets have 32 bits.
+    # Check the size before Arrow gathers, because Arrow's offsets have 32 bits.
     binary.check_column_bytes("the records section", int((sizes + varint_sizes(sizes)).sum()) + len(prefix))
     data, ends = sources.gather(fields, count, tail=prefix)
     cuts = (ends[:: len(fields)][[*starts, count]] + len(prefix)).tolist()
@@ -338,8 +338,8 @@ def _section_times(
 def _row_fields(sources: binary.Sources, columns: RecordColumns) -> tuple[list[Int64Array | int], Int64Array]:
     """Return the indices of each row's byte strings, and the bytes per row.
 
-    The order is key length, key, value length, value, number of headers, headers. Without a column, its two are missing, but
-    their length -1 or number 0 counts.
+    The order is key length, key, value length, value, number of headers, headers. A missing column adds no byte strings, but
+    the bytes per row include its length -1 or number 0.
     """
     fields: list[Int64Array | int] = []
     sizes = np.zeros(columns.num_rows, np.int64)
@@ -383,7 +383,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int, continues: bool) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; None if all rows may have ``now_ms``."""
+    """Return timestamps in ms, ``now_ms`` for null; None if no row needs a timestamp of its own."""
     column = columns.timestamp
     if column is None or (column.null_count == len(column) and not continues):
         return None

@@ -80,7 +80,7 @@ class Record:
 class RecordReader:
     """A cursor over one records section that never reads beyond it."""
 
-    __slots__ = ("_at", "_data", "_room", "_unknown_bytes", "_where")
+    __slots__ = ("_at", "_data", "_decode_errors", "_room", "_where")
 
     def __init__(self, data: Buffer, where: str, *, is_own: bool = False) -> None:
         """Begin at the first record.
@@ -91,14 +91,14 @@ class RecordReader:
         self._at = 0
         self._room = len(data) if is_own else MAX_OBJECTS
         # Brokers store any bytes. Java's ``RecordHeader`` also replaces bytes that are not UTF-8.
-        self._unknown_bytes = "surrogateescape" if is_own else "replace"
+        self._decode_errors = "surrogateescape" if is_own else "replace"
         self._where = where
 
     def read(self, header: BatchHeader, *, with_headers: bool) -> tuple[Record, ...]:
         # The count is untrusted: compare it with the number of bytes before the loop.
         if header.record_count * _MIN_RECORD_BYTES > len(self._data):
             raise self._error(f"has {header.record_count} records in only {len(self._data)} bytes")
-        self._take(header.record_count)
+        self._reserve(header.record_count)
         base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
         fixed_timestamp = header.max_timestamp if header.log_append_time else None
         records = []
@@ -137,16 +137,16 @@ class RecordReader:
         count = self._varint()
         if count < 0 or 2 * count > len(self._data) - self._at:
             raise self._error(f"has a record with {count} headers")
-        self._take(count)
+        self._reserve(count)
         headers = []
         for _ in range(count):
             key = self._bytes()
             if key is None:
                 raise self._error("has a header without a key")
-            headers.append((key.decode(errors=self._unknown_bytes), self._bytes()))
+            headers.append((key.decode(errors=self._decode_errors), self._bytes()))
         return tuple(headers)
 
-    def _take(self, objects: int) -> None:
+    def _reserve(self, objects: int) -> None:
         self._room -= objects
         if self._room < 0:
             raise self._error(f"has more than {MAX_OBJECTS:,} records and headers")

@@ -1,8 +1,8 @@
 """The types of Kafka's wire format, and their codecs.
 
 The peer may be broken or hostile. A reader therefore stays within the received bytes, and allocates no more than they
-justify. A reader raises ``ProtocolError``. If the bytes end too early, it raises ``IndexError`` or ``struct.error``, which
-the codec of the enclosing struct converts to ``ProtocolError``.
+justify. For malformed bytes, a reader raises ``ProtocolError``. For bytes that end too early, it raises ``IndexError`` or
+``struct.error``, which the codec of the enclosing struct converts to ``ProtocolError``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from kafka_eos_sink.errors import ProtocolError
 
 MAX_VALUES = 1_000_000
-"""Most array elements of one message: a struct of three bytes takes 65 in memory."""
+"""Limit on the array elements of one message. A struct of three bytes on the wire takes 65 bytes of memory."""
 ZERO_UUID = uuid.UUID(int=0)  # Kafka's value for "no UUID"
 
 
@@ -280,8 +280,8 @@ Int32 = Annotated[int, fixed("int32", "i")]
 Int64 = Annotated[int, fixed("int64", "q")]
 Uuid = Annotated[uuid.UUID, fixed("uuid", "16s", lambda value: value.bytes, lambda raw: uuid.UUID(bytes=raw))]
 String = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH)]
-# The client id of a request header has an int16 length even in flexible versions: an old broker must be able to read
-# the header of an ApiVersions request in an unknown version (KIP-511).
+# The client id of a request header has an int16 length even in flexible versions. An old broker must be able to read
+# this header although it does not know the version of the ApiVersions request (KIP-511).
 ClassicString = Annotated[str, sized("string", _append_string, _load_string, INT16_LENGTH, INT16_LENGTH)]
 Bytes = Annotated[bytes, sized("bytes", _append_bytes, bytes, INT32_LENGTH)]
 Records = Annotated[bytes, sized("records", _append_bytes, bytes, INT32_LENGTH)]  # received record batches

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 LOG_FETCH_WAIT_MS = 100
 LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
-"""Memory of a chunk of the commit log, and of a record besides its key and value."""
+"""Memory limit of a chunk of the commit log, and memory of a record without its key and value."""
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
 """Tried in this order if the user set no timeout and DescribeConfigs is not permitted."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
@@ -62,8 +62,8 @@ class Executor:
 
     Args:
         where: The partition of the commit log that holds the records of the write id.
-        config: ``delivery_timeout_ms`` bounds each step. A data topic may be unknown to the cluster, or end before records that it
-            acknowledged, for ``max_block_ms``.
+        config: ``delivery_timeout_ms`` bounds each step. For ``max_block_ms``, a data topic may be unknown to the cluster, or its
+            log may end before acknowledged records.
     """
 
     def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
@@ -119,7 +119,7 @@ class Executor:
             try:
                 result = self._performers[type(step)](step)
             except Exception as error:
-                # Thrown into the procedure, which may handle it: if an end is in doubt, it reads the log.
+                # The procedure may handle the error: if an EndTxn is in doubt, it reads the commit log.
                 failure = error
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
@@ -233,7 +233,7 @@ class Executor:
         )
         details = ["" for _ in results]
         for at, result in enumerate(results):
-            # The deadline often cuts the last try short. The code before it describes the cluster better.
+            # The deadline often cuts the last try short. The code of the try before describes the cluster better.
             if result.error_code is None and result.earlier_code is not None:
                 details[at] = f"an earlier try returned {ErrorCode.of(result.earlier_code).name}"
             if ErrorCode.CONCURRENT_TRANSACTIONS in (result.error_code, result.earlier_code):
@@ -265,7 +265,7 @@ class Executor:
                     last += f", and before that {ErrorCode.of(appended.earlier_error).name}"
                 raise BrokerUnavailableError(
                     "COMMIT_LOG_UNAVAILABLE",
-                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last: {last}",
+                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last result: {last}",
                 )
             raise refusal(ProduceRequest, appended.error, f"Produce of commit log {where}")
         return appended.offset
@@ -311,10 +311,10 @@ class Executor:
 
     def _warn_of_foreign_batch(self, offset: int, unreadable: ProtocolError) -> None:
         where = "{}-{}".format(*self.where)
-        # A driver acts on what it has read back, so it has never acted on a batch that cannot be read.
+        # A driver acts only on records that it has read back, so no driver has acted on an unreadable batch.
         warn_once(
             f"the commit log's partition {where} holds a batch at offset {offset} that the sink did not write ({unreadable.message}). "
-            "It is skipped, like others of its kind. Check which other principals may Write to the commit log",
+            "The sink skips such batches. Check which other principals may Write to the commit log",
             about=f"unreadable {where}",
         )
 
@@ -357,5 +357,5 @@ def _entries(batch: RecordBatch) -> list[ReadRecord | Marker]:
 
 def _re2_quote(text: str) -> str:
     """Quote a text for the broker's RE2."""
-    # All but letters, digits and underscore is escaped. Bytes beyond ASCII are literal in RE2.
+    # Escape every ASCII character but letters, digits and underscore. Other characters are literal in RE2.
     return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\{c}" for c in text)

@@ -53,7 +53,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         settings.producer.dead_letter_topic,
         settings.producer.transaction_timeout_ms,
     )
-    # Popped, so that a plan that fails leaves nothing behind: the next one checks and reads everything again.
+    # Pop the entry, so that a plan that fails leaves none: the next plan then checks and reads everything again.
     known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
         known.transaction_timeout_ms = require_brokers(settings, admin)

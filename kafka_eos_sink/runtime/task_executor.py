@@ -81,7 +81,7 @@ class TaskExecutor(Executor):
     def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
         """Write rows until all are acknowledged; None if the procedure must check the other tasks' transactions."""
         if self._producer is None:
-            # `begin` sends nothing. So `close` and `_end_own` know the producer of every request.
+            # `begin` sends nothing. So no request exists before `close` and `_end_own` know the producer.
             self._producer = begin(self.client, self.config, step.identity)
             self._began_ms = self.client.clock()
         for rows in self._batches:
@@ -101,7 +101,7 @@ class TaskExecutor(Executor):
         return part_offset(producer, self.where)
 
     def _must_check(self) -> bool:
-        """Whether to check the other tasks' transactions; raise if this task's own transaction is too old."""
+        """Whether it is time to check the other tasks' transactions; raise if this task's own transaction is too old."""
         # Called only when rows arrive. Spark would not notice a failure sooner, because one thread waits for the rows and for the task
         # (docs/spark-behaviour.md).
         timeout = self._transaction_timeout_ms

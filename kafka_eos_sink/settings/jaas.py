@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass, field
 
 _CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
-# The tokens of Java's StreamTokenizer. "++" and "*+" never give a character back, so that a token ends only where Java ends it.
+# The tokens of Java's StreamTokenizer. "++" and "*+" never backtrack, so that a token ends only where Java ends it.
 _SPACE = r"(?:\s|//[^\r\n]*|/\*.*?\*/)*+"
 _WORD = r"([\w.$-]++)"
 _QUOTED = r"""(["'])((?:\\.|(?!\3)[^\\\r\n])*+)\3"""
 _MODULE = re.compile(rf"{_SPACE}{_WORD}{_SPACE}{_WORD}{_SPACE}", re.DOTALL)
-# Java needs no space behind a value. A quote within a password would then make an option of the rest of the password.
+# Unlike Java, require a space behind a value. Else a quote in a password would turn the rest of the password into an option.
 _OPTION = re.compile(rf"{_WORD}{_SPACE}={_SPACE}(?:{_WORD}|{_QUOTED})(?=[\s/;]|\Z){_SPACE}", re.DOTALL)
 _END = re.compile(rf";{_SPACE}", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)
@@ -25,7 +25,7 @@ _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginModule:
-    """A login module: the last part of its class name, because shaded jars move packages, and its options."""
+    """A login module. ``name`` is only the last part of the class name, because shaded jars move packages."""
 
     name: str
     options: dict[str, str] = field(repr=False)

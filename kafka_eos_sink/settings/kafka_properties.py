@@ -75,7 +75,7 @@ def read_kafka_properties(
 
 
 def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[str]) -> None:
-    """Hold Java's rule that the delivery timeout covers at least one wait and one request."""
+    """Check Java's rule: the delivery timeout covers at least linger.ms and one request."""
 
     def value(name: str) -> int:
         return int(values.get(name, JAVA[name].default_value))
@@ -91,7 +91,7 @@ def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[
             f"linger.ms + request.timeout.ms = {linger_ms} + {request_timeout_ms} = {needed}"
         )
     else:
-        # As in Java, a user who raises only a part of the sum raises the sum.
+        # As in Java: if the user raises only linger.ms or request.timeout.ms, the delivery timeout rises to their sum.
         values["delivery.timeout.ms"] = needed
 
 
@@ -101,12 +101,12 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, with all problems at once.
     """
-    ours, foreign = client_part(path)
+    ours, warnings = client_part(path)
     problems: list[str] = []
     properties = read_kafka_properties({**ours, **(overrides or {})}, problems)
     if properties is None:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path}: {'; '.join(problems)}")
-    return replace(properties, warnings=(*properties.warnings, *foreign))
+    return replace(properties, warnings=(*properties.warnings, *warnings))
 
 
 def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once) -> dict[str, str]:
@@ -121,8 +121,8 @@ def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once)
     Raises:
         ConfigurationError: INVALID_PROPERTIES, if the file cannot be read.
     """
-    ours, foreign = client_part(path)
-    for warning in foreign:
+    ours, warnings = client_part(path)
+    for warning in warnings:
         warn(warning)
     return {f"{PREFIX}{name}": value for name, value in ours.items()}
 
@@ -130,8 +130,8 @@ def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once)
 def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the file's properties for this client, and a warning about the others.
 
-    One file often serves several clients. A consumer's ``group.id`` does not concern this client, and the serializers
-    and the transactional id of a Java producer have no meaning outside it.
+    One file often serves several clients. A consumer's ``group.id`` does not concern this client. The serializers and the
+    transactional id of a Java producer have no meaning outside that producer.
 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, if the file cannot be read.
@@ -146,7 +146,7 @@ def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None
     ours = {name: value for name, value in properties.items() if name in JAVA and name not in _JAVA_PRODUCER_ONLY}
     foreign = properties.keys() - ours.keys()
-    # A line of a private key or of a password file reads as a property's name: only known names may appear.
+    # A line of a private key or of a password file parses as a property's name, so the warning shows only known names.
     named = sorted(foreign & ({*JAVA, *_OTHER_CLIENTS.split()}))
     if unnamed := len(foreign) - len(named):
         named.append(f"{unnamed} {'names that are' if unnamed > 1 else 'name that is'} no Kafka client property")

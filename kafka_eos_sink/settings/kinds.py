@@ -58,7 +58,7 @@ def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
 
 
 def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
-    # "from None" and without the reason: the caller shows the option's own text, or a reference as it was written.
+    # Without cause and reason, which may hold a secret: the caller's message shows the option's text as the user wrote it.
     try:
         return parse_bootstrap_servers(text)
     except ConfigurationError:

@@ -22,12 +22,12 @@ from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, S
 _ASYNC_PROGRESS = "asyncprogresstracking"
 
 
-def sink_part(options: Mapping[str, str]) -> dict[str, str]:
+def resolve_own_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by lower-case name, with the references of the sink's own options resolved.
 
-    The write id derives from the sink's own options and must be the same in every process, so the driver resolves them
-    once; ``read_options`` takes the result with `resolved`. ``kafka.*`` stays as it was written: each process resolves its
-    secrets, which never travel.
+    The write id derives from the sink's own options and must be the same in every process. So the driver resolves them
+    once, and ``read_options`` takes the result with `resolved`. Options ``kafka.*`` stay as the user wrote them, because
+    secrets must not travel: each process resolves its own.
     """
     return {
         name.lower(): value if name.lower().startswith(PREFIX) else resolve(value) for name, value in options.items()
@@ -40,10 +40,10 @@ def read_options(
     """Read the options of a batch write or of a streaming query.
 
     Args:
-        options: Values by name in any case, as the user wrote them, or as ``sink_part`` returned them.
+        options: Values by name in any case, as the user wrote them, or as ``resolve_own_options`` returned them.
         check_imports: Also import the partitioner and the interceptors, as the tasks will do.
         streaming: Whether Spark passed the options of a streaming query.
-        resolved: Whether the sink's own options come from ``sink_part``; they are not resolved again.
+        resolved: Whether the sink's own options come from ``resolve_own_options``; they are not resolved again.
 
     Raises:
         ConfigurationError: INVALID_OPTIONS, naming all problems at once.
@@ -68,18 +68,18 @@ def read_options(
         producer=dataclasses.replace(
             properties.producer,
             **fields_of(values, ProducerConfig, known),
-            # The default ones, too: they may be those of others, who would believe the row.
+            # The default topics, too: other writes may use them, and would take such a row for a record of the sink.
             own_topics=frozenset(
                 {settings["commit.log.topic"], DEFAULT_TOPIC, settings["history.topic"], DEFAULT_HISTORY_TOPIC} - {""}
             ),
-            interceptor_options=_for_interceptors(options if resolved else sink_part(options)),
+            interceptor_options=_for_interceptors(options if resolved else resolve_own_options(options)),
         ),
         warnings=(*properties.warnings, *warnings),
     )
 
 
 def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the options ``kafka.*`` and of the properties file, and the file's warnings."""
+    """Return the options ``kafka.*`` over those of the properties file, and the file's warnings."""
     kafka = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
@@ -93,15 +93,15 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
         return kafka, ()
     try:
         # Each process reads the file itself, so its content, secrets included, never travels.
-        ours, foreign = client_part(resolve(path).strip())
+        ours, warnings = client_part(resolve(path).strip())
     except ConfigurationError as error:
         problems.append(f"{PROPERTIES_FILE}: {error.message}")
         return kafka, ()
-    return ours | kafka, foreign
+    return ours | kafka, warnings
 
 
 def readable(options: Mapping[str, str]) -> str:
-    """Return the options for a repr: possible secrets are hidden, references stay."""
+    """Return the options for a repr. Possible secrets are hidden; references to them stay."""
     return ", ".join(f"{written_name(name)}={shown(name.lower(), value)!r}" for name, value in sorted(options.items()))
 
 
@@ -178,10 +178,10 @@ def _problems_together(
         if name in own
     ]
     if (settings["asyncProgressTrackingEnabled"] or "").lower() == "true":
-        # Spark then starts batches before it logs their offsets, so a rerun batch looks like a new one.
+        # With it, Spark starts batches before it logs their offsets, so a batch that runs again looks like a new one.
         found.append(
-            "asyncProgressTrackingEnabled cannot be exactly once: batches begin before Spark logs their offsets, so a repeated "
-            "batch cannot be recognised; remove it and use a micro-batch trigger (processingTime, availableNow)"
+            "asyncProgressTrackingEnabled cannot be exactly once: batches begin before Spark logs their offsets, so the sink "
+            "cannot recognise a batch that runs again; remove it and use a micro-batch trigger (processingTime, availableNow)"
         )
     return found
 

@@ -22,7 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shown(name: str, value: str) -> str:
-    """Return `value` for messages and reprs; of a possible secret only its references.
+    """Return `value` as messages and reprs may show it: of a possible secret, only the references.
 
     Args:
         name: With ``kafka.`` or without it. The value of an unknown name is hidden too: it may be a misspelt password.
@@ -77,9 +77,9 @@ def read_values(
 
 def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     """Return the value. The ValueError's text follows the option's name in a message."""
-    # The reference resolves before the checks: a value from a file obeys the same rules as one in the program.
+    # Resolve references before the checks: a value from a file obeys the same rules as a value in the program.
     resolved = text if is_resolved else resolve(text)
-    # Of an environment variable whose bytes are not UTF-8, or of an escape in a file: no request could hold it.
+    # An environment variable whose bytes are not UTF-8, or an escape in a file, can give text that no request can hold.
     if not _is_text(resolved):
         raise ValueError(
             f" is not text in UTF-8: {_shown_by(row, text)!r}; correct the value, or encode its file or variable in UTF-8"
@@ -90,7 +90,7 @@ def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     try:
         value = row.kind.parse(resolved)
     except ValueError:
-        # The message shows the text as it was written: the resolved one may be a secret. "from None" for the same reason.
+        # Show the text as the user wrote it, without the cause ("from None"): the resolved text may be a secret.
         raise ValueError(f" must be {row.kind.expected}, not {_shown_by(row, text)!r}") from None
     if row.contradiction is not None and not row.contradiction.allows(value):
         raise ValueError(f"={_shown_by(row, text)} contradicts exactly-once: {row.contradiction.reason}")

@@ -1,9 +1,9 @@
 """References to secrets, so that the options of a write contain no password.
 
 ``${env:NAME}`` is an environment variable, ``${file:/path:key}`` the value of a key in a Java properties file.
-Spark ships a reference as it was written, and the process that uses the value resolves it. A service that passes on the options
-of other people switches references and ``kafka.properties.file`` off with ``KAFKA_EOS_REFERENCES=none``: they read this process's
-environment and files.
+Spark ships a reference as the user wrote it, and the process that uses the value resolves it. A service that passes on the options
+of other people must set ``KAFKA_EOS_REFERENCES=none``. It switches off references and ``kafka.properties.file``, which read this
+process's environment and files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VARIABLE = "KAFKA_EOS_REFERENCES"
 
 
 def switched_off() -> bool:
-    # Any other value counts as "none": a misspelt switch must not leave the door open.
+    # Any value but "" and "all" counts as "none": a misspelt value must not leave references on.
     return os.environ.get(VARIABLE, "").strip().lower() not in ("", "all")
 
 
@@ -55,7 +55,7 @@ def _resolved(reference: re.Match[str]) -> str:
     if switched_off():
         raise _unresolved(reference, f"{VARIABLE} switches references off in this process")
     if provider == "env":
-        # The variables of this process. On an executor they differ from the driver's: set them there too.
+        # An executor has other variables than the driver. A user must set them there too.
         value = os.environ.get(argument)
         if value is None:
             raise _unresolved(reference, f"the environment variable {argument} is not set in this process")

@@ -95,17 +95,17 @@ class SecurityReader:
         ):
             self.warnings.append(
                 f"{self.prefix}sasl.jaas.config: unsecuredLoginStringClaim_sub makes a token without a signature. A broker that "
-                f"accepts it accepts everybody as anybody: only for tests; use {self.prefix}{_ENDPOINT} or {self.prefix}{_PROVIDER}"
+                f"accepts it lets every client pose as any user: only for tests; use {self.prefix}{_ENDPOINT} or {self.prefix}{_PROVIDER}"
             )
         if found.uses_tls and not found.tls.verify_host_name:
             self.warnings.append(
-                f"{self.prefix}ssl.endpoint.identification.algorithm is empty, so any trusted certificate is accepted, whatever host "
-                "it is for; set it to https"
+                f"{self.prefix}ssl.endpoint.identification.algorithm is empty, so the client accepts a "
+                "trusted certificate of any host; set it to https"
             )
 
     def _require(self, holds: object, name: str, problem: str) -> bool:
         """Return whether the rule holds; report `problem` of the option if it does not."""
-        # One cause, one sentence: the value of a broken name has its own.
+        # One sentence per cause: a broken name has its own sentence already.
         if not holds and name not in self.broken:
             self.problems.append(f"{self.prefix}{name} {problem}")
         return bool(holds)
@@ -233,7 +233,7 @@ class SecurityReader:
         # A misspelt option must not fall back to a default: no name outside the list is accepted.
         for number, option in enumerate(module.options, 1):
             is_known = option in known or (known is _TOKEN_OPTIONS and option.startswith(_EXTENSION_PREFIX))
-            # Without the name: after a blank or a quote in a password, it is a part of the password.
+            # Do not show the name: after a blank or a quote in a password, it is a part of the password.
             unknown = f"has an unknown option (number {number}); only {', '.join(known)} are supported"
             self._require(is_known, name, unknown)
         self.jaas = module.options
@@ -283,7 +283,7 @@ class SecurityReader:
         return sorted(pairs)
 
     def _token_source(self) -> security.TokenSource | None:
-        # A source that could not be read was given: "is required" would be wrong.
+        # The user has given a source whose value is broken, so "is required" would be wrong.
         if self.broken.intersection((_ENDPOINT, _PROVIDER)):
             return None
         principal = self.jaas.get("unsecuredLoginStringClaim_sub")
@@ -320,12 +320,12 @@ class SecurityReader:
         name = self.values[_PROVIDER]
         if name.startswith(msk_iam.PREFIX):
             return self._msk_iam(name)
-        # Without the value, which may be a password under the wrong name.
+        # Do not show the value: it may be a password under the wrong name.
         form = "must be package.module:callable or msk-iam:<region>"
         if not self._require(OBJECT_NAME.fullmatch(name), _PROVIDER, form):
             return None
         try:
-            # Importing runs the user's module. Its message may contain the secret that it fetches tokens with.
+            # Importing runs the user's module. Its error text may contain the secret with which it fetches tokens.
             provide = load_callable(name, f"{self.prefix}{_PROVIDER}", show_cause=False)
         except ConfigurationError as error:
             self.problems.append(error.message)
@@ -366,7 +366,7 @@ class SecurityReader:
 
 def _is_safe_endpoint(url: str) -> bool:
     try:
-        # Reading parts.port raises ValueError if it is not a number. A password in the address would reach logs.
+        # Reading parts.port raises ValueError if the port is not a number. A password in the address would reach logs.
         parts = urlsplit(url)
         fine = parts.scheme == "https" and bool(parts.hostname) and parts.username is None and parts.port != 0
     except ValueError:

@@ -2,7 +2,7 @@
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
 ``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
-an option's default. If no class receives the value, the row holds the default. In other rows, ``default`` is text for the page.
+an option's default. A row's ``default`` is only text for the page, which shows it instead of the default of the class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROPERTIES_FILE = "kafka.properties.file"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why values that Java accepts break exactly-once; `accepted` is for messages."""
+    """Why some values that Java accepts break exactly-once. `accepted` describes the other values, for the page."""
 
     allows: Callable[[Any], bool]
     accepted: str
@@ -39,7 +39,7 @@ class Contradiction:
 class Setting:
     """One row of the table.
 
-    `meaning` of a refused option or one without effect is the reason, with the way out. `refused` are values,
+    For an option that is refused or has no effect, `meaning` is the reason and the way out. `refused` lists the values,
     in upper case, that Java accepts and this client does not, each with the reason and the way out.
     """
 

@@ -83,7 +83,7 @@ class KafkaEosDataSource(DataSource):
         """Return the writer of one micro-batch.
 
         Args:
-            overwrite: True in output mode complete. Each batch is appended all the same, as by Spark's Kafka sink.
+            overwrite: True in output mode complete. The sink still appends each batch, like Spark's Kafka sink.
         """
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise ConfigurationError(

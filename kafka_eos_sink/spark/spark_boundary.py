@@ -20,7 +20,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
-from kafka_eos_sink.settings.options import read_options, readable, sink_part
+from kafka_eos_sink.settings.options import read_options, readable, resolve_own_options
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
 
@@ -55,7 +55,7 @@ class SinkMessage(WriterCommitMessage):
 
 def task_context() -> TaskContext:
     """Return the context of the Spark task that runs in this process."""
-    # None in every process that is not a Python worker of a task.
+    # Spark returns None in every process that is not a Python worker of a task.
     context = TaskContext.get()
     if context is None:
         raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
@@ -69,7 +69,7 @@ def checked(
     try:
         found = read_options(options, check_imports=True, streaming=streaming)
     except ConfigurationError as error:
-        # Spark shows one error per run. A user who must correct options and columns learns of both at once.
+        # Spark shows one error per run, so this error names wrong options and wrong columns together.
         topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
         try:
             written_columns(schema, topic)
@@ -116,7 +116,7 @@ def run_task(
 
 @cache
 def freeze_modules() -> None:
-    """Exclude all present objects from garbage collection, once per process; nearly all are modules, which stay."""
+    """Exclude all present objects from garbage collection, once per process. Nearly all belong to modules, which stay."""
     # PySpark's daemon collects garbage before each task. It would visit every object of pyspark, pyarrow and this package.
     gc.freeze()
 
@@ -141,7 +141,7 @@ class SinkWriter:
         # Spark constructs a writer in several processes and for each micro-batch.
         for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
             warn_once(warning)
-        self._options = sink_part(options)
+        self._options = resolve_own_options(options)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({readable(self._options)})"

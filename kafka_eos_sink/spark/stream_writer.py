@@ -52,7 +52,7 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
-    """Write the micro-batches of one streaming query; errors of construction: ``SinkWriter``."""
+    """Write the micro-batches of one streaming query; see ``SinkWriter`` for the errors of the constructor."""
 
     _streaming = True
     _planned = False
@@ -173,8 +173,8 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
-        # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. A continuous query must
-        # fail in the plan, because Spark logs an error of its commit and does not fail the query.
+        # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. Otherwise the query is
+        # continuous. It must fail in the plan, because Spark only logs an error of a continuous query's commit.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
@@ -192,7 +192,7 @@ def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
-    """Read from the checkpoint; on failure None, or an error with ``source.offsets.group``."""
+    """Read from the checkpoint. On failure return None; with ``source.offsets.group``, raise an error."""
     location, needed = options.checkpoint_location, options.source_offsets_group is not None
     if location is None:
         why = "the option checkpointLocation is not given"

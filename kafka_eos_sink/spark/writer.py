@@ -1,7 +1,7 @@
 """The batch writer: where Spark's calls meet the commit protocol.
 
 Spark creates and pickles one object in its *planner* process. It unpickles the object in every task (``write``) and in one process on the
-driver (``commit``, ``abort``). Only the planner pickles, so ``__getstate__`` makes the plan. Spark pickles twice; the plan is made once.
+driver (``commit``, ``abort``). Only the planner pickles, so the first of its two calls of ``__getstate__`` makes the plan.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide the batch and commit its transactions.
 
-        After return every row is committed. A ``read_committed`` consumer sees it unless another producer's open transaction blocks the
+        When it returns, every row is committed. A ``read_committed`` consumer sees it unless another producer's open transaction blocks the
         partition; a warning then names that producer.
         """
         if self._plan is not None:

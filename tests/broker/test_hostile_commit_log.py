@@ -154,7 +154,7 @@ def test_writes_continue_beside_unreadable_records(
     assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
     assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
-    assert len(warnings(caplog, "It is skipped")) == (codec is not Codec.NONE)
+    assert len(warnings(caplog, "The sink skips such batches")) == (codec is not Codec.NONE)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:

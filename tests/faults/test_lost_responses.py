@@ -684,5 +684,5 @@ def test_error_names_the_code_before_a_lost_response(bench: Bench) -> None:
         Rule(m.ProduceRequest, LoseRequest(), nth=2, count=None, where=lambda request: not request.transactional_id),
     )
     settings = replace(given, producer=replace(given.producer, delivery_timeout_ms=2_000))
-    with pytest.raises(BrokerUnavailableError, match="last: no response, and before that NOT_ENOUGH_REPLICAS"):
+    with pytest.raises(BrokerUnavailableError, match="last result: no response, and before that NOT_ENOUGH_REPLICAS"):
         session.plan(of_process(settings, "planner"))

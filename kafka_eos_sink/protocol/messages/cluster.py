@@ -14,7 +14,7 @@ UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 
 @struct
 class Broker:
-    """A broker's address, that of the listener which received the request. A bootstrap server has a negative id, as in Java."""
+    """A broker's address on the listener that received the request. A bootstrap server has a negative id, as in Java."""
 
     node_id: Int32
     host: String
@@ -63,7 +63,7 @@ class MetadataRequest(Request[MetadataResponse]):
     @struct
     class Topic:
         topic_id: Uuid = versions(10, default=ZERO_UUID, ignorable=True)
-        name: String | None = versions(nullable_from=10)  # brokers before version 12 reject a null name with an id
+        name: String | None = versions(nullable_from=10)  # before version 12, brokers reject null even with an id
 
     topics: tuple[Topic, ...] | None
     allow_auto_topic_creation: Boolean = True

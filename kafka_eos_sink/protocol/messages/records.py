@@ -1,6 +1,6 @@
 """Messages to write and read records: Produce, Fetch, ListOffsets.
 
-From version 13 on, Fetch has topic ids instead of names (KIP-516). So has Produce, whose versions here end before.
+From version 13 on, Fetch and Produce have topic ids instead of names (KIP-516). Here, Produce ends with version 12.
 """
 
 from __future__ import annotations

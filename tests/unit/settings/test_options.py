@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.settings.options import read_options, readable, sink_part
+from kafka_eos_sink.settings.options import read_options, readable, resolve_own_options
 from kafka_eos_sink.settings.table import SinkOptions
 
 
@@ -152,14 +152,16 @@ def test_module_failing_to_import_is_a_problem_of_the_option(
 
 def test_sink_options_are_resolved_but_kafka_options_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHO", "daily")
-    part = sink_part({"txnAppId": "${env:WHO}", "kafka.client.id": "${env:WHO}"})
+    part = resolve_own_options({"txnAppId": "${env:WHO}", "kafka.client.id": "${env:WHO}"})
     assert part == {"txnappid": "daily", "kafka.client.id": "${env:WHO}"}
 
 
 def test_sink_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTER", "${env:INNER}")
     monkeypatch.setenv("INNER", "wrong")
-    part = sink_part({"txnAppId": "${env:OUTER}", "txnVersion": "1", "kafka.bootstrap.servers": "localhost:9092"})
+    part = resolve_own_options(
+        {"txnAppId": "${env:OUTER}", "txnVersion": "1", "kafka.bootstrap.servers": "localhost:9092"}
+    )
     options = read_options(part, resolved=True)
     assert options.txn_app_id == "${env:INNER}"
     assert ("txnAppId", "${env:INNER}") in options.producer.interceptor_options
@@ -235,7 +237,7 @@ def test_options_win_over_the_properties_file(tmp_path: Path, monkeypatch: pytes
     assert options.client.security.sasl is not None
     assert (options.producer.linger_ms, options.producer.batch_size) == (5, 77)
     assert options.warnings == (f"{path}: not for this client: group.id",)
-    assert sink_part(given)["kafka.properties.file"] == "${env:FOLDER}/client.properties"
+    assert resolve_own_options(given)["kafka.properties.file"] == "${env:FOLDER}/client.properties"
     assert "kafka.properties.file='${env:FOLDER}/client.properties'" in readable(given)
     for text in (readable(given), repr(options), str(options.producer.interceptor_options)):
         assert "hunter2" not in text
