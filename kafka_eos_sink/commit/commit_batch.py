@@ -119,7 +119,8 @@ def _finish(
     if settled.lost:
         raise refusals.void(decision, can_be_rerun=not request.random_write_id)
     yield Reached("commit.finished")
-    if request.random_write_id:
+    # Without the proof, `repair` may still need the decision.
+    if settled.proven and request.random_write_id:
         yield from forget(decision, driver.identity, driver.sequence)
     elif settled.proven:
         yield from write_done(decision)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
@@ -305,11 +306,10 @@ def append_in_transaction(
 
 def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
     """Remove a finished write with a random id by tombstones; warn if that fails."""
-    error = yield from commit_in_transaction(driver, tombstones(decision), base_sequence)
-    if error != ErrorCode.NONE:
-        yield Warn(
-            f"the commit log keeps the records of the finished write {decision.write_id!r}: they could not be removed"
-        )
+    with suppress(KafkaEosError):  # the batch is finished
+        if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)) == ErrorCode.NONE:
+            return
+    yield Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
 
 
 def commit_in_transaction(

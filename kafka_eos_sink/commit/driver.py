@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, TransactionDescription
-from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
@@ -56,9 +55,8 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     If the broker omitted that marker (KAFKA-20734), the attempt would join that transaction, and the attempt's abort would discard
     committed rows. After its last request: the driver may have searched for losing attempts before this one began its transaction.
     """
-    driver_id, mine = driver_transactional_id(plan.write_id), plan.driver
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
-    found = described.get(driver_id)
+    mine = plan.driver
+    found = yield from described_driver(mine)
     if found is None:
         return False
     # A coordinator that lost its partition and does not know it yet returns the state before the fence.

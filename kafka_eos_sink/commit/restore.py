@@ -69,6 +69,9 @@ def finish_decisions(
         is_done = query.is_done(found.decision)
         try:
             decision, after = yield from _finish(found, is_done, driver, nonce, within_ms, timeout_ms)
+            if after == driver and query.undecided:
+                # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
+                _, after = yield from decide_again(found, driver, within_ms, proven=decision.proven)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
@@ -141,8 +144,7 @@ def finish(
             LOST_PARTS also if lost records cannot be read because Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
-    copied_here = 0
-    while True:
+    for copied_here in range(MOST_COPIES + 1):
         settled = yield from settle(found, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
@@ -152,16 +154,14 @@ def finish(
             return replace(settled, found=found), driver
         if copied_here == MOST_COPIES:
             break
-        copied_here += 1
         losers = ()
         decision = found.decision
         try:
-            copied = yield from _restore(settled, driver, timeout_ms, within_ms)
+            found, driver = yield from _restore(settled, driver, timeout_ms, within_ms)
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
             raise refusals.pending(decision, f"its lost rows could not be copied ({failure})") from failure
-        found, driver = copied
         if found.decision.is_void:
             return replace(settled, found=found), driver
     raise refusals.pending(

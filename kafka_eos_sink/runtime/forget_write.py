@@ -82,18 +82,18 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
 
 
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
-    """Raise `WriteRefusedError` if anything of the write is open, undecided, or decided and not done."""
+    """Raise `WriteRefusedError` unless all has ended; a decision without its marker (KAFKA-20734) has, if nothing is open."""
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest
     pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
-    pending += [_pending(write) for write in writes_in(view) if write.state in ("decided", "undecided", "prepared")]
+    states = ("decided", "prepared", "undecided") if opened else ("decided", "prepared")
+    pending += [_pending(write) for write in writes_in(view) if write.state in states]
     if pending:
-        recover = refusals.command("recover", view.write_id or "")
         raise WriteRefusedError(
             "WRITE_NOT_ENDED",
             f"write id {view.write_id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
-            f"forgotten. Stop every job or query of it, run {recover}, and run this command again",
+            f"forgotten. Stop every job or query of it, run {refusals.command('recover', view.write_id or '')}, and run this command again",
         )
 
 

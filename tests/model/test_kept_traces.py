@@ -457,3 +457,39 @@ def test_late_done_record_of_older_driver_hides_no_newer_one(version: int, compa
     found.run(2, "commit")
     assert found.driver(2).phase == "committed"
     assert found.rows == {("row", "q", batch, 0): 1 for batch in range(3)}
+
+
+def test_decision_of_another_query_ends_one_without_marker(version: int) -> None:
+    """Its COMMIT does, for the cleaner only: the last decision of the first query was gone, and its stream was refused."""
+    found = script(
+        version,
+        batches=2,
+        drivers=3,
+        attempts=1,
+        restart="failed",
+        query_id=lambda driver: "ab"[driver % 2],
+        start_version=lambda driver: driver // 2,
+        faults=faults(skip_marker=1, compact=1, pause=9),
+    )
+    found.run(0, "plan")
+    found.run(0, "task")
+    found.run(0, "commit")
+    found.happens("spark", "record", 0)
+    found.run(0, "plan")
+    found.run(0, "task")
+    found.run(0, "commit", until=ends(DRIVER))
+    found.commit_without_marker(0, DRIVER, LOG)
+    for kind in ("commit", "abort", "sweep"):
+        found.run(0, kind)
+    assert found.driver(0).code == "DECISION_UNKNOWN"
+    for driver in (1, 2):
+        found.happens("spark", "restart")
+        for kind in ("plan", "task", "commit"):
+            found.run(driver, kind)
+        found.happens("spark", "record", driver)
+        if driver == 1:
+            for kind in ("plan", "task", "commit"):
+                found.run(driver, kind)
+            found.happens("spark", "record", driver)
+            found.happens("cluster", "compact", "no")
+    assert found.rows == {("row", query, batch, 0): 1 for query in "ab" for batch in (0, 1)}

@@ -230,11 +230,12 @@ def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -
     if still_open:
         results = yield EndTransactions(tuple(End(identity=each.identity, commit=commit) for each in still_open))
     ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
-    if not all(ended.values()):
-        left = yield from _still_open(still_open)
-        if left:
-            what = f"{left[0].identity.transactional_id} and {len(left) - 1} more transactions could not be ended"
-            raise _not_resolved(decision, f"{what}. Run the command again")
+    failed = [each for each, succeeded in ended.items() if not succeeded]
+    # Recovery copies what has timed out, but nothing of a version that counts as written.
+    if failed and (commit or (yield from _still_open(failed))):
+        what = f"{failed[0].identity.transactional_id} and {len(failed) - 1} more transactions could not be ended"
+        first = f"First run {refusals.command('recover', decision.write_id)}. " if commit else ""
+        raise _not_resolved(decision, f"{what}. {first}Run the command again")
     if looks:
         # The driver that lost the write id may have committed them in the meantime. Below version 2, a late AddPartitionsToTxn may have
         # opened a committed transaction again, whose marker is missing in the commit log.

@@ -91,6 +91,26 @@ def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
     assert ["is finished, but its done record could not be appended" in said for said in world.warnings] == [True]
 
 
+@pytest.mark.parametrize("step", ["AppendInTransaction", "EndTransactions"])
+def test_tombstones_that_cannot_be_written_fail_nothing(step: str) -> None:
+    """A write with a random id is finished by then, and visible."""
+    world = World()
+    decides, ends = world.AppendInTransaction, world.EndTransactions
+
+    def append(asked: steps.AppendInTransaction) -> steps.Appended:
+        return decides(asked) if len(asked.records) == 1 else fails("AppendInTransaction", steps.Appended(error=0))
+
+    def end(asked: steps.EndTransactions) -> Any:
+        return ends(asked) if steps.Reached("commit.finished") not in world.steps else fails("EndTransactions", ())
+
+    def fails(name: str, answer: Any) -> Any:
+        return unreachable(name) if name == step else answer
+
+    world.own = {"AppendInTransaction": append, "EndTransactions": end}
+    assert world.run(commit(replace(REQUEST, random_write_id=True), [MESSAGE])) is not None
+    assert ["could not be removed" in said for said in world.warnings] == [True]
+
+
 def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
     world = World(DescribeProducers=lambda _: {("t", 0): {TASK.producer_id: (0, 4)}})
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN.*an older one was never ended"):
@@ -244,12 +264,15 @@ def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
     assert len(readers.done) == 1
 
 
-def test_unproven_visibility_without_read_writes_no_done_record() -> None:
+@pytest.mark.parametrize("is_random", [False, True], ids=["txnAppId", "random write id"])
+def test_unproven_visibility_without_read_leaves_the_decision(is_random: bool) -> None:
+    """One of its markers may be missing behind the other program's transaction, and `repair` needs the decision to write it."""
     world = World()
     readers = Readers(world, 15, held_by=None)
-    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert world.run(commit(replace(REQUEST, random_write_id=is_random), [MESSAGE])) is not None
     assert "not proven that readers see the committed rows" in world.warnings[-1]
     assert readers.done == []
+    assert [end.identity for end in world.ended] == [DRIVER, TASK]
     assert world.now > 1_000 + HIDDEN_READERS_MS
 
 

@@ -1,0 +1,48 @@
+"""What `forget` takes for ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.steps import ReadRecord
+from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.runtime.forget_write import _require_ended
+from tests.unit.commit.scripted_world import DRIVER, PREPARED, TASK
+
+
+@pytest.mark.parametrize("opened", [(), (TASK,)], ids=["nothing open", "a transaction open"])
+def test_decision_whose_marker_is_missing_is_forgotten_once_nothing_is_open(
+    opened: tuple[ProducerIdentity, ...],
+) -> None:
+    """No recovery ends such a decision, so the command would be refused for ever."""
+    decision = Decision(
+        write_id="w",
+        query_id="batch",
+        version=1,
+        nonce="n",
+        driver=DRIVER,
+        topic="t",
+        schema="value string",
+        offsets_hash=None,
+        transactions=(PREPARED,),
+    )
+    (record,) = decision_records(decision)
+    written = ReadRecord(
+        offset=0,
+        producer_id=DRIVER.producer_id,
+        producer_epoch=DRIVER.producer_epoch,
+        transactional=True,
+        key=record.key,
+        value=record.value,
+    )
+    view = LogView("w")
+    view.feed([written], 1, 0)
+    if not opened:
+        _require_ended(view, opened)
+        return
+    with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*1 transactions are open.*without an outcome"):
+        _require_ended(view, opened)
