@@ -174,7 +174,7 @@ Params = dict[str, Any]
 def below_version_2(params: Params) -> bool:
     """On the cluster with transaction.version 0."""
     kafka = str(params.get("any_kafka", params.get("sampled_kafka", "")))
-    return kafka.endswith("=0") or kafka == "kafka_tv0" or params.get("bench") == 0 or params.get("version") == 0
+    return kafka.endswith("=0") or kafka == "kafka_tv0" or 0 in map(params.get, ("bench", "version", "three"))
 
 
 def one_of(name: str, *values: Any) -> Callable[[Params], bool]:
@@ -218,6 +218,7 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
+    Rule("faults/test_stopped_broker.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_stopped_broker.py", ALL),
     Rule("faults/test_history.py", ALL),
     Rule("faults/test_lost_responses.py", ALL, below_version_2),

@@ -81,7 +81,7 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is no longer open (its coordinator "
-                f"says {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
+                f"reports {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
                 f"transaction.timeout.ms {timeout}; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
             )
         assert found is not None

@@ -39,7 +39,7 @@ class _Fetched:
 
 
 class RecordCopier:
-    """Performs `CopyRecords`, with at most buffer.memory and two Fetch responses in memory.
+    """Performs `CopyRecords` within buffer.memory: received bytes, a response and the copies of its batches need a piece each.
 
     Args:
         where: The partition of the commit log for the part records.
@@ -53,6 +53,7 @@ class RecordCopier:
         """Unknown topics, with the reason: a deleted topic costs max.block.ms once, not per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
+        self._piece_bytes = min(FETCH_BYTES, config.buffer_memory // 4)
 
     def copy(self, step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:
         opened = [_OpenCopy(copy, begin(self._client, self._config, copy.identity)) for copy in step.copies]
@@ -118,7 +119,7 @@ class RecordCopier:
         offset = waited_ms = 0
         while wanted:
             offset = max(offset, min(part.first_offset for part, _ in wanted.values()))
-            self._take_turns(opened, self._config.buffer_memory)
+            self._take_turns(opened, self._config.buffer_memory - 3 * self._piece_bytes)
             # Only the time of Fetches counts: slow acknowledgements of the copies prove nothing about the source.
             started = self._client.clock()
             # During the Fetch, the client also sends the producers' batches and receives their acknowledgements.
@@ -174,7 +175,7 @@ class RecordCopier:
             offset,
             isolation="read_uncommitted",
             max_wait_ms=TIERED_FETCH_WAIT_MS,
-            max_bytes=min(FETCH_BYTES, self._config.buffer_memory),
+            max_bytes=self._piece_bytes,
         )
         limits = {"timeout_ms": self._config.delivery_timeout_ms, "max_block_ms": self._config.max_block_ms}
         try:
@@ -187,8 +188,7 @@ class RecordCopier:
         except ProtocolError as failure:
             return steps.Gone(failure.message)
         except steps.DataTopicGoneError as gone:
-            self._gone[topic] = steps.Gone(gone.message)
-            return self._gone[topic]
+            return self._gone.setdefault(topic, steps.Gone(gone.message))
         return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]), fetched.high_watermark)
 
 

@@ -89,7 +89,7 @@ def test_transaction_in_an_unexpected_state_is_not_decided(bench: Bench, state: 
     assert prepared is not None
     own = prepared.identity.transactional_id
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, own), client="committer"))
-    with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*its coordinator says {state}"):
+    with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*its coordinator reports {state}"):
         session.commit(of_process(settings, "committer"), plan, messages)
     assert not bench.proxy.unfired
     assert states(bench, own, driver_transactional_id(settings.write_id)) == ["Ongoing", "Empty"]

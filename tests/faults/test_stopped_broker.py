@@ -37,9 +37,11 @@ STAYS_IN_METADATA = {
 }
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m", properties=STAYS_IN_METADATA) as cluster:
+@pytest.fixture(scope="module", params=[2, 0], ids=["transaction.version=2", "transaction.version=0"])
+def three(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(
+        brokers=3, transaction_version=request.param, heap="256m", properties=STAYS_IN_METADATA
+    ) as cluster:
         settings = write_settings(cluster, topic_beside_the_victim(cluster))
         session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
         yield cluster

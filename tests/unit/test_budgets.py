@@ -18,6 +18,8 @@ LINES = {
     # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070;
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13
     "client": 4_370,
+    # copies from the log, proofs from the data topics, resolve and repair; the design estimated 3,500
+    "commit": 4_674,
     "producer": 3_006,  # with what hostile rows must not do, and turns for several producers of one client
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`
@@ -32,16 +34,15 @@ LINES = {
     # brokers that list nothing: 5; whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3; statuses: 2
     "cli": 3_107,
 }
-# With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data; commit/, 4,630 of
-# them, is to be 3,500.
+# With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data.
 # repair asks whether each range without a visible end is still open.
-ALL_LINES = 28_255
+ALL_LINES = 28_250
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
 """Comment lines per line, at least."""
 LONG_FUNCTIONS = {
-    "write_attempt": "redesigned with commit/",
+    "write_attempt": "an attempt from its first to its last step, read in one piece",
     "struct_codec": "a codec",
 }
 MANY_PARAMETERS = {
@@ -59,6 +60,10 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 def lines(path: Path) -> int:
     return len(path.read_text("utf-8").splitlines())
+
+
+def test_every_package_has_a_budget() -> None:
+    assert {folder.parent.name for folder in PACKAGE.glob("*/__init__.py")} == set(LINES)
 
 
 @pytest.mark.parametrize("package", LINES)

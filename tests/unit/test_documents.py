@@ -16,6 +16,8 @@ from snippets import IN_SPARK, NOT_RUN, ON_A_BROKER, PICTURES, RUNS_IN, SUBMITTE
 
 README_WORDS = 900
 """Words of all text outside code blocks; tables count, the targets of links do not."""
+PROTOCOL_LINES = 200
+"""Of docs/protocol.md, which is read in one sitting; consequences and history have pages of their own."""
 LINE_LENGTH = 140
 CELL_LENGTH = 200
 USERS_FILES = {"stream.py", "job.py"}
@@ -50,6 +52,10 @@ def test_the_readme_is_short_enough_to_be_read() -> None:
     text = " ".join(without_markup(line) for _, line in read(README).text)
     words = [word for word in re.split(r"[\s|]+", text) if re.search(r"\w", word)]
     assert len(words) <= README_WORDS
+
+
+def test_the_protocol_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / "docs" / "protocol.md").read_text("utf-8").splitlines()) <= PROTOCOL_LINES
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)

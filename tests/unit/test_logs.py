@@ -70,6 +70,20 @@ def test_variable_sets_level_of_one_logger() -> None:
     ]
 
 
+def test_debug_lines_also_reach_the_handlers_of_the_root_logger() -> None:
+    """Spark's worker logging is such a handler."""
+    program = "import logging, sys; logging.basicConfig(stream=sys.stdout, format='root %(levelname)s')" + PROGRAM
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, VARIABLE: "debug"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.splitlines() == [f"root {level}" for level in ("DEBUG", "INFO", "WARNING")] * 2
+    assert len(run.stderr.splitlines()) == 6
+
+
 def test_unknown_level_is_a_warning_and_no_failure() -> None:
     first, *others = lines("loud")
     assert "KAFKA_EOS_LOG: 'loud' is not a level" in first

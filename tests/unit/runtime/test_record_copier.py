@@ -490,27 +490,48 @@ def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.
 
 
 class Streaming(Cluster):
-    """A range in which each response of a megabyte holds one small batch of the lost transaction."""
+    """A range of many batches, each of ``own`` bytes of the lost transaction and ``others`` bytes of another producer."""
 
     MEGABYTE = 1 << 20
 
-    def __init__(self, responses: int) -> None:
-        super().__init__(buffer_memory=self.MEGABYTE)
-        self.last_offset = 2 * responses - 1
-        value = bytes(self.MEGABYTE - 40_000)
-        self.others = encode_rows([(None, value, ())], TIME)
+    def __init__(self, batches: int, own: int, others: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.last_offset = 2 * batches - 1
+        self.blocks = [encode_rows([(None, bytes(size), ())], TIME) for size in (own, others)]
+        self.client.append = self.count  # type: ignore[method-assign]
+        self.appended = 0
+
+    def count(self, _where: tuple[str, int], _data: bytes) -> int:
+        self.appended += 1
+        return self.appended
 
     def fetch(self, where: Any, offset: int, deadline_ms: int, *, max_bytes: int, **_: Any) -> Any:
-        assert max_bytes == self.MEGABYTE, "no more than buffer.memory"
-        own = batch(offset, bytes(20_000), codec=Codec.NONE)
-        sealed = seal(self.others, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
-        other = struct.pack(">q", offset + 1) + b"".join(map(bytes, sealed))[8:]
-        return SimpleNamespace(error_code=0, records=own + other, high_watermark=self.last_offset + 1)
+        found = bytearray()
+        for at in range(offset, self.last_offset + 1):
+            owner = (LOST.producer_id, LOST.producer_epoch) if at % 2 == 0 else (9, 0)
+            sealed = seal(
+                self.blocks[at % 2],
+                producer_id=owner[0],
+                producer_epoch=owner[1],
+                base_sequence=at // 2,
+                transactional=True,
+            )
+            if found and len(found) + sum(map(len, sealed)) > max_bytes:
+                break
+            start = len(found)
+            for piece in sealed:
+                found += piece
+            struct.pack_into(">q", found, start, at)
+        return SimpleNamespace(error_code=0, records=memoryview(found), high_watermark=self.last_offset + 1)
 
 
-def test_memory_is_bounded_however_small_the_own_share() -> None:
+@pytest.mark.parametrize(
+    ("own", "others"), [(20_000, 1_500_000), (500_000, 1_000)], ids=["a small share", "nearly all"]
+)
+def test_copies_need_at_most_buffer_memory(own: int, others: int) -> None:
     """A view into a response would keep all of it until the acknowledgement."""
-    cluster = Streaming(responses=60)
+    memory = 16 * Streaming.MEGABYTE
+    cluster = Streaming(120, own, others, buffer_memory=memory)
     cluster.client.busy = True
     tracemalloc.start()
     try:
@@ -518,8 +539,8 @@ def test_memory_is_bounded_however_small_the_own_share() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert copied.written.rows == 60
-    assert peak < 6 * Streaming.MEGABYTE, f"{peak / Streaming.MEGABYTE:.1f} MiB"
+    assert copied.written.rows == 120
+    assert peak <= memory, f"{peak / Streaming.MEGABYTE:.1f} MiB"
 
 
 def test_marker_that_the_cleaner_emptied_shows_no_end() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
+from kafka_eos_sink.spark import late_sweep
 from kafka_eos_sink.spark.late_sweep import sweep_later
 from tests.unit.commit.scripted_world import PLAN
 
@@ -20,3 +22,28 @@ def test_no_free_thread_does_not_fail_a_committed_batch(
     settings: Any = None
     sweep_later(settings, PLAN, None, at_once=at_once)
     assert "no sweep for open transactions of 'w': can't start new thread" in caplog.text
+
+
+def test_a_writer_waits_for_its_first_sweep_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's driver waits for `abort` in ``query.stop()``. The later sweeps run while nobody waits."""
+    swept: list[float] = []
+    monkeypatch.setattr(late_sweep.session, "sweep", lambda *_: swept.append(time.monotonic()))
+    settings: Any = None
+    began = time.monotonic()
+    sweep_later(settings, PLAN, None, at_once=True)
+    assert time.monotonic() - began < min(late_sweep.SWEEP_AFTER_S)
+    assert len(swept) == 1
+    late_sweep._superseded[PLAN.write_id].set()
+
+
+def test_a_writer_waits_some_seconds_at_most_if_brokers_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert late_sweep.AT_ONCE_S <= 5
+    monkeypatch.setattr(late_sweep, "AT_ONCE_S", 0.05)
+    released = threading.Event()
+    monkeypatch.setattr(late_sweep.session, "sweep", lambda *_: released.wait(30))
+    settings: Any = None
+    began = time.monotonic()
+    sweep_later(settings, PLAN, None, at_once=True)
+    assert time.monotonic() - began < 10
+    late_sweep._superseded[PLAN.write_id].set()
+    released.set()

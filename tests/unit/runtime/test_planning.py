@@ -1,0 +1,68 @@
+"""What a planner process remembers of its plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime import history, planning
+from kafka_eos_sink.runtime.write_settings import WriteSettings
+
+SETTINGS = WriteSettings(
+    write_id="w",
+    query_id="q",
+    version=0,
+    random_write_id=False,
+    streaming=True,
+    topic="t",
+    schema="value binary",
+    offsets_hash=None,
+    on_checkpoint_rollback="fail",
+    commit_log_topic="log",
+    client=ClientConfig(bootstrap_servers=parse_bootstrap_servers("b:9092")),
+    producer=ProducerConfig(),
+)
+
+
+class Planner:
+    """A planner process whose cluster is always in order; it notes the write ids that it checked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.checked: list[str] = []
+        client = SimpleNamespace(clock=lambda: 1_000)
+        admin = SimpleNamespace(client=client, transaction_version=lambda _deadline: 2)
+        self.executor: Any = SimpleNamespace(admin=admin, run=self.run)
+        monkeypatch.setattr(planning, "_remembered", {})
+        monkeypatch.setattr(planning, "require_brokers", self.require_brokers)
+        monkeypatch.setattr(planning, "require_topics", lambda *_: None)
+        monkeypatch.setattr(history, "report_recovered", lambda *_: None)
+
+    def require_brokers(self, settings: WriteSettings, _: Any) -> int:
+        self.checked.append(settings.write_id)
+        return 900_000
+
+    def run(self, procedure: Any) -> Any:
+        procedure.close()
+        return object()
+
+    def plan(self, write_id: str) -> None:
+        planning.plan(replace(SETTINGS, write_id=write_id), self.executor)
+
+
+def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner(monkeypatch)
+    names = [f"w{number}" for number in range(257)]
+    for name in names:
+        planner.plan(name)
+    assert len(planning._remembered) == 256
+    planner.checked.clear()
+    for name in names[1:]:
+        planner.plan(name)
+    assert planner.checked == []
+    planner.plan(names[0])
+    assert planner.checked == [names[0]]
