@@ -19,7 +19,7 @@ LINES = {
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13
     "client": 4_370,
     # copies from the log, proofs from the data topics, resolve and repair; the design estimated 3,500
-    "commit": 4_674,
+    "commit": 4_675,
     "producer": 3_006,  # with what hostile rows must not do, and turns for several producers of one client
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`

@@ -19,12 +19,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
 from kafka_eos_sink.commit.decide import await_outcome
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
-from kafka_eos_sink.commit.log_reading import (
-    read_to_barrier,
-    read_to_end,
-    require_own_log,
-    require_whole,
-)
+from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
@@ -46,6 +41,7 @@ from kafka_eos_sink.commit.steps import (
     Reached,
     TransactionDescription,
     Wait,
+    Warn,
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
@@ -284,6 +280,11 @@ def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) ->
             producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
         except DataTopicGoneError:
             producers = {}
+        if None in producers.values():
+            yield Warn(
+                f"not checked whether {topics[0]} holds a transaction of {decision.write_id} open: the Read permission is missing. If it "
+                "does (KAFKA-20734), committed rows could be lost later"
+            )
         held = [
             f"{topic}-{partition} still holds {own[topic, partition, producer_id][1]} open"
             for (topic, partition), remembered in producers.items()

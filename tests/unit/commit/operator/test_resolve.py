@@ -572,6 +572,8 @@ def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple
     world.decide(world.prepare(0, 10))
     world.held["orders", 0] = remembered
     assert world.resolve("committed").decision.resolution == "committed"
+    warnings = [step.message for step in world.asked if isinstance(step, steps.Warn)]
+    assert any("the Read permission is missing" in each for each in warnings) is (remembered is None)
 
 
 def test_rewrite_is_rejected_while_a_partition_has_no_leader() -> None:
