@@ -166,11 +166,6 @@ class Pump:
         timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         return self._connected(node_id).send(request, self.clock(), timeout, versions)
 
-    def api_version(self, node_id: int, request: type[Request[Any]], versions: Versions = ANY_VERSION) -> int:
-        """Return the version that ``send`` would use for this request class; the node must be connected."""
-        broker = str(self._connected(node_id).broker)
-        return self.versions(node_id).negotiate(request, broker, versions)
-
     def _connected(self, node_id: int) -> Node:
         node = self._nodes.get(node_id)
         if node is None or not node.is_established:

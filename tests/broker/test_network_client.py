@@ -138,7 +138,7 @@ def test_call_all_returns_responses_in_request_order(client: NetworkClient) -> N
 
 def test_exact_version_is_never_replaced(client: NetworkClient) -> None:
     node_id = connected_broker(client)
-    assert client.api_version(node_id, ListTransactionsRequest, (None, 0)) == 0
+    assert client.versions(node_id).negotiate(ListTransactionsRequest, "", (None, 0)) == 0
     (refused,) = client.call_all([(node_id, ListTransactionsRequest(), (7, 7))], deadline(client))
     assert isinstance(refused, BrokerRefusedError)
     assert refused.code == "NO_COMMON_VERSION"
