@@ -218,6 +218,18 @@ def test_responses_with_too_many_values_are_asked_for_in_parts() -> None:
     assert sent == [700] + [70] * 10
 
 
+def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit process serves thousands of writes with random ids, and describes eight ids for each of their tasks."""
+    monkeypatch.setattr("kafka_eos_sink.client.requests.MOST_COORDINATORS", 100)
+    opened, _ = admin(lambda _node, request: described(*request.transactional_ids))
+    for write in range(20):
+        ids = [f"{write}.{task}.0" for task in range(150)]
+        assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
+        opened.forget([f"{write}.unknown"])
+    assert len(opened._coordinators) <= 250
+    assert len(opened._stale) <= 250
+
+
 def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     nodes = iter([1, 2])
     moved = described("a", code=ErrorCode.NOT_COORDINATOR)
