@@ -379,3 +379,20 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
         opened, brokers = admin(scripted(committed(indexes)))
         assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS) == expected
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
+
+
+@pytest.mark.parametrize(("code_of_other", "expected"), [(0, 0), (3, 3), (51, 51)])
+def test_deleted_source_topic_does_not_stop_a_stream(
+    code_of_other: int, expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each run of the batch has the offsets that the checkpoint holds. If the cluster knows none of the topics, it is the wrong one."""
+
+    def committed(name: str, code: int) -> Any:
+        return SimpleNamespace(name=name, partitions=[SimpleNamespace(partition_index=0, error_code=code)])
+
+    step = CommitGroupOffsets(IDENTITY, "group", (("deleted", 0, 5), ("in", 0, 6)))
+    response = SimpleNamespace(topics=[committed("in", code_of_other), committed("deleted", 3)])
+    opened, brokers = admin(scripted(response))
+    assert driver_requests.commit_group_offsets(opened, step, 60_000) in (expected, 3 if expected else 0)
+    assert (brokers.now < 20_000) == (expected == 0)
+    assert ("'group' gets no offsets of deleted" in caplog.text) == (expected == 0)
