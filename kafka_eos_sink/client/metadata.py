@@ -154,8 +154,8 @@ class MetadataUpdater:
 
     def next_request(self, now: int) -> MetadataRequest:
         """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
-        oldest = now - self._max_idle_ms
-        self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
+        self._wanted = {n: each for n, each in self._wanted.items() if now - each.last_wanted_at <= self._max_idle_ms}
+        self._never_requested &= self._wanted.keys()
         self.in_progress = True
         self._sent += 1
         # The permission to create applies to a whole request. A broker must never create the commit log with its defaults,

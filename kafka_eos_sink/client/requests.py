@@ -209,10 +209,10 @@ class Requests:
         """
         wanted = list(dict.fromkeys(partitions))
         topics = {topic for topic, _partition in wanted}
-        self.client.want_topics(topics)
-        if not topics <= self.client.metadata.topics.keys():
-            self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
         while True:
+            self.client.want_topics(topics)  # in each round, because metadata.max.idle.ms may be shorter
+            if not topics <= self.client.metadata.topics.keys():
+                self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
             metadata = self.client.metadata
             found = {each: leader for each in wanted if (leader := metadata.leader(*each)) is not None}
             if len(found) == len(wanted):
