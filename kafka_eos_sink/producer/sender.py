@@ -373,8 +373,8 @@ class Sender:
         if not possible or any(each.in_doubt for each in renumbered):
             self.fail(error)
         elif any(each.in_flight for each in renumbered):
-            # The leader rejects this batch once more, after it has rejected those behind it.
-            self._retry(batch, now, error.message, at_once=True)
+            # The leader rejects this batch once more, after it has rejected those behind it. A former leader may keep them for long.
+            self._retry(batch, now, error.message, at_once=batch.attempts == 1)
         else:
             self.rejected.append(self._accumulator.remove(batch, records, error))
 

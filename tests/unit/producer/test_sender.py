@@ -321,6 +321,24 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     assert b.accumulator.used_bytes == 0
 
 
+def test_rejected_batch_is_not_resent_without_pause(bench: Any, answer: Any) -> None:
+    """The leader has moved, and the former one does not respond about the batch behind."""
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=1)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(count=1), b.batch(count=1)
+    b.sender.run_once(0)
+    for _ in range(20):
+        rejected = [at for at in range(len(b.client.sent)) if b.client.sequences_of(at)[0][1] == 1]
+        for at in rejected:
+            b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE), at)
+        b.turn(ms=10)
+    assert len(b.client.versions) <= 6
+    assert b.sender.failure is None
+
+
 def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=10, first=100)
