@@ -95,14 +95,14 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             for topic in response.topics
             for each in topic.partitions
         }
-        # A response without one of the partitions proves nothing about it. It counts as lost.
-        codes: list[int | None] = [found.get((topic, partition)) for topic, partition, _ in step.offsets]
+        asked, codes = {(topic, partition) for topic, partition, _ in step.offsets}, set(found.values())
         # The checkpoint names a deleted topic in every run of this batch. The offsets of the other topics are in the transaction.
-        if set(codes) == {ErrorCode.NONE, UNKNOWN_TOPIC} and admin.client.clock() >= gone_at:
+        if codes == {ErrorCode.NONE, UNKNOWN_TOPIC} and admin.client.clock() >= gone_at:
             gone = sorted({topic for (topic, _), code in found.items() if code == UNKNOWN_TOPIC})
             warn_once(f"group {step.group_id!r} gets no offsets of {', '.join(gone)}, which the cluster does not know")
-            codes = [ErrorCode.NONE]
-        return [] if None in codes else [(next(filter(None, codes), ErrorCode.NONE.value), None, None)]
+            codes = {ErrorCode.NONE.value}
+        # A response without one of the partitions counts as lost. UNKNOWN_TOPIC, which is retried, is the least of the codes.
+        return [(max(codes, key=abs), None, None)] if asked <= found.keys() else []
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
