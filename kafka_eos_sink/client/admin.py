@@ -7,6 +7,7 @@ BrokerUnavailableError REQUEST_DEADLINE, which names the last problem.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,7 @@ class Admin(TransactionsAdmin, TopicsAdmin):
     """The driver's queries and commands to one cluster, on one `NetworkClient`."""
 
 
-_idle: dict[tuple[int, ClientConfig], Admin] = {}
+_idle: OrderedDict[tuple[int, ClientConfig], Admin] = OrderedDict()
 """Kept by `lease_admin`. The process id is part of the key: a forked child must not use its parent's sockets."""
 
 
@@ -64,8 +65,8 @@ def lease_admin(config: ClientConfig) -> Iterator[Admin]:
         return
     _idle[key] = admin
     while len(_idle) > _MAX_IDLE:
-        pid, oldest = next(iter(_idle))
-        evicted = _idle.pop((pid, oldest))
+        # One atomic step, because the sweep of another query runs in a thread of its own.
+        (pid, _), evicted = _idle.popitem(last=False)
         # A parent's admin is dropped without closing it: the parent still uses the connection behind the shared socket.
         if pid == os.getpid():
             evicted.client.close()

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -26,7 +25,7 @@ PartitionMetadata = TopicMetadata.Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """A snapshot of the cluster; a change makes a new snapshot with a higher ``version``.
+    """A snapshot of the cluster. Each response, and a new start from the bootstrap servers, makes one with a higher ``version``.
 
     ``brokers`` holds the bootstrap servers (negative ids) until the first response. ``controller`` is the node for
     administrative requests, -1 if unknown. A topic's partitions are in the order of their index.
@@ -154,8 +153,8 @@ class MetadataUpdater:
 
     def next_request(self, now: int) -> MetadataRequest:
         """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
-        oldest = now - self._max_idle_ms
-        self._wanted = {name: wanted for name, wanted in self._wanted.items() if wanted.last_wanted_at >= oldest}
+        self._wanted = {n: each for n, each in self._wanted.items() if now - each.last_wanted_at <= self._max_idle_ms}
+        self._never_requested &= self._wanted.keys()
         self.in_progress = True
         self._sent += 1
         # The permission to create applies to a whole request, and a broker must never create the commit log with its defaults.
@@ -208,7 +207,9 @@ class MetadataUpdater:
         }
         if not same_cluster:
             log.info("metadata: cluster %r replaces cluster %r", response.cluster_id, old.cluster_id)
-        self._install(
+        self.snapshot = replace(
+            old,
+            version=old.version + 1,
             cluster_id=response.cluster_id,
             controller=response.controller_id,
             brokers=_by_id(response.brokers),
@@ -239,18 +240,20 @@ class MetadataUpdater:
         known_topic = self.snapshot.topics[topic]
         partitions = tuple(moved if each is known else each for each in known_topic.partitions)
         topics = {**self.snapshot.topics, topic: replace(known_topic, partitions=partitions)}
-        self._install(brokers=brokers, topics=MappingProxyType(topics))
+        self.snapshot = replace(self.snapshot, brokers=brokers, topics=MappingProxyType(topics))
         return True
 
     def learn_broker(self, broker: Broker) -> None:
         """Install one broker's address, such as that of a coordinator."""
         known = self.snapshot.brokers.get(broker.node_id)
         if known is None or (known.host, known.port) != (broker.host, broker.port):
-            self._install(brokers=_by_id([*self.snapshot.brokers.values(), broker]))
+            self.snapshot = replace(self.snapshot, brokers=_by_id([*self.snapshot.brokers.values(), broker]))
 
     def rebootstrap(self, bootstrap: Iterable[Broker], now: int) -> None:
         """Start again from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
-        self._install(brokers=_by_id(bootstrap), controller=NO_NODE)
+        self.snapshot = replace(
+            self.snapshot, version=self.snapshot.version + 1, brokers=_by_id(bootstrap), controller=NO_NODE
+        )
         self.in_progress = False
         self._update_requested = True
         self._attempts = 0
@@ -259,9 +262,6 @@ class MetadataUpdater:
         self._failing_since = now if self._failing_since is not None else None
 
     # inside
-
-    def _install(self, **changes: Any) -> None:
-        self.snapshot = replace(self.snapshot, version=self.snapshot.version + 1, **changes)
 
     def _is_known(self, topic: str) -> bool:
         known = self.snapshot.topics.get(topic)

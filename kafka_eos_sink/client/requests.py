@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 MARKERS_FIRST_BACKOFF_MS = 20
 """First back-off while a coordinator writes markers, which takes a few ms. Java's ``TransactionManager`` begins with 20 ms, too."""
 
+MOST_COORDINATORS = 50_000
+"""Coordinators that are remembered, in about 10 MB: each batch write without ``txnAppId`` has ids of its own."""
+
 
 class Route(Enum):
     """Which node a request about a key goes to."""
@@ -171,7 +174,9 @@ class Requests:
             BrokerUnavailableError: REQUEST_DEADLINE or BROKER_UNREACHABLE, only if ``call.on_code`` is RAISE.
             AuthorizationError, BrokerRefusedError, FencedError, TransactionAbortedError: by `refusal`.
         """
-        keys = list(keys)
+        if len(self._coordinators) + len(self._stale) > MOST_COORDINATORS:
+            self._coordinators.clear()
+            self._stale.clear()
         operation = _Operation(call, keys, Retry(self.client, "", deadline_ms, first_ms=call.first_backoff_ms))
         try:
             while operation.open:
@@ -204,10 +209,10 @@ class Requests:
         """
         wanted = list(dict.fromkeys(partitions))
         topics = {topic for topic, _partition in wanted}
-        self.client.want_topics(topics)
-        if not topics <= self.client.metadata.topics.keys():
-            self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
         while True:
+            self.client.want_topics(topics)  # in each round, because metadata.max.idle.ms may be shorter
+            if not topics <= self.client.metadata.topics.keys():
+                self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
             metadata = self.client.metadata
             found = {each: leader for each in wanted if (leader := metadata.leader(*each)) is not None}
             if len(found) == len(wanted):

@@ -194,7 +194,7 @@ class PartitionQueue:
         self.anything_acknowledged = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
+        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it, of which then none may be in flight or in doubt.
 
         The first part gets the base sequence of ``batch``. Later batches keep their sequences if the record count is unchanged.
         """
@@ -202,8 +202,6 @@ class PartitionQueue:
         self.unacknowledged[at : at + 1] = parts
         sequence = batch.base_sequence
         for later in self.unacknowledged[at:]:
-            # Renumbering a batch in flight is safe: the leader rejects its old sequence, because the batch before it is missing.
-            # The sender then finds ``sealed`` None, and resends the batch under its new sequence.
             if later.base_sequence != sequence:
                 later.clear_sequence()
                 later.identity, later.base_sequence = self.identity, sequence

@@ -114,6 +114,4 @@ def topic_column(rows: Rows) -> pa.Array:
     if isinstance(rows.topic, str):
         return pa.repeat(pa.scalar(rows.topic, pa.string()), rows.num_rows)
     topic = rows.topic.combine_chunks() if isinstance(rows.topic, pa.ChunkedArray) else rows.topic
-    if pa.types.is_dictionary(topic.type):
-        topic = topic.dictionary_decode()
     return pc.cast(topic, pa.string())

@@ -265,10 +265,6 @@ class Sender:
         self, batch: ProducerBatch, result: ProduceResponse.Topic.Partition, now: int, *, leader_known: bool
     ) -> None:
         code = ErrorCode.of(result.error_code)
-        if batch.sealed is None:
-            # Behind a rejected batch, the sender renumbered this one while it was in flight. So the leader rejected the old sequence.
-            self._retry(batch, now, code.name, at_once=True)
-            return
         if code is ErrorCode.NONE:
             self._acknowledge(batch, result.base_offset, result.log_append_time_ms)
             return
@@ -294,11 +290,11 @@ class Sender:
             case Reaction.RETRY_BEHIND_EARLIER_BATCH if queue.unacknowledged[0] is not batch:
                 self._retry(batch, now, problem, at_once=True)
             case Reaction.SPLIT:
-                self._too_large(batch, problem)
+                self._too_large(batch, problem, now)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
                 error = produce_errors.rejected_batch_error(batch, result)
                 named = (each.batch_index for each in result.record_errors)
-                self._rejected(batch, error, [at for at in named if 0 <= at < batch.record_count])
+                self._rejected(batch, error, [at for at in named if 0 <= at < batch.record_count], now)
             # A transactional producer must not bump its epoch. Its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)
@@ -355,7 +351,7 @@ class Sender:
         # A response that names the new leader (KIP-951) makes the backoff unnecessary.
         self._retry(batch, now, problem, at_once=leader_known)
 
-    def _too_large(self, batch: ProducerBatch, problem: str) -> None:
+    def _too_large(self, batch: ProducerBatch, problem: str, now: int) -> None:
         if self._accumulator.split(batch):
             log.info(
                 "topic %s partition %d: split a batch of %d records and %d bytes in two (MESSAGE_TOO_LARGE)",
@@ -365,16 +361,22 @@ class Sender:
                 batch.size_bytes,
             )
             return
-        self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0])
+        self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0], now)
 
-    def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int]) -> None:
+    def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int], now: int) -> None:
         """Make the rows of ``records`` dead letters and resend the others; fail if that is not possible."""
-        # A batch in doubt may already be in the log with all of its rows.
-        possible = self._config.dead_letter_topic is not None and not batch.in_doubt
-        if possible and batch.row_numbers is not None and records:
-            self.rejected.append(self._accumulator.remove(batch, records, error))
-        else:
+        unacknowledged = self._accumulator.queue(batch.topic, batch.partition).unacknowledged
+        renumbered = unacknowledged[unacknowledged.index(batch) :]
+        possible = self._config.dead_letter_topic is not None and batch.row_numbers is not None and records
+        # A batch in doubt may be in the log with all of its rows. Those behind this one get lower sequences. A late request with an old,
+        # higher one could then fit behind the resend: the leader would append it twice, and drop the next batch as its duplicate.
+        if not possible or any(each.in_doubt for each in renumbered):
             self.fail(error)
+        elif any(each.in_flight for each in renumbered):
+            # The leader rejects this batch once more, after it has rejected those behind it. A former leader may keep them for long.
+            self._retry(batch, now, error.message, at_once=batch.attempts == 1)
+        else:
+            self.rejected.append(self._accumulator.remove(batch, records, error))
 
     def _restart_sequences(self, queue: PartitionQueue, problem: str) -> None:
         log.warning(

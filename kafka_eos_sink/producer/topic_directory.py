@@ -61,11 +61,11 @@ class TopicDirectory:
         names = [name for name in topics if name not in invalid]
         # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
-        self._client.want_topics(wanted, allow_auto_creation=True)
         started = self._client.clock()
         # The client outlives tasks, so it may remember as unknown a topic that has been created since.
         before = {name: self._client.metadata.topics.get(name) for name in names}
         while True:
+            self._client.want_topics(wanted, allow_auto_creation=True)
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:

@@ -15,6 +15,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -25,6 +26,9 @@ MAX_BATCH_BYTES = 500_000
 RECORD_OVERHEAD = 20
 """Largest overhead of a record besides key and value, in bytes."""
 PRODUCE_TIMEOUT_MS = 30_000
+TOPIC_GONE_MS = 5_000
+"""For how long a group coordinator may not know a topic that the query has read. Its metadata may lag."""
+UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""
 _Read = tuple[int, str | None, Any]
@@ -83,6 +87,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             m.TxnOffsetCommitRequest.Topic(name=name, partitions=tuple(each)) for name, each in topics.items()
         ),
     )
+    gone_at = admin.client.clock() + TOPIC_GONE_MS
 
     def read(response: m.TxnOffsetCommitResponse) -> list[_Read]:
         found = {
@@ -90,9 +95,14 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             for topic in response.topics
             for each in topic.partitions
         }
-        # A response without one of the partitions proves nothing about it. It counts as lost.
-        codes = [found.get((topic, partition)) for topic, partition, _ in step.offsets]
-        return [] if None in codes else [(next(filter(None, codes), ErrorCode.NONE.value), None, None)]
+        asked, codes = {(topic, partition) for topic, partition, _ in step.offsets}, set(found.values())
+        # The checkpoint names a deleted topic in every run of this batch. The offsets of the other topics are in the transaction.
+        if codes == {ErrorCode.NONE, UNKNOWN_TOPIC} and admin.client.clock() >= gone_at:
+            gone = sorted({topic for (topic, _), code in found.items() if code == UNKNOWN_TOPIC})
+            warn_once(f"group {step.group_id!r} gets no offsets of {', '.join(gone)}, which the cluster does not know")
+            codes = {ErrorCode.NONE.value}
+        # A response without one of the partitions counts as lost. UNKNOWN_TOPIC, which is retried, is the least of the codes.
+        return [(max(codes, key=abs), None, None)] if asked <= found.keys() else []
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)

@@ -193,17 +193,16 @@ class Executor:
             deadline = self._within(step.within_ms)
             try:
                 producer_id, epoch = self.admin.init_producer_id(step.transactional_id, timeout, deadline)
+                break
             except BrokerRefusedError as refused:
                 if refused.code != "INVALID_TRANSACTION_TIMEOUT" or timeout == timeouts[-1]:
                     raise
-                continue
-            return ProducerIdentity(
-                transactional_id=step.transactional_id,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                transaction_version=version,
-            )
-        raise AssertionError("unreachable: the last timeout returns or raises")
+        return ProducerIdentity(
+            transactional_id=step.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            transaction_version=version,
+        )
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         passes = [step.ends]

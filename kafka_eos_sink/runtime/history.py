@@ -18,13 +18,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
-from kafka_eos_sink.errors import (
-    BrokerRefusedError,
-    BrokerUnavailableError,
-    KafkaEosError,
-    ProtocolError,
-    TopicSettingsError,
-)
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -36,7 +30,7 @@ from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.step_log import code_name
-from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR
+from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR, create_first_accepted
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +101,7 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
     if not count:
         found = admin.topic(topic, deadline)
         if found is None:
-            _create(admin, topic, deadline)
+            create_first_accepted(admin, topic, 1, _CREATIONS, deadline)
         count = 1 if found is None else len(found.partitions)
     key = record.write_id.encode()
     where = topic, (murmur2_bytes(key) & 0x7FFFFFFF) % count
@@ -117,22 +111,6 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
         _partitions[place] = count
         return None
     return code_name(appended.error)
-
-
-def _create(admin: Admin, topic: str, deadline: int) -> None:
-    """Create the history topic, with the cluster's defaults if it rejects the settings.
-
-    Raises:
-        TopicSettingsError: The cluster rejects the defaults too.
-        AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
-    """
-    for factor, configs in _CREATIONS:
-        try:
-            admin.create_topic(topic, 1, factor, configs, deadline)
-            return
-        except TopicSettingsError:
-            if not configs:
-                raise
 
 
 def read_history(

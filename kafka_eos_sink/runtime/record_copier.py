@@ -10,7 +10,7 @@ from functools import partial
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -84,7 +84,11 @@ class RecordCopier:
                 each.producer.close()
 
     def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
-        """Perform `AreCommitted`: read each partition once, from its first range to its end."""
+        """Perform `AreCommitted`: read each partition once, from its first range to its end.
+
+        Raises:
+            BrokerUnavailableError: REQUEST_DEADLINE if a partition takes longer than delivery.timeout.ms.
+        """
         found: dict[tuple[int, OffsetRange], bool] = {}
         for where in {(part.topic, part.partition) for _, part in step.written}:
             # Decisions of two query ids can name transactions of one producer id.
@@ -93,6 +97,7 @@ class RecordCopier:
             }
             offset = min(part.last_offset for _, part in wanted) + 1
             end: int | None = None
+            give_up_at = self._client.clock() + self._config.delivery_timeout_ms
             # Other producers append all the time, so the end is fixed at the first response.
             while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
                 end = fetched.high_watermark if end is None else end
@@ -106,6 +111,13 @@ class RecordCopier:
                 if fetched.next_offset == offset or fetched.next_offset >= end:
                     break
                 offset = fetched.next_offset
+                # A marker that was not read must not look like one that is missing.
+                if self._client.clock() > give_up_at:
+                    raise BrokerUnavailableError(
+                        "REQUEST_DEADLINE",
+                        f"{where[0]}-{where[1]} was read to offset {offset} of {end} in {self._config.delivery_timeout_ms} ms, and does "
+                        "not show how a transaction ended; raise kafka.delivery.timeout.ms",
+                    )
         return tuple(found.get((identity.producer_id, part)) for identity, part in step.written)
 
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:

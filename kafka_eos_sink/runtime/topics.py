@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, TOPIC_CONFIGURATION
@@ -12,7 +13,6 @@ from kafka_eos_sink.errors import (
     BrokerRefusedError,
     ConfigurationError,
     InvalidRowError,
-    KafkaEosError,
     TopicSettingsError,
 )
 from kafka_eos_sink.logs import warn_once
@@ -164,22 +164,31 @@ def create_commit_log(
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that creates it.
     """
-    rejected: KafkaEosError | None = None
-    for factor, configs in CREATIONS:
-        try:
-            return admin.create_topic(topic, LOG_PARTITIONS, factor, configs, deadline, validate_only=validate_only)
-        except TopicSettingsError as error:
-            # The command must not contain settings that the cluster has rejected.
-            rejected, brokers = error, 0
-        except (AuthorizationError, BrokerRefusedError) as error:
-            rejected = error
-            break
-    assert rejected is not None
-    raise ConfigurationError(
-        "COMMIT_LOG_TOPIC",
-        f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: "
-        + _create_command(admin, topic, brokers),
-    )
+    try:
+        return create_first_accepted(admin, topic, LOG_PARTITIONS, CREATIONS, deadline, validate_only=validate_only)
+    except (AuthorizationError, BrokerRefusedError) as rejected:
+        # The command must not contain settings that the cluster has rejected.
+        command = _create_command(admin, topic, 0 if isinstance(rejected, TopicSettingsError) else brokers)
+        raise ConfigurationError(
+            "COMMIT_LOG_TOPIC",
+            f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: {command}",
+        ) from None
+
+
+def create_first_accepted(
+    admin: Admin,
+    topic: str,
+    partitions: int,
+    creations: Sequence[tuple[int, Mapping[str, str]]],
+    deadline: int,
+    *,
+    validate_only: bool = False,
+) -> CreateTopicsResponse.Topic | None:
+    """Create a topic with the first replication factor and settings that the cluster accepts. Else as `Admin.create_topic`."""
+    for factor, configs in creations[:-1]:
+        with suppress(TopicSettingsError):
+            return admin.create_topic(topic, partitions, factor, configs, deadline, validate_only=validate_only)
+    return admin.create_topic(topic, partitions, *creations[-1], deadline, validate_only=validate_only)
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:

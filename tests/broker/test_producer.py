@@ -374,6 +374,20 @@ def test_offsets_are_committed_only_with_their_transaction(
     assert [partition.offset for partition in found] == [7, 8]
 
 
+def test_offsets_of_a_deleted_topic_do_not_keep_those_of_the_others(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+) -> None:
+    source, deleted, group = create_topic(any_kafka.bootstrap_servers), unique_topic("deleted"), unique_topic("group")
+    identity = started().prepare()
+    step = CommitGroupOffsets(identity, group, ((deleted, 0, 3), (source, 0, 7)))
+    assert commit_group_offsets(Admin(client), step, deadline(client)) == 0
+    assert end(client, identity, True) == 0
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
+    (found,) = consumer.committed([confluent_kafka.TopicPartition(source, 0)], timeout=30)
+    consumer.close()
+    assert found.offset == 7
+
+
 def test_without_transactions_producer_is_idempotent(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:

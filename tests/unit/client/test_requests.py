@@ -218,6 +218,18 @@ def test_responses_with_too_many_values_are_asked_for_in_parts() -> None:
     assert sent == [700] + [70] * 10
 
 
+def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit process serves thousands of writes with random ids, and describes eight ids for each of their tasks."""
+    monkeypatch.setattr("kafka_eos_sink.client.requests.MOST_COORDINATORS", 100)
+    opened, _ = admin(lambda _node, request: described(*request.transactional_ids))
+    for write in range(20):
+        ids = [f"{write}.{task}.0" for task in range(150)]
+        assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
+        opened.forget([f"{write}.unknown"])
+    assert len(opened._coordinators) <= 250
+    assert len(opened._stale) <= 250
+
+
 def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     nodes = iter([1, 2])
     moved = described("a", code=ErrorCode.NOT_COORDINATOR)
@@ -367,3 +379,22 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
         opened, brokers = admin(scripted(committed(indexes)))
         assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS) == expected
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
+
+
+@pytest.mark.parametrize(
+    ("code_of_other", "expected", "waits_ms"), [(0, 0, 5_000), (3, 3, 60_000), (51, 51, 60_000), (47, 47, 0)]
+)
+def test_deleted_source_topic_does_not_stop_a_stream(
+    code_of_other: int, expected: int, waits_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each run of the batch has the offsets that the checkpoint holds. If the cluster knows none of the topics, it is the wrong one."""
+
+    def committed(name: str, code: int) -> Any:
+        return SimpleNamespace(name=name, partitions=[SimpleNamespace(partition_index=0, error_code=code)])
+
+    step = CommitGroupOffsets(IDENTITY, "group", (("deleted", 0, 5), ("in", 0, 6)))
+    response = SimpleNamespace(topics=[committed("in", code_of_other), committed("deleted", 3)])
+    opened, brokers = admin(scripted(response))
+    assert driver_requests.commit_group_offsets(opened, step, 60_000) == expected
+    assert brokers.now == pytest.approx(waits_ms, abs=2_000)
+    assert ("'group' gets no offsets of deleted" in caplog.text) == (expected == 0)

@@ -23,6 +23,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime.part_producer import written_by
 
 
@@ -307,8 +308,10 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     b.batch(count=1, first=5), b.batch(count=3, first=6)
     b.sender.run_once(0)
     b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
-    b.sender.run_once(0)
+    b.turn()
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    assert b.client.sequences_of() == {0: (3, 1, 1)}
+    b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
     b.turn(ms=1_000)
     assert [rejected.rows.row_numbers.tolist() for rejected in b.sender.rejected] == [[5]]
     assert b.client.sequences_of() == {0: (3, 1, 3)}
@@ -316,6 +319,24 @@ def test_dead_lettered_record_shifts_later_sequences_down(bench: Any, answer: An
     b.turn()
     assert b.sender.failure is None
     assert b.accumulator.used_bytes == 0
+
+
+def test_rejected_batch_is_not_resent_without_pause(bench: Any, answer: Any) -> None:
+    """The leader has moved, and the former one does not respond about the batch behind."""
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=1)
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(count=1), b.batch(count=1)
+    b.sender.run_once(0)
+    for _ in range(20):
+        rejected = [at for at in range(len(b.client.sent)) if b.client.sequences_of(at)[0][1] == 1]
+        for at in rejected:
+            b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE), at)
+        b.turn(ms=10)
+    assert len(b.client.versions) <= 6
+    assert b.sender.failure is None
 
 
 def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
@@ -360,8 +381,9 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     record_error = ProduceResponse.Topic.Partition.RecordError
     errors = tuple(record_error(batch_index=at, batch_index_error_message="old") for at in (3, 1))
     b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
-    b.sender.run_once(0)
+    b.turn()
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
     seen = []
     for _ in range(2):
         b.turn(ms=1_000)
@@ -375,6 +397,63 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     assert b.sender.failure is None
     assert b.accumulator.idle
     assert b.accumulator.used_bytes == 0
+
+
+class Leader:
+    """The rows of a partition whose leader checks epochs and sequences like Kafka's ``ProducerAppendInfo``. Row 2 is too large."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.next = 3, 0
+        self.offsets: dict[tuple[int, int, int], int] = {}
+
+    def append(self, octets: bytes) -> tuple[ErrorCode, int]:
+        """Return the code and the offset."""
+        (batch,) = read_record_batches(octets)
+        values = [record.value.decode().lstrip("0") for record in batch.records]
+        key = batch.producer_epoch, batch.base_sequence, len(values)
+        epoch, expected = self.next
+        if "2" in values:
+            return ErrorCode.MESSAGE_TOO_LARGE, -1
+        if key in self.offsets:
+            return ErrorCode.NONE, self.offsets[key]
+        if key[0] < epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, -1
+        if key[1] != (expected if key[0] == epoch else 0):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+        self.offsets[key] = len(self.rows)
+        self.rows += values
+        self.next = key[0], key[1] + len(values)
+        return ErrorCode.NONE, self.offsets[key]
+
+
+@pytest.mark.parametrize("transactional_id", ["tx", None])
+@pytest.mark.parametrize("is_lost_before", [True, False])
+def test_late_request_under_an_old_sequence_hides_no_batch(
+    bench: Any, answer: Any, is_lost_before: bool, transactional_id: str | None
+) -> None:
+    """A dead letter lowers the sequences behind it, while a broker still holds a request with the higher one."""
+    b, leader = bench(transactional_id=transactional_id, dead_letter_topic="dlq"), Leader()
+
+    def respond() -> None:
+        code, offset = leader.append(b.client.bytes_of()["t", 0])
+        b.client.answer(answer(code, base_offset=offset))
+        b.turn(ms=1_000)
+
+    b.batch(count=1, first=1)
+    b.sender.run_once(0)
+    respond()
+    for first in (2, 3, 4):
+        b.batch(count=1, first=first)
+    b.sender.run_once(0)
+    late = b.client.bytes_of(1)["t", 0]
+    b.client.answer(answer(ErrorCode.NOT_ENOUGH_REPLICAS if is_lost_before else ErrorCode.MESSAGE_TOO_LARGE))
+    b.client.lose(), b.client.lose()
+    b.turn(ms=1_000)
+    while b.client.sent and b.sender.failure is None:
+        respond()
+        leader.append(late)
+    assert b.sender.failure is not None or leader.rows == ["1", "3", "4"]
 
 
 @pytest.mark.parametrize(("lost", "named"), [(True, [1]), (False, []), (False, [5]), (False, [-1])])

@@ -70,6 +70,19 @@ def test_missing_topic_is_a_problem_once_a_broker_has_responded() -> None:
     assert cluster.now == pytest.approx(MAX_BLOCK_MS, abs=100)
 
 
+def test_awaited_topic_is_not_forgotten_as_idle() -> None:
+    """`metadata.max.idle.ms` may be shorter than `max.block.ms`."""
+
+    class Forgetful(Cluster):
+        def request_metadata_update(self) -> None:
+            is_known = self.now > 10_000 and "late" in self.wanted
+            self.metadata.topics = {"late": self.led} if is_known else {}
+            self.wanted.clear()
+
+    found = directory(Forgetful(responds=True)).resolve(["late"])
+    assert not isinstance(found["late"], TopicProblem)
+
+
 def test_silent_brokers_fail_the_task_and_make_no_dead_letters() -> None:
     with pytest.raises(BrokerUnavailableError, match=r"REQUEST_DEADLINE\].*topic orders"):
         directory(Cluster(responds=False)).resolve(["t", "orders"])

@@ -489,6 +489,25 @@ def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (None,)
 
 
+def test_search_for_a_marker_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition is long, and each Fetch takes a second."""
+    cluster = Cluster(*(batch(100 + at, b"a", producer_id=9 if at else LOST.producer_id) for at in range(60)))
+    fetch = cluster.fetch
+
+    def slow(where: tuple[str, int], offset: int, *more: Any, **options: Any) -> Any:
+        cluster.client.now += 1_000
+        fetched = fetch(where, offset, *more, **options)
+        first = next(each for each in cluster.batches[where] if struct.unpack_from(">q", each)[0] >= offset)
+        return SimpleNamespace(**{**vars(fetched), "records": first})
+
+    monkeypatch.setattr(cluster, "fetch", slow)
+    started, step = cluster.client.now, AreCommitted(((LOST, where(100, 100)),))
+    cluster.copier._config = dataclasses.replace(cluster.copier._config, delivery_timeout_ms=20_000)
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        cluster.copier.are_committed(step)
+    assert cluster.client.now - started < 25_000
+
+
 class Streaming(Cluster):
     """A range of many batches, each of ``own`` bytes of the lost transaction and ``others`` bytes of another producer."""
 
