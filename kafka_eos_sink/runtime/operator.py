@@ -140,7 +140,7 @@ class Repaired:
     findings     transactions of the write id that partitions hold open
     written      whether the missing markers were written and are in effect
     topics       the examined topics, without the commit log
-    unasked      partitions (topic-partition) whose leaders did not respond
+    no_response  partitions (topic-partition) whose leaders did not respond
     unreadable   topics without the Read permission
     """
 
@@ -148,7 +148,7 @@ class Repaired:
     written: bool
     knows_decisions: bool
     topics: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
+    no_response: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 
@@ -175,7 +175,7 @@ def producers_on(
             if topic in topics or where in partitions:
                 groups.setdefault((each.leader_id, topic), []).append(where)
     found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-    unasked: list[TopicPartition] = []
+    no_response: list[TopicPartition] = []
     silent = {-1}
     for (leader, topic), group in groups.items():
         try:
@@ -190,8 +190,8 @@ def producers_on(
             # The topic may have been deleted since its metadata was read.
             if refused.code != "UNKNOWN_TOPIC":
                 raise
-        unasked += [where for where in group if where not in found]
-    return found, unasked, unreadable
+        no_response += [where for where in group if where not in found]
+    return found, no_response, unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +335,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
-        producers, unasked, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
+        producers, no_response, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
         findings = judge(evidence, producers)
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
         for finding in written:
@@ -348,7 +348,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
             written=bool(written),
             knows_decisions=evidence.knows_decisions,
             topics=tuple(sorted(evidence.topics)),
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked),
+            no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
             unreadable=tuple(sorted(unreadable)),
         )
 
