@@ -1,4 +1,4 @@
-"""``kafka-eos repair``: write the COMMIT markers that a broker failed to write (KAFKA-20734)."""
+"""``kafka-eos repair``: write missing COMMIT markers (KAFKA-20734)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
 
 
 def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
-    """Build the whole result for ``--json``; ``version`` is null without a newest decision."""
+    """Build the result for ``--json``; ``version`` is null without a newest decision."""
     findings = [
         console.fields(each, "transactional_id", "start_offset", "version", "reason")
         | {"topic": each.where[0], "partition": each.where[1], "marker": each.verdict.value}
