@@ -42,6 +42,7 @@ class RecordCopier:
     """Performs `AreCommitted`, and `CopyRecords` within buffer.memory.
 
     Received bytes, a response and the copies of its batches need a piece of that memory each.
+
     Args:
         where: The partition of the commit log for the part records.
     """
