@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 DEFAULT_PREFIX = "kafka-eos"
 """The prefix of the write id without the option ``transactional.id.prefix``."""
-
 BATCH_QUERY_ID = "batch"
 """The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
-
 SLOTS = 8
 """Transactional ids per Spark partition. Few, because Kafka remembers an id for seven days. More than one, because attempts of one
 partition can run at the same time (speculation, two attempts of a stage) and must not abort each other."""
