@@ -50,7 +50,7 @@ class CommitRequest:
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
-    """Decide the batch and finish it; return its last decision, or None if it was committed before.
+    """Decide and finish a batch; return its last decision, None if committed before.
 
     Raises:
         WriteRefusedError, TransactionAbortedError, FencedError: The batch is not decided. Spark may run it again.
@@ -128,7 +128,7 @@ def _finish(
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
-    """Record this `foreachBatch` call in the skipped version's decision, so that a second write of the call is rejected."""
+    """Record the `foreachBatch` call of a skip, to reject a second write of the call."""
     plan, batch = request.plan, request.batch
     skipped = plan.newest_decision(batch.query_id)
     if skipped is None or skipped.version != batch.version:

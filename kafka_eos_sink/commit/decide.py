@@ -1,4 +1,4 @@
-"""Check the prepared transactions, write the decision that names them, and commit it.
+"""Check prepared transactions, write the decision that names them, and commit it.
 
 The decision is the point of no return. Before it, no row of the batch can become visible: the driver commits a task's transaction only
 after it has read the decision's COMMIT marker (I1). After it, the driver must finish the batch, and nobody may write it again.
@@ -41,7 +41,7 @@ from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """The source's end offsets, committed to a consumer group with the decision: (topic, partition, next offset)."""
+    """Source offsets, committed with the decision: (topic, partition, next offset)."""
 
     group_id: str
     offsets: tuple[tuple[str, int, int], ...]
@@ -49,7 +49,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DriverTransaction:
-    """The next transaction of W.driver: its identity, and the sequence number of its first record in the commit log.
+    """W.driver's next transaction; ``sequence`` is that of its first log record.
 
     ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one: below version 2 both have the same epoch.
     """
@@ -60,7 +60,7 @@ class DriverTransaction:
 
 
 def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
-    """Require that every prepared transaction is open and has time left for the commit.
+    """Require that every prepared transaction is open and has time left to commit.
 
     Args:
         started_ms: This driver's wall clock at the plan. No prepared transaction is older.
@@ -245,7 +245,7 @@ def decide_again(
 
 
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
-    """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
+    """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
         # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
         raise refusals.pending(
@@ -268,7 +268,7 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
 
 
 def _await_marker(found: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
-    """Wait for the decision's own COMMIT marker; ``error`` is the result of its EndTxn."""
+    """Wait for the decision's COMMIT marker; ``error`` is the result of its EndTxn."""
     decision = found.decision
     outcome = yield from await_outcome(decision, found.offset, within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER

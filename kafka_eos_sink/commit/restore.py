@@ -57,7 +57,7 @@ class FinishedDecisions:
 def finish_decisions(
     view: LogView, identity: ProducerIdentity, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[FinishedDecisions]:
-    """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
+    """Finish each query id's newest decision; ``identity`` is that after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
     finished = FinishedDecisions()
     driver = DriverTransaction(identity, 0)
@@ -174,7 +174,7 @@ def finish(
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Copy the lost transactions. Decide copies and committed transactions together, or decide that the batch is void."""
+    """Copy lost transactions; decide them with the committed ones, or a void batch."""
     decision, lost = settled.found.decision, settled.lost
     started: int = yield WallClock()
     begun: list[Copy] = []
@@ -221,7 +221,7 @@ def _restore(
 
 
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """Return the next decision, with the copies instead of the lost transactions; a void decision if there are no copies."""
+    """Return the next decision, with copies of lost transactions, void without any."""
     decision = settled.found.decision
     copied = {entry.partition: entry for entry in copies}
     return replace(
@@ -253,7 +253,7 @@ def _may_read(results: Sequence[Copied | Gone]) -> bool:
 def _sort_copies(
     lost: Sequence[PreparedTransaction], identities: Sequence[ProducerIdentity], results: Sequence[Copied | Gone]
 ) -> tuple[list[PreparedTransaction], list[str]]:
-    """Return the complete copies, and for each other copy a text about its missing rows."""
+    """Return the complete copies, and a text about each other copy's missing rows."""
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
     for entry, identity, result in zip(lost, identities, results, strict=True):

@@ -1,4 +1,4 @@
-"""Settles a decision: ends the transactions that it names, and proves the outcome of each.
+"""Settle a decision: end the transactions that it names, and prove each outcome.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`.
 """
@@ -29,7 +29,7 @@ PROOFS_WITHIN_MS = 120_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The outcome of a decision's transactions: ``lost`` are aborted, the others committed.
+    """A decision's outcome: ``lost`` transactions are aborted, the others committed.
 
     ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
     a COMMIT marker is missing in the commit log.

@@ -63,7 +63,7 @@ def outcomes_in_log(
 
 
 def _reported(described: TransactionDescription | None, identity: ProducerIdentity) -> Outcome:
-    """Return the coordinator's outcome of a transaction without marker in the commit log."""
+    """Return the coordinator's outcome of a transaction without marker in the log."""
     match verdict_on(described, identity):
         case CoordinatorVerdict.COMMITTED:
             return Outcome.COMMITTED
@@ -74,7 +74,7 @@ def _reported(described: TransactionDescription | None, identity: ProducerIdenti
 
 
 def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
-    """Return the outcome that the commit log proves; OPEN for a part record without a marker.
+    """Return the outcome that the log proves; OPEN for a part without a marker.
 
     Args:
         view: A view that has read the log from the part record on, and that watches the producer id.
