@@ -188,13 +188,13 @@ def append_decision(
 
 
 def decide(
-    found: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
+    logged: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
 ) -> Procedure[DriverTransaction]:
     """Commit the decision's transaction; return the driver's next one.
 
     The batch is decided once the driver has read the COMMIT marker. No step bumps the epoch, so a resend is identical.
     """
-    decision = found.decision
+    decision = logged.decision
     driver = decision.driver
     now: int = yield Now()
     if expires_ms is not None and now > expires_ms:
@@ -210,7 +210,7 @@ def decide(
     (ended,) = ends
     # Only the log proves the end: after a lost response, a newer driver fences the resend of an EndTxn that has committed.
     try:
-        yield from _await_marker(found, ended.error, within_ms)
+        yield from _await_marker(logged, ended.error, within_ms)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except Exception as failure:
@@ -223,7 +223,7 @@ def decide(
 
 
 def decide_again(
-    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
+    logged: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Write a committed decision once more.
 
@@ -232,16 +232,16 @@ def decide_again(
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
     """
-    decision = found.decision
+    decision = logged.decision
     yield from require_free(decision, driver)
     try:
         entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
-        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
-        after = yield from decide(found, sequence, None, within_ms)
+        logged, sequence = yield from append_decision(again, driver.sequence, logged.log_id)
+        after = yield from decide(logged, sequence, None, within_ms)
     except KafkaEosError as failure:
         raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
-    return found, after
+    return logged, after
 
 
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
@@ -267,10 +267,10 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
     return refusals.not_decided(decision, what, code)
 
 
-def _await_marker(found: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
+def _await_marker(logged: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
     """Wait for the decision's COMMIT marker; ``error`` is the result of its EndTxn."""
-    decision = found.decision
-    outcome = yield from await_outcome(decision, found.offset, within_ms)
+    decision = logged.decision
+    outcome = yield from await_outcome(decision, logged.offset, within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
     if outcome is Outcome.COMMITTED and fenced:
         raise refusals.pending(decision, "a newer driver of the write id has taken over and finishes it")

@@ -35,14 +35,14 @@ class Settled:
     a COMMIT marker is missing in the commit log.
     """
 
-    found: LoggedDecision
+    logged: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
     proven: bool
     marked: bool
 
 
 def settle(
-    found: LoggedDecision,
+    logged: LoggedDecision,
     *,
     nonce: str,
     within_ms: int,
@@ -61,7 +61,7 @@ def settle(
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
             the data topics prove an outcome. TOPIC_GONE if a data topic was deleted.
     """
-    decision = found.decision
+    decision = logged.decision
     started: int = yield Now()
     deadline = started + within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
@@ -74,8 +74,8 @@ def settle(
     lost: list[PreparedTransaction] = []
     try:
         if doubtful:
-            logged = yield from outcomes_in_log(found, doubtful, nonce, deadline)
-            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)
+            in_log = yield from outcomes_in_log(logged, doubtful, nonce, deadline)
+            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)
             committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
             ended += committed
             if unresolved:
@@ -91,7 +91,7 @@ def settle(
         marked = yield from verify_markers(decision, ended, deadline, visible=proven)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
-    return Settled(found=found, lost=tuple(lost), proven=proven, marked=marked)
+    return Settled(logged=logged, lost=tuple(lost), proven=proven, marked=marked)
 
 
 def _sort_outcomes(
