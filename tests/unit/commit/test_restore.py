@@ -996,7 +996,7 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
         with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
             cluster.finish()
     else:
-        assert cluster.finish()[0].found.decision.copies == 1
+        assert cluster.finish()[0].logged.decision.copies == 1
     ((_, barrier),) = cluster.records("barrier")
     assert barrier["log"] == str(cluster.found.log_id)
 
