@@ -485,6 +485,19 @@ def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(
     assert b.sender.rejected == []
 
 
+def test_part_of_a_split_batch_in_doubt_makes_no_dead_letter(bench: Any, answer: Any) -> None:
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=2)
+    b.sender.run_once(0)
+    b.client.lose()  # a leader with a higher limit may have appended both rows
+    for _ in range(3):
+        b.turn(ms=1_000)
+        if b.client.sent:
+            b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
+    assert b.sender.failure is not None
+    assert b.sender.rejected == []
+
+
 def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:
     b = bench(delivery_timeout_ms=1_000)
     b.batch()
