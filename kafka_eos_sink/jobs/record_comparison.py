@@ -145,8 +145,9 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
         match name:
             # Kafka keeps timestamps in ms, Spark in µs.
             case "headers":
-                # Spark's Kafka source has null for no headers, others an empty array.
-                return f.when(f.size(column) > 0, column.cast(_HEADERS))
+                # Spark's Kafka source has null for no headers, others an empty array. The sink also writes maps.
+                entries = f.map_entries(column) if frame.schema[name].dataType.typeName() == "map" else column
+                return f.when(f.size(column) > 0, entries.cast(_HEADERS))
             case "timestamp":
                 return f.unix_millis(column)
             case "partition":
@@ -188,8 +189,7 @@ def _out_of_order(
     rows = disordered.orderBy("topic_partition", "topic_offset").limit(examples).collect() if number else []
     differences = []
     for row in rows:
-        place_of_row = (row["topic_partition"], row["topic_offset"])
-        record = {name: row[name] for name in columns}
+        place_of_row, record = (row["topic_partition"], row["topic_offset"]), {name: row[name] for name in columns}
         differences.append(Difference("out of order", record, 1, 1, place_of_row, place_of_row))
     return number, differences
 
