@@ -90,12 +90,12 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
 
 
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
-    """Raise `WriteRefusedError` unless all has ended; a decision without its marker (KAFKA-20734) has, if nothing is open."""
+    """Raise `WriteRefusedError` unless all has ended; what lacks its marker in the log (KAFKA-20734) has, if nothing is open."""
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest
     pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
-    states = ("decided", "prepared", "undecided") if opened else ("decided", "prepared")
+    states = ("decided", "prepared", "undecided") if opened else ("decided",)
     pending += [_pending(write) for write in writes_in(view) if write.state in states]
     if pending:
         raise WriteRefusedError(
