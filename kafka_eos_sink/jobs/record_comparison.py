@@ -189,7 +189,8 @@ def _out_of_order(
     rows = disordered.orderBy("topic_partition", "topic_offset").limit(examples).collect() if number else []
     differences = []
     for row in rows:
-        place_of_row, record = (row["topic_partition"], row["topic_offset"]), {name: row[name] for name in columns}
+        place_of_row = (row["topic_partition"], row["topic_offset"])
+        record = {name: row[name] for name in columns}
         differences.append(Difference("out of order", record, 1, 1, place_of_row, place_of_row))
     return number, differences
 
