@@ -124,8 +124,8 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     for part in (part for entry in prepared for part in entry.offsets):
         written.setdefault((part.topic, part.partition), []).append(part)
     # DescribeProducers lists all producers of a day. The last stable offset is the first record of the oldest open transaction. So if one
-    # task wrote to a partition, it proves the same with a few bytes.
-    alone = {where: parts[0] for where, parts in written.items() if len(parts) == 1}
+    # task wrote to a partition, it proves the same with a few bytes. At offset 0 it does not: there a topic created again ends, too.
+    alone = {where: parts[0] for where, parts in written.items() if len(parts) == 1 and parts[0].first_offset > 0}
     stable: Mapping[tuple[str, int], int | None] = {}
     if alone:
         stable = yield LastStableOffsets(tuple(alone), tuple(part.last_offset for part in alone.values()))

@@ -15,7 +15,7 @@ from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError
+from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
@@ -133,6 +133,23 @@ def test_commit_fails_when_topic_is_deleted_after_the_write(
     create_topic(kafka.bootstrap_servers, topic)
     write_all(of_topic(given, topic))
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
+
+
+def test_commit_fails_when_topic_is_created_again_after_the_write(kafka: EmbeddedKafka) -> None:
+    """The new topic ends where the rows began in the old one, at offset 0."""
+    topic = create_topic(kafka.bootstrap_servers)
+    given = settings_for(kafka, topic)
+    plan = session.plan(given)
+    messages = tasks(of_topic(given, topic), plan, 1)
+    delete_and_create(kafka.bootstrap_servers, topic)
+    with pytest.raises(
+        TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*{topic}-.* begins at offset -1, not at 0"
+    ):
+        session.commit(given, plan, messages)
+    session.abort(given, plan, messages)
+    assert_nothing_open(kafka.bootstrap_servers)
+    write_all(of_topic(given, topic), 1)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == ROWS
 
 
 def test_decided_batch_is_finished_after_one_topic_is_deleted(
