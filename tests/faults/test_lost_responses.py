@@ -18,7 +18,7 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_testing import unique_topic
+from kafka_testing import commit_as_driver, end_as_driver, started_producer, unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
 from .fault_proxy import (
@@ -49,17 +49,15 @@ def started(
     """A producer through the proxy, in its transaction; without a transactional id one that is only idempotent."""
     wanted = unique_topic("lost") if transactional_id == "" else transactional_id
     with NetworkClient(bench.client_config(**(client or {}))) as connected:
-        producer = Producer(connected, ProducerConfig(**settings), transactional_id=wanted)
-        producer.init_producer_id(connected.clock() + DEADLINE_MS)
-        producer.begin()
+        producer = started_producer(connected, wanted, ProducerConfig(**settings))
         yield producer
         producer.close()
 
 
-def end(producer: Producer, committed: bool = True) -> None:
+def end(producer: Producer) -> None:
     producer.flush()
     if producer._transactions.transactional:
-        assert producer.end(committed, producer._client.clock() + DEADLINE_MS).error_code == 0
+        commit_as_driver(producer._client, producer)
 
 
 def seen(bench: Bench, api: Any, where: Callable[[Any], bool] = lambda _request: True) -> list[Seen]:
@@ -527,9 +525,14 @@ def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bo
     with started(bench, transactional_id) as old:
         old.write(numbered(topic, 0, 10))
         old.flush()
-        old._transactions.commit() if committed else old._transactions.abort()
-        while bench.proxy.unfired:
-            old._sender.run_once(10)
+        if committed:
+            identity = old.prepare()
+            assert end_as_driver(old._client, identity, True, old._client.clock() + 500) is None
+        else:
+            old._transactions.abort()
+            while bench.proxy.unfired:
+                old._sender.run_once(10)
+    assert not bench.proxy.unfired
     with started(bench, transactional_id) as new:
         new.write(numbered(topic, 0, 20))
         new.flush()
