@@ -1,6 +1,6 @@
-"""Measures this sink beside Spark's own, other clients and a writer that drops its rows, in one Spark application.
+"""Measure this sink, Spark's own, other clients, and a writer that drops its rows.
 
-Three parts: rows per second, latency of micro-batches, and recovery of lost transactions.
+One Spark application, three parts: rows per second, latency of micro-batches, and recovery of lost transactions.
 
     make bench BENCH="--contenders all --rounds 7"
 

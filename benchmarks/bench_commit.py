@@ -78,7 +78,7 @@ def marks() -> Iterator[dict[str, float]]:
 
 @contextmanager
 def counted_requests() -> Iterator[list[str]]:
-    """Collect the names of all requests of this process, without those of the connections' handshakes."""
+    """Collect the names of this process's requests, except connections' handshakes."""
     found: list[str] = []
     original = connection.Connection.send
 
@@ -140,7 +140,10 @@ def _batch(sent: list[str], given: WriteSettings, tasks: int, partitions: int) -
 
 
 def measure_grid(servers: str, most_tasks: int) -> None:
-    """Print seconds and requests of the third batch of each size, and the microseconds per transaction and marker."""
+    """Print seconds and requests of the third batch of each size.
+
+    Also prints the microseconds per transaction and per marker.
+    """
     for partitions in (1, 10, 100):
         topic = make_topic(servers, f"bench-{partitions}", partitions)
         for tasks in (each for each in (10, 100, 1_000) if each <= most_tasks):

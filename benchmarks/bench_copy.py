@@ -1,4 +1,4 @@
-"""How fast lost transactions are copied from the log, and how long a whole recovery takes.
+"""Measure copies of lost transactions from the log, and a whole recovery.
 
     python -m benchmarks.bench_copy [--megabytes 200] [--rounds 3] [--transaction-version 2]
 
@@ -62,7 +62,7 @@ def identity(admin: Admin, name: str, version: int) -> ProducerIdentity:
 def aborted(
     admin: Admin, topic: str, megabytes: int, version: int
 ) -> tuple[ProducerIdentity, tuple[OffsetRange, ...], int]:
-    """Write a transaction and abort it; return its identity, where its records lie, and how many there are."""
+    """Write a transaction and abort it; return its identity, ranges and row count."""
     lost = identity(admin, "bench.0.0", version)
     producer = Producer(admin.client, CONFIG, transactional_id=lost.transactional_id, transaction_version=version)
     producer.init(lost.producer_id, lost.producer_epoch)
@@ -77,7 +77,7 @@ def aborted(
 def measure_copies(
     servers: str, megabytes: int, rounds: int, update: Callable[[int, int, str], None]
 ) -> tuple[Timing, ...]:
-    """Copy one aborted transaction ``rounds`` times, each time into another transaction."""
+    """Copy one aborted transaction ``rounds`` times, each into another transaction."""
     topic = make_topic(servers, "bench-copy", PARTITIONS)
     log = make_topic(servers, "bench-copy-log", 1)
     found = []
@@ -98,7 +98,7 @@ def measure_copies(
 
 
 def lose_decided_batch(given: WriteSettings, topic: str, megabytes: int) -> None:
-    """Decide a batch as a driver that dies right after its decision, then abort its transactions."""
+    """Decide a batch as a driver that then dies, and abort its transactions."""
     plan = session.plan(given)
     count = megabytes * 1_000_000 // (ROW_BYTES * TASKS)
     messages = [
@@ -126,7 +126,10 @@ def lose_decided_batch(given: WriteSettings, topic: str, megabytes: int) -> None
 def measure_recoveries(
     servers: str, megabytes: int, rounds: int, update: Callable[[int, int, str], None]
 ) -> tuple[Timing, ...]:
-    """Recover a lost batch of a new write id in each round; the process connects again, as the command would."""
+    """Recover a lost batch of a new write id in each round.
+
+    The process connects again each time, as the command would.
+    """
     topic = make_topic(servers, "bench-recovery", PARTITIONS)
     found = []
     for number in range(rounds):

@@ -1,9 +1,9 @@
-"""What ``partition_for_topic`` saves: a write of many tasks to many partitions, with and without it.
+"""What ``partition_for_topic`` saves a write of many tasks to many partitions.
 
     python -m benchmarks.bench_partitioned [--tasks 32] [--partitions 32] [--rows 500000] [--rounds 5]
 
-Both writes run in turn over the same rows, in one application. Prints the median seconds of each, and the markers in the topic: one for
-each partition of each transaction.
+A write with it and a write without it run in turn over the same rows, in one application. Prints the median seconds of each, and the
+markers in the topic: one for each partition of each transaction.
 """
 
 from __future__ import annotations

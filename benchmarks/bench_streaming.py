@@ -1,4 +1,6 @@
-"""The latency of a micro-batch and of a small batch write: kafka-eos beside Spark's Kafka sink and a writer that drops its rows.
+"""The latency of micro-batches and of small batch writes.
+
+Compares kafka-eos with Spark's Kafka sink and with a writer that drops its rows.
 
     python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
 
@@ -45,9 +47,10 @@ _FORMATS = {FLOOR: DISCARD_FORMAT, KAFKA_EOS: TIMED_FORMAT, BUILT_IN: "kafka"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatches:
-    """What is measured: per sink, ``rounds`` queries of ``batches`` micro-batches after one query to warm up.
+    """The load: per sink, ``rounds`` queries of ``batches`` micro-batches.
 
-    The first `WARM_UP` micro-batches of each query do not count. Of batch writes, there are ``batches`` per sink after `WARM_UP`.
+    One query before them warms up. The first `WARM_UP` micro-batches of each query do not count. Of batch writes, there are ``batches``
+    per sink after `WARM_UP`.
     """
 
     rows: int = 400
@@ -118,7 +121,9 @@ def measure_latency(
 def measure_batch_writes(
     spark: SparkSession, servers: str, load: MicroBatches, update: Callable[[int, int, str], None]
 ) -> list[Latency]:
-    """Measure batch writes of one row per task, in turns; the first `WARM_UP` of each sink do not count.
+    """Measure batch writes of one row per task, in turns.
+
+    The first `WARM_UP` writes of each sink do not count.
 
     Args:
         update: As for `measure_latency`.

@@ -45,7 +45,7 @@ class Cell:
         return f"{value}, {keys}, {self.codec}, {self.tasks} tasks, {self.partitions} partitions"
 
     def records(self, spark: SparkSession, folder: Path) -> DataFrame:
-        """Return the rows, computed while they are written: cached ones would flatter the sinks of the JVM."""
+        """Return rows computed during the write: cached ones would flatter JVM sinks."""
         from pyspark.sql import functions as f
 
         if self.value_bytes == FLIGHTS:
@@ -85,7 +85,7 @@ def small_grid(codecs: list[str], megabytes: int, partitions: int) -> list[Cell]
 
 
 def full_grid(megabytes: int) -> list[Cell]:
-    """Return the small grid, and beside its first cell every other value of one axis at a time."""
+    """Return the small grid, and variants of its first cell, one axis at a time."""
     base = replace(BASE, megabytes=megabytes)
     changes: list[dict[str, Any]] = [
         *({"value_bytes": size} for size in (16, 1_000, 10_000, FLIGHTS)),

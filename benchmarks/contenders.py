@@ -1,4 +1,7 @@
-"""The sinks that a benchmark compares. Each writes the rows of a cell to a topic, with its own defaults but for the codec."""
+"""The sinks that a benchmark compares.
+
+Each writes the rows of a cell to a topic, with its own defaults but for the codec.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,10 @@ CONTENDERS = (
 
 
 def contenders_of(text: str) -> list[Contender]:
-    """Return the contenders named by ``usual`` (the first three), ``all``, or their names separated by commas.
+    """Return the contenders that ``text`` names.
+
+    Args:
+        text: ``usual`` (the first three), ``all``, or their names separated by commas.
 
     Raises:
         ValueError: A name is not known.

@@ -104,7 +104,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Rounds of copies of lost records, and of recoveries of a decided batch whose transactions were aborted."""
+    """Rounds of copies of lost records, and of recoveries of aborted decided batches."""
 
     megabytes: int
     copies: tuple[Timing, ...]
@@ -120,13 +120,16 @@ def _of(contender: Contender, cell: Cell, measured: Iterable[Measured]) -> Measu
 
 
 def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> float | None:
-    """Return the ratio of rows per second to Spark's sink in the same cell, None without its result."""
+    """Return the ratio of rows per second to Spark's sink; None without its result."""
     built_in = _of(BUILT_IN, measured.cell, all_measured)
     return None if built_in is None else measured.rows_per_second / built_in.rows_per_second
 
 
 def limit_seconds(cell: Cell, all_measured: Sequence[Measured], cpus: int) -> float | None:
-    """Return the seconds of a sink whose own code takes no CPU time: the floor's CPU time and Kafka's, over all CPUs."""
+    """Return the seconds of a sink whose own code takes no CPU time.
+
+    They are the floor's CPU time and Kafka's, over all CPUs.
+    """
     floor, ours = _of(FLOOR, cell, all_measured), _of(KAFKA_EOS, cell, all_measured)
     if floor is None or ours is None or floor.cpu_per_million_rows is None or ours.cpu_per_million_rows is None:
         return None
@@ -180,13 +183,13 @@ def as_json(all_measured: Sequence[Measured], cpus: int) -> list[dict[str, Any]]
 
 
 def ratio_to_floor(latency: Latency, all_latencies: Iterable[Latency]) -> float | None:
-    """Return the ratio of the median to that of the writer that drops its rows, None without its result."""
+    """Return the ratio of the median to that of the floor; None without its result."""
     floor = next((each for each in all_latencies if each.contender == FLOOR and each.kind == latency.kind), None)
     return None if floor is None else median(latency.ms) / median(floor.ms)
 
 
 def latency_table(all_latencies: Sequence[Latency]) -> Table:
-    """Make a table with one line per sink; ratios are to the writer that drops its rows."""
+    """Make a table, a line per sink; ratios are to the writer that drops its rows."""
     numbers = ("writes", "median ms", "95 %", "99 %", "ratio", "plan and commit, median ms")
     table = plain_table("sink", *numbers, numbers=numbers)
     kind = ""
@@ -255,7 +258,10 @@ def recovery_json(recovery: Recovery) -> dict[str, Any]:
 
 
 def draw_chart(all_measured: Sequence[Measured], all_latencies: Sequence[Latency], file: Path, title: str) -> None:
-    """Draw a PNG: a panel for rows per second of every contender and cell, and one for the latency of micro-batches."""
+    """Draw a PNG with a panel for rows per second and one for latency.
+
+    Rows per second of every contender and cell; the latency of micro-batches.
+    """
     all_latencies = [each for each in all_latencies if each.kind == MICRO_BATCH]
     import matplotlib
 

@@ -1,4 +1,4 @@
-"""The order of measured runs: in turns, so that a slow phase of the machine hits all of them."""
+"""The order of measured runs: in turns, so that a slow phase hits all of them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
 
 
 class _Shown(dict[int, str]):
-    """A self-filling table for `str.translate`, which needs a tenth of the memory of a list of characters."""
+    """A self-filling table for `str.translate`: a tenth of the memory of a list."""
 
     def __missing__(self, code: int) -> str:
         one = chr(code)
@@ -30,7 +30,7 @@ _SHOWN = _Shown()
 
 
 def printable(text: str) -> str:
-    """Replace the characters on which a terminal acts, such as ESC; line feeds and tabs stay.
+    """Replace characters on which a terminal acts, as ESC; line feeds and tabs stay.
 
     Brokers, other clients and the commit log choose the names and texts that messages, warnings and tables show.
     """
@@ -67,7 +67,7 @@ class KafkaEosError(Exception):
 
 
 class ConfigurationError(KafkaEosError):
-    """An option or a combination of options is not valid; the message names all problems."""
+    """An invalid option or combination of options; the message names all problems."""
 
 
 class SchemaError(KafkaEosError):
@@ -75,7 +75,7 @@ class SchemaError(KafkaEosError):
 
 
 class InvalidRowError(KafkaEosError):
-    """Kafka cannot store a row: it is too large, its topic is null, or its partition does not exist."""
+    """A row that Kafka cannot store: too large, null topic, or no such partition."""
 
 
 class ProtocolError(KafkaEosError):
@@ -89,7 +89,7 @@ class ProtocolError(KafkaEosError):
 
 
 class AuthorizationError(KafkaEosError):
-    """The cluster denies access; the message names the missing permission and the resource."""
+    """The cluster denies access; the message names resource and missing permission."""
 
 
 class AuthenticationError(KafkaEosError):
@@ -105,7 +105,7 @@ class BrokerRefusedError(KafkaEosError):
 
 
 class MissingApiError(BrokerRefusedError):
-    """A broker does not offer an API in a version that this client speaks (code MISSING_API)."""
+    """A broker and this client share no version of an API (code MISSING_API)."""
 
 
 class TopicSettingsError(BrokerRefusedError):
@@ -125,7 +125,7 @@ class DecisionPendingError(KafkaEosError):
 
 
 class WriteRefusedError(KafkaEosError):
-    """The sink must not decide this write, for example because the checkpoint was rolled back."""
+    """The sink must not decide this write, for example after a checkpoint rollback."""
 
 
 _OURS = re.compile(r"\[KAFKA_EOS\.([A-Z_]+)\] ([^\n]*)")

@@ -1,4 +1,4 @@
-"""Log set-up by the environment variable ``KAFKA_EOS_LOG``, and warnings that a process logs once."""
+"""Log set-up by ``KAFKA_EOS_LOG`` (environment), and warnings once per process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _silent_until: dict[object, float] = {}
 
 
 class _PrintableFormatter(logging.Formatter):
-    """A line holds names that other clients choose, and the handler may write to a terminal."""
+    """Makes lines printable: other clients choose names, and terminals show them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         # Before the stack trace is added, which has lines of its own. A line feed in a name must not add a false line.

@@ -1,4 +1,4 @@
-"""User code by name: partitioners, interceptors and token providers as ``package.module:name``."""
+"""User partitioners, interceptors and token providers as ``package.module:name``."""
 
 from __future__ import annotations
 

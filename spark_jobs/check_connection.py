@@ -78,7 +78,7 @@ def sink_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
-    """Check the cluster from this process: whether a write would work, and what was found."""
+    """Return whether a write from this process would work, and what was found."""
     try:
         sink = read_options(options)
         with connected(sink.client) as admin:
@@ -101,7 +101,7 @@ def login_failed(rows: Mapping[str, tuple[bool, str]]) -> bool:
 
 
 def check_executors(spark: SparkSession, options: Mapping[str, str], executors: int) -> dict[str, tuple[bool, str]]:
-    """Check from so many executors, or from fewer if no more have come in time; by executor."""
+    """Check from so many executors, or fewer if no more came in time; by executor."""
     from pyspark.sql.functions import udf
 
     def task(_: int) -> str:

@@ -1,4 +1,4 @@
-"""Stream a Kafka topic or arriving files through a SQL expression to a Kafka topic, exactly once.
+"""Stream a Kafka topic or arriving files through SQL to a topic, exactly once.
 
     spark-submit --properties-file conf/spark-defaults.conf --py-files <the wheel or zip> \
         spark_jobs/stream_to_kafka.py --bootstrap-servers localhost:9092 --topic totals --checkpoint /data/checkpoints/totals \
@@ -126,7 +126,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def checked_trigger(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> dict[str, Any]:
-    """Return the arguments of Spark's ``trigger``; none if a batch begins as soon as data arrives."""
+    """Return the arguments of ``trigger``; without any, batches begin as data arrives."""
     match words:
         case None:
             return {}
@@ -236,7 +236,7 @@ class StopOnSignal:
 
 
 def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
-    """Wait for the end of the query; False if a signal stopped it. Raises the error of the query."""
+    """Wait for the query's end; False if a signal stopped it. Raises its error."""
     try:
         while not stop.requested.is_set():
             if query.awaitTermination(1):

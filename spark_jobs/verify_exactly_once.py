@@ -128,7 +128,7 @@ def columns_to_compare(text: str) -> tuple[str, ...]:
 
 
 def source_options(given: argparse.Namespace, options: dict[str, str]) -> dict[str, str]:
-    """Return the client's options for --from-topic; without its own arguments, the options for --topic."""
+    """Return the client's options for --from-topic: its own, or those for --topic."""
     if given.from_properties is not None:
         own = options_from_file(given.from_properties, warn)
     else:
@@ -158,7 +158,7 @@ def expected_records(spark: SparkSession, given: argparse.Namespace, options: di
 
 
 def shown(value: Any) -> Any:
-    """Format one column of a differing record: text if it is UTF-8, else hexadecimal, cut to ``SHOWN_CHARACTERS``."""
+    """Format a column: text if UTF-8, else hexadecimal, up to ``SHOWN_CHARACTERS``."""
     if isinstance(value, bytes | bytearray):
         try:
             text = value.decode()

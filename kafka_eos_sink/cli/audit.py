@@ -35,7 +35,7 @@ def audit(
     history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Count the rows of the newest batches in their topics, and compare them with the decisions.
+    """Count the rows of the newest batches, and compare them with the decisions.
 
     The command takes the offsets and producers of each batch from the history and reads these offsets with
     isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an

@@ -1,4 +1,4 @@
-"""The report of ``kafka-eos audit`` as a web page that loads nothing from elsewhere."""
+"""The report of ``kafka-eos audit`` as a web page that loads nothing else."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _text(text: object) -> str:
 
 
 def _bars(audits: Sequence[BatchAudit]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield a label with its bars: each batch, and the partitions of a batch that stands alone."""
+    """Yield labels with their bars: each batch, and the partitions of a lone batch."""
     for each in audits:
         yield f"version {each.record.version}", {"decided": each.record.rows, "found": each.found}
     if len(audits) == 1:

@@ -129,7 +129,7 @@ def broker(
 
 
 def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
-    """Start the cluster, create the topics, wait until a signal or a failure, and stop the cluster."""
+    """Start the cluster, create topics, wait for a signal or failure, and stop it."""
     name = f"Apache Kafka {kafka.version}"
     # KeyboardInterrupt also interrupts a start: no code that handles failures catches it.
     with console.signals_interrupt():

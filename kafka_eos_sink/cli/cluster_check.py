@@ -1,4 +1,4 @@
-"""The checks of ``kafka-eos check``: requests to the cluster, and rules for the results.
+"""The checks of ``kafka-eos check``: requests, and rules for their results.
 
 Each check is a row: its name, and cases in order. The first case whose condition holds is the finding.
 """
@@ -85,7 +85,7 @@ _Case = tuple[bool | None, str, Verdict, str]
 
 
 def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> Finding:
-    """Return the finding of the first case that holds, else ``otherwise`` with verdict ok."""
+    """Return the first case that holds, else ``otherwise`` with verdict ok."""
     return next((Finding(about, what, *case[1:]) for case in cases if case[0]), Finding(about, what, otherwise))
 
 
@@ -237,7 +237,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
 
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
-    """Let the cluster check the request by which the first write creates the commit log."""
+    """Validate on the cluster how the first write would create the commit log."""
     brokers = broker_count(admin, deadline)
     try:
         made = create_commit_log(admin, name, brokers, deadline, validate_only=True)

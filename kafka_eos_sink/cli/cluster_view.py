@@ -1,4 +1,4 @@
-"""The data of ``kafka-eos top`` and ``metrics``: writes, open transactions, and blocked partitions."""
+"""Data of ``top`` and ``metrics``: writes, open transactions, blocked partitions."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class ClusterWatch:
         return of.write_id.startswith(self._prefix)
 
     def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
-        """Return the blocked partitions that consumers read, the oldest transaction's first."""
+        """Return blocked partitions that consumers read, the oldest transaction's first."""
         # The sink reads its commit log with read_uncommitted.
         found = (where for state in states for where in sorted(state.partitions) if where[0] not in self._internal)
         return list(dict.fromkeys(found))
@@ -187,7 +187,7 @@ def blocking(
 
 
 def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]) -> tuple[WriteLine, ...]:
-    """Join writes and history: writes that have not ended first, then the last finished ones.
+    """Join writes and history: first those not ended, then the last finished ones.
 
     Args:
         records: The newest first.
@@ -216,7 +216,7 @@ def plausible(record: BatchRecord) -> bool:
 
 
 def rows_per_second(records: Iterable[BatchRecord]) -> int | None:
-    """Return the rows of some batches per second of their time; None if no time was measured."""
+    """Return rows per second of the batches' time; None if no time was measured."""
     measured = [record for record in records if record.phases_ms]
     if not measured:
         return None

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, the client that they configure, tables and JSON."""
+"""Shared by the commands: options, the client that they configure, tables, JSON."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
 def operator_settings(
     bootstrap_servers: str | None, properties: Path | None, write_id: str, commit_log_topic: str
 ) -> OperatorSettings:
-    """Build the settings of ``recover``, ``repair`` or ``resolve``; raises as ``client_config`` does."""
+    """Build settings of recover, repair or resolve; raises as ``client_config``."""
     # The import is slow; ``--help`` and the commands that only read do not need it.
     from kafka_eos_sink.runtime.operator import OperatorSettings
 
@@ -152,7 +152,7 @@ def operator_settings(
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise KeyboardInterrupt in the block, for commands that run until they are stopped."""
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt in the block."""
     # A shell starts a background command with SIGINT ignored, so Python's own handler must be set here too.
     handlers = {number: signal.signal(number, signal.default_int_handler) for number in STOP_SIGNALS}
     try:
@@ -188,9 +188,9 @@ def table(
 
 
 def show(table: Table, *, err: bool = False) -> None:
-    """Print a table, in its own width if no column wraps: a narrower terminal wraps its lines, and ids can be copied.
+    """Print a table, in its own width if no column wraps.
 
-    A table wider than `WIDEST` folds its cells.
+    A narrower terminal wraps its lines, and ids can be copied. A table wider than `WIDEST` folds its cells.
     """
     out = output_console(stderr=err)
     if all(column.no_wrap for column in table.columns):
@@ -211,7 +211,7 @@ def _cell(cell: str | Text | list[str]) -> Text:
 
 
 def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
-    """Raise `BrokerRefusedError` if a topic of the sink does not hold what a command was to show."""
+    """Raise `BrokerRefusedError` if the topic lacks what the command was to show."""
     if not found:
         raise BrokerRefusedError(
             code,
@@ -231,7 +231,7 @@ def fields(value: Any, *names: str) -> dict[str, Any]:
 
 
 def present(found: Sequence[Any], as_json: bool, table_of: Callable[[Any], Table], nothing: str = "") -> None:
-    """Print what a command found: as JSON, as a table, or as a sentence if it found nothing."""
+    """Print what a command found, as JSON or a table; ``nothing`` if it found none."""
     if as_json:
         print_json(found)
     elif found:

@@ -71,7 +71,7 @@ def _first_offsets(admin: Admin, topic: str, isolation: Isolation, timestamp: in
 
 
 def record_line(partition: int, record: Record) -> str:
-    """Return a record on one line, safe for a terminal, because producers choose the content."""
+    """Return a record on one line, safe for a terminal: producers choose the content."""
     return f"{partition}\t{record.offset}\t{_shown(record.key)}\t{_shown(record.value)}"
 
 

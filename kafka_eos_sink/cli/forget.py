@@ -1,4 +1,4 @@
-"""``kafka-eos forget``: remove a write that will not run again from the commit log."""
+"""``kafka-eos forget``: remove a write that never runs again from the commit log."""
 
 from __future__ import annotations
 

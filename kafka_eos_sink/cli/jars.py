@@ -1,4 +1,4 @@
-"""``kafka-eos jars``: the jars of Spark's own Kafka source for ``spark-submit --jars``."""
+"""``kafka-eos jars``: the jars of Spark's own Kafka source for ``spark-submit``."""
 
 from __future__ import annotations
 

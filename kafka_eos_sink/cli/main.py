@@ -1,4 +1,4 @@
-"""The command ``kafka-eos``: subcommands, and failures as one sentence with an exit status.
+"""The command ``kafka-eos``: subcommands, failures as a sentence and exit status.
 
 Each subcommand is a module of this package with a function of the same name; its docstring is the help text. The part from "Example:"
 on follows the options at the end of the help.

@@ -64,7 +64,7 @@ def metrics(
 
 
 def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
-    """Look at Kafka until interrupted, and print each problem when it begins or changes."""
+    """Look at Kafka until interrupted; print each problem when it begins or changes."""
     problems: tuple[str, ...] = ()
     while True:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""``kafka-eos recover``: finish the decided version of a dead write and abort the rest."""
+"""``kafka-eos recover``: finish a dead write's decided version, abort the rest."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _show(write_id: str, done: Recovered) -> None:
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
-    """Build a table with the newest decision of each query id, what was aborted after it, and what to do next."""
+    """Build a table of each query id's newest decision, later aborts, and next steps."""
     rerun = "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
 
     def row(decision: SettledDecision) -> console.Row:
@@ -111,7 +111,7 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
 
 
 def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
-    """Name the state of a decision, and describe what it means for the rows and the next run."""
+    """Name a decision's state, and what it means for the rows and the next run."""
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
@@ -127,7 +127,7 @@ def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
 
 
 def ended_table(done: Recovered) -> Table:
-    """Build a table with the requested end and the result of each open or decided transaction."""
+    """Build a table: requested end and result of each open or decided transaction."""
     # Transactions that may still be open come first, so that the shortened table names them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
     lines = [(identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open]
@@ -148,7 +148,7 @@ def _result(ended: EndedTransaction) -> str:
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the whole result for ``--json``; ``over`` means the transaction is not open."""
+    """Build the result for ``--json``; ``over`` means the transaction is not open."""
     decisions = [
         console.fields(decision, "query_id", "version", "resolution", "proven")
         | {

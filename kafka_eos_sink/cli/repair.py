@@ -1,4 +1,4 @@
-"""``kafka-eos repair``: write the COMMIT markers that a broker failed to write (KAFKA-20734)."""
+"""``kafka-eos repair``: write missing COMMIT markers (KAFKA-20734)."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
 
 
 def repaired_json(write_id: str, done: Repaired) -> dict[str, Any]:
-    """Build the whole result for ``--json``; ``version`` is null without a newest decision."""
+    """Build the result for ``--json``; ``version`` is null without a newest decision."""
     findings = [
         console.fields(each, "transactional_id", "start_offset", "version", "reason")
         | {"topic": each.where[0], "partition": each.where[1], "marker": each.verdict.value}
         for each in done.findings
     ]
-    names = ("written", "topics", "unasked", "unreadable")
+    names = ("written", "topics", "no_response", "unreadable")
     return {"write_id": write_id, "findings": findings} | console.fields(done, *names)
 
 
@@ -127,8 +127,8 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
 
 def _unchecked(done: Repaired) -> Iterator[str]:
     """Warn about partitions and topics that could not be checked."""
-    if done.unasked:
-        silent = f"{', '.join(done.unasked)} (no response from the leader)"
+    if done.no_response:
+        silent = f"{', '.join(done.no_response)} (no response from the leader)"
         yield f"Not checked: {silent}. Run the command again when the leaders are back."
     if done.unreadable:
         hidden = f"{', '.join(done.unreadable)} (missing Read permission)"

@@ -1,4 +1,4 @@
-"""``kafka-eos resolve``: record the outcome of a version that the sink cannot prove."""
+"""``kafka-eos resolve``: record the outcome of a version the sink cannot prove."""
 
 from __future__ import annotations
 

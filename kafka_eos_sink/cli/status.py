@@ -59,7 +59,7 @@ def status(
 
 
 def commits_table(writes: Sequence[CommittedWrite]) -> Table:
-    """Build a table with one row per write; offsets are inclusive, one line per topic-partition."""
+    """Build a table of writes; offsets are inclusive, one line per topic-partition."""
     columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
     right = ("version", "rows", "transactions")
     return console.table(columns, map(_row, writes), right=right, unwrapped=columns)

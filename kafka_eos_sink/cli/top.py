@@ -1,4 +1,4 @@
-"""``kafka-eos top``: a live view of writes, open transactions, and the readers that they block."""
+"""``kafka-eos top``: a live view of writes, open transactions, blocked readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kafka-eos topics``: the topics of a cluster and how much of them consumers see."""
+"""``kafka-eos topics``: a cluster's topics and how much of them consumers see."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def topics(
 
 
 def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
-    """Return the topics that are not internal to Kafka, by name; ``timeout_ms`` bounds all requests."""
+    """Return the topics by name, without Kafka's internal ones, in ``timeout_ms``."""
     deadline = admin.client.clock() + timeout_ms
     found = [topic for topic in admin.topics(deadline) if not topic.is_internal]
     led = [

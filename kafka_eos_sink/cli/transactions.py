@@ -1,4 +1,4 @@
-"""``kafka-eos transactions``: open transactions, their age, and the partitions they block."""
+"""``kafka-eos transactions``: open transactions, ages, and blocked partitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def transactions(
 
 
 def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
-    """Find the open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
+    """Find open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
     deadline = admin.client.clock() + timeout_ms
     # If no broker is reachable, this call raises an error that names the brokers.
     admin.client.any_node(deadline)
@@ -75,7 +75,7 @@ def _row(state: TransactionState, now_ms: int) -> console.Row:
 
 
 def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
-    """Return a transaction's age and time left as text, empty if unknown or not applicable."""
+    """Return age and time left as text; empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
     never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
     if age is None:
@@ -84,7 +84,7 @@ def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
 
 
 def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | None]:
-    """Return a transaction's age and time left in ms, None if unknown or not applicable."""
+    """Return age and time left in ms; None if unknown or not applicable."""
     if state.transaction_start_time_ms < 0:
         return None, None
     # The coordinator's clock can be ahead of this machine's.

@@ -1,4 +1,4 @@
-"""The metrics of ``kafka-eos metrics``: what `ClusterWatch` reads, as families of prometheus_client.
+"""What `ClusterWatch` reads, as metric families of prometheus_client.
 
 Two threads use it: one hands over views, and the threads of the HTTP server collect. No collector waits for Kafka.
 
@@ -93,7 +93,7 @@ class _Looked(NamedTuple):
 
 
 class WriteMetrics(Collector):
-    """A registry of all metrics; `looked` and `failed` take what each look at Kafka has found."""
+    """A registry of all metrics; `looked` and `failed` record each look at Kafka."""
 
     def __init__(self) -> None:
         # A counter's creation time doubles its series, and Prometheus reads it only behind a feature flag.

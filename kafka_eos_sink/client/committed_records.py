@@ -41,7 +41,7 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
 
 
 class _Fetched:
-    """The batches of a Fetch response that a consumer sees, and where the next Fetch begins.
+    """The batches of a Fetch response that a consumer sees, and the next offset.
 
     Args:
         where: The partition as topic-partition, for messages.

@@ -18,7 +18,7 @@ _BOOTSTRAP_SERVER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """The settings of a ``NetworkClient``, each the Java option of its name: durations in ms, sizes in bytes.
+    """Settings of ``NetworkClient`` by Java's names: durations in ms, sizes in bytes.
 
     A socket buffer of -1 bytes leaves the size to the operating system. ``settings/table.py`` checks the ranges.
     """
@@ -51,7 +51,7 @@ class ClientConfig:
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse ``host:port,[ipv6]:port,...`` into pairs of host and port (Java's ClientUtils).
+    """Parse ``host:port,[ipv6]:port,...`` into pairs, as Java's ClientUtils.
 
     Raises:
         ConfigurationError: BOOTSTRAP_SERVERS, naming the entry that is not an address.
@@ -76,9 +76,9 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Delays of ``initial_ms`` · 2^attempts up to ``maximum_ms``, as Java's ExponentialBackoff (KIP-580).
+    """Delays of ``initial_ms`` · 2^attempts up to ``maximum_ms`` (KIP-580).
 
-    ``uniform`` draws from [0, 1).
+    As Java's ExponentialBackoff. ``uniform`` draws from [0, 1).
     """
 
     initial_ms: int
@@ -88,7 +88,7 @@ class ExponentialBackoff:
     uniform: Callable[[], float] = random.random
 
     def delay_ms(self, attempts: int) -> int:
-        """Return the delay in ms after ``attempts`` earlier failures in a row (0 after the first failure)."""
+        """Return the delay in ms; the first failure in a row has ``attempts`` 0."""
         # As in Java, an initial delay above the maximum counts as the maximum.
         delay = min(self.initial_ms << min(attempts, 32), self.maximum_ms)
         return max(0, min(round(delay * (1 + self.jitter * (2 * self.uniform() - 1))), self.maximum_ms))

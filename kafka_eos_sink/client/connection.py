@@ -76,7 +76,7 @@ Authentication = Callable[[], Dialogue]
 
 
 class LostResponse(KafkaEosError):
-    """A request was sent and its response was lost: the broker may or may not have processed it."""
+    """The response was lost: the broker may or may not have processed the request."""
 
 
 class ConnectionLost(LostResponse):
@@ -84,12 +84,12 @@ class ConnectionLost(LostResponse):
 
 
 class RequestTimedOut(LostResponse):
-    """No response within the request's timeout, so the connection was closed (code REQUEST_TIMED_OUT)."""
+    """No response in time; the connection was closed (code REQUEST_TIMED_OUT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PendingRequest:
-    """A request in flight, equal only to itself. ``version`` is its API version; times are ms of the client's clock."""
+    """A request in flight with its API version; times are ms of the client's clock."""
 
     node_id: int
     # Never in a repr: the fields of requests hold records and credentials.
@@ -115,7 +115,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionReady:
-    """The client knows the broker's versions and is authenticated: requests may be sent."""
+    """The event after versions and authentication: requests may be sent."""
 
 
 Event = Completion | ConnectionReady
@@ -134,7 +134,7 @@ class ConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerVersions:
-    """A broker's versions (API key -> lowest, highest) and the finalized features (name -> level).
+    """A broker's versions (API key -> lowest, highest) and finalized feature levels.
 
     ``features_epoch`` orders the responses of different brokers; -1 if the broker does not know the features yet.
     """
@@ -232,7 +232,7 @@ class Connection:
     def send(
         self, request: Request[Any], *, now: int, timeout_ms: int, versions: Versions = ANY_VERSION
     ) -> PendingRequest:
-        """Put a request in flight, in the highest common version. Raises as ``BrokerVersions.negotiate``."""
+        """Put a request in flight in the highest common version; raises as ``negotiate``."""
         if self.state is not ConnectionState.READY:
             raise RuntimeError(f"{self._broker} is not ready for requests: {self.state.value}")
         version = self.versions.negotiate(type(request), self._broker, versions)
@@ -284,7 +284,7 @@ class Connection:
 
     @property
     def expires_at(self) -> int | None:
-        """The clock ms at which the first response is overdue, None without a request in flight."""
+        """The clock ms at which the first response is overdue, None without a request."""
         # A later request may have a shorter timeout than the oldest one.
         return min((pending.expires_at for pending in self._in_flight), default=None)
 
@@ -294,7 +294,7 @@ class Connection:
         return self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
 
     def abandon(self, reason: str = "") -> tuple[PendingRequest, ...]:
-        """Return the requests that a broken connection lost, oldest first, without the handshake's."""
+        """Return the lost requests, oldest first, without those of the handshake."""
         if log.isEnabledFor(logging.DEBUG):
             for pending in self._in_flight:
                 log.debug("[%s] lost response: %s: %s", self._client_id, pending, reason)
@@ -311,7 +311,7 @@ class Connection:
         )
 
     def reauthenticate(self, now: int) -> None:
-        """Re-authenticate on the open connection until ConnectionReady; raises as ``next_event``."""
+        """Re-authenticate until ConnectionReady; raises as ``next_event``."""
         assert self.state is ConnectionState.READY
         self._now = now
         # Not READY any more: a broker closes the connection if another request arrives during the dialogue (KIP-368).
@@ -354,7 +354,7 @@ class Connection:
         return response
 
     def _receive_api_versions(self, pending: PendingRequest, response: ApiVersionsResponse) -> bool:
-        """Store the broker's versions; return True if the connection is ready without another response."""
+        """Store the broker's versions; return True if the connection is then ready."""
         versions = BrokerVersions.from_response(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: a broker that does not know this version of ApiVersions responds in version 0 and lists the
@@ -379,7 +379,7 @@ class Connection:
         return self._continue_authentication(None)
 
     def _continue_authentication(self, response: Any) -> bool:
-        """Pass a response to the dialogue and send its next request; return True when the dialogue ends."""
+        """Advance the dialogue by a response; return True when the dialogue ends."""
         assert self._dialogue is not None
         try:
             request = self._dialogue.send(response)
@@ -407,7 +407,7 @@ class Connection:
 
 
 def describe_errors(response: Any) -> str:
-    """Describe a response for the log: ``no error``, or its error codes with counts (``NOT_COORDINATOR x 3``)."""
+    """Describe a response for the log, as ``no error`` or ``NOT_COORDINATOR x 3``."""
     counts = Counter(code for code in _error_codes(response) if code)
     if not counts:
         return "no error"
@@ -419,7 +419,7 @@ def describe_errors(response: Any) -> str:
 
 
 def _error_codes(value: Any) -> Iterator[int]:
-    """Yield every field named ``*error_code`` of a struct and of the structs and arrays in it."""
+    """Yield every ``*error_code`` field of a struct, at any depth."""
     if isinstance(value, tuple):
         for element in value:
             # Stop at the first number or string: such an array holds no codes, and it may be long.

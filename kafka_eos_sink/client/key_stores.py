@@ -1,4 +1,4 @@
-"""Trust stores and key stores of Kafka clients, converted to the PEM that Python's TLS loads.
+"""Trust stores and key stores of Kafka clients, converted to PEM for Python's TLS.
 
 This module reads PEM, and PKCS12 with the package ``cryptography`` (the extra ``pkcs12``). Only Java reads JKS.
 Error texts name the command that converts a store, and never contain a part of one.
@@ -26,12 +26,12 @@ JKS_WAY_OUT = (
 
 
 class StoreProblem(Exception):
-    """A store cannot be used. In messages the text follows the option's name and a colon."""
+    """The reason why a store cannot be used; it follows ``option:`` in messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
-    """A private key, possibly encrypted, and its certificate followed by the issuers, all in PEM."""
+    """A private key, maybe encrypted, its certificate, then the issuers, all in PEM."""
 
     private_key: Secret
     certificate_chain: str
@@ -52,7 +52,7 @@ def read_store(path: str) -> bytes:
 
 
 def certificates_at(path: str) -> str:
-    """Return all certificates of a PEM file, or of a folder of PEM files (librdkafka's ``ssl.ca.location``)."""
+    """Return the certificates of a file or folder (librdkafka's ``ssl.ca.location``)."""
     if not Path(path).is_dir():
         return trusted_certificates(read_store(path), None, "ssl.ca")
     found = [pem_certificates(_ascii(read_store(str(file)))) for file in sorted(Path(path).iterdir()) if file.is_file()]
@@ -62,7 +62,7 @@ def certificates_at(path: str) -> str:
 
 
 def trusted_certificates(data: bytes, password: Secret | None, option: str) -> str:
-    """Return all certificates of a trust store. ``option`` is the prefix of its options, such as ``ssl.truststore``."""
+    """Return a trust store's certificates; ``option`` is like ``ssl.truststore``."""
     if _kind(data, option) == "PKCS12":
         _key, certificates = _open_pkcs12(data, password, option)
         found = "\n".join(certificates)
@@ -85,7 +85,7 @@ def key_material(data: bytes, password: Secret | None, option: str) -> KeyMateri
 
 
 def pem_key_material(key: str, certificate_chain: str) -> KeyMaterial:
-    """Return the private key and its certificates in PEM texts; raise StoreProblem if one is missing."""
+    """Return the private key and its certificates in PEM texts, or raise StoreProblem."""
     keys = [text for label, text in _blocks(key) if label.endswith("PRIVATE KEY")]
     if len(keys) != 1:
         raise StoreProblem(f"it must contain one private key in PEM, not {len(keys)}")
@@ -96,7 +96,7 @@ def pem_key_material(key: str, certificate_chain: str) -> KeyMaterial:
 
 
 def pem_certificates(text: str) -> str:
-    """Return the certificates in ``text``, in their order and without other text. Line ends may be missing."""
+    """Return only the certificates in ``text``, in order; line ends may be missing."""
     return "\n".join(block for label, block in _blocks(text) if label in _CERTIFICATES)
 
 
@@ -129,7 +129,7 @@ def _ascii(data: bytes) -> str:
 
 
 def _kind(data: bytes, option: str) -> str:
-    """Detect PEM or PKCS12 by the content, so a missing or wrong ``.type`` option is no error."""
+    """Detect PEM or PKCS12 by content; a missing or wrong ``.type`` is no error."""
     # The magic numbers of JKS and JCEKS.
     if data.startswith((b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")):
         raise StoreProblem(f"it is a JKS store: {JKS_WAY_OUT.format(type=f'{option}.type')}")
@@ -142,7 +142,7 @@ def _kind(data: bytes, option: str) -> str:
 
 
 def _open_pkcs12(data: bytes, password: Secret | None, option: str) -> tuple[str | None, list[str]]:
-    """Return the private key, and the certificates: the key's own first, each followed by its issuer."""
+    """Return the key and all certificates: its own first, each before its issuer."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12

@@ -1,4 +1,4 @@
-"""The client's view of the cluster: an immutable snapshot, and how responses change it."""
+"""The client's view of the cluster: immutable snapshots, made from responses."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PartitionMetadata = TopicMetadata.Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """A snapshot of the cluster. Each response, and a new start from the bootstrap servers, makes one with a higher ``version``.
+    """A snapshot of the cluster.
 
-    ``brokers`` holds the bootstrap servers (negative ids) until the first response. ``controller`` is the node for
-    administrative requests, -1 if unknown. A topic's partitions are in the order of their index.
+    Each response and each new start from the bootstrap servers raises ``version``. ``brokers`` holds these servers (negative ids) until
+    the first response. ``controller`` is the node for administrative requests, -1 if unknown. Partitions are in the order of their index.
     """
 
     version: int = 0
@@ -62,7 +62,7 @@ class _WantedTopic:
 
 
 class MetadataUpdater:
-    """Keeps the snapshot: the wanted topics, the next request, and what a response changes.
+    """Keeps the snapshot: wanted topics, the next request, what a response changes.
 
     A lagging broker's response never moves a partition back to an older leader epoch. For a recreated topic (another topic id)
     or another cluster, the known epochs do not count. One request is in flight at a time.
@@ -132,7 +132,7 @@ class MetadataUpdater:
         return self._sent + 1
 
     def time_to_next_update(self, now: int) -> int:
-        """Return the time until ``next_request`` is due in ms, NEVER while a request is in flight."""
+        """Return the ms until ``next_request`` is due, NEVER while a request is in flight."""
         if self.in_progress:
             return NEVER
         if self._failing_since is not None:
@@ -152,7 +152,7 @@ class MetadataUpdater:
         return 0 if self._failing_since is None else now - self._failing_since
 
     def next_request(self, now: int) -> MetadataRequest:
-        """Return the request to send now; ``handle_response`` or ``handle_failure`` must follow."""
+        """Return the next request; ``handle_response`` or ``handle_failure`` must follow."""
         self._wanted = {n: each for n, each in self._wanted.items() if now - each.last_wanted_at <= self._max_idle_ms}
         self._never_requested &= self._wanted.keys()
         self.in_progress = True
@@ -227,7 +227,7 @@ class MetadataUpdater:
     def learn_leader(
         self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Broker] = ()
     ) -> bool:
-        """Install the leader of a Produce or Fetch response (KIP-951) if its epoch is newer than the known one."""
+        """Install a leader of a Produce or Fetch response (KIP-951) if its epoch is newer."""
         known = self.snapshot.partition(topic, partition)
         if known is None or leader < 0 or leader_epoch <= known.leader_epoch:
             return False
@@ -250,7 +250,7 @@ class MetadataUpdater:
             self.snapshot = replace(self.snapshot, brokers=_by_id([*self.snapshot.brokers.values(), broker]))
 
     def rebootstrap(self, bootstrap: Iterable[Broker], now: int) -> None:
-        """Start again from the bootstrap servers (KIP-899); topics stay in the snapshot until a response arrives."""
+        """Start again from the bootstrap servers (KIP-899); topics stay until a response."""
         self.snapshot = replace(
             self.snapshot, version=self.snapshot.version + 1, brokers=_by_id(bootstrap), controller=NO_NODE
         )
@@ -278,7 +278,7 @@ def _by_id(brokers: Iterable[Broker]) -> Mapping[int, Broker]:
 
 
 def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> TopicMetadata:
-    """Return a response's topic with sorted partitions. Partitions of ``known`` with a newer leader epoch stay."""
+    """Return ``found`` with sorted partitions; a newer epoch of ``known`` stays."""
     before: dict[int, PartitionMetadata] = {}
     # Topic ids exist since Metadata 10. If either side has none, the name identifies the topic.
     if known is not None and (known.topic_id == found.topic_id or ZERO_UUID in (known.topic_id, found.topic_id)):

@@ -1,7 +1,7 @@
-"""Tokens for Amazon MSK with IAM: AWS's own package signs them with the AWS credentials of this process.
+"""Tokens for Amazon MSK with IAM.
 
-A token is a signed address, so signing needs no network. Finding the credentials may: those of an instance or of a pod
-come from AWS's endpoints.
+AWS's own package signs them with the AWS credentials of this process. A token is a signed address, so signing needs no network.
+Finding the credentials may: those of an instance or of a pod come from AWS's endpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MskIamTokens:
-    """A token provider for the clusters of one region. Providers of the same region are equal, so that they share a token."""
+    """A region's token provider. Those of one region are equal, so they share a token."""
 
     region: str
 

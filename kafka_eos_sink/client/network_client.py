@@ -21,7 +21,7 @@ NodeRequest = tuple[int, Request[Any], Versions]
 
 
 class NetworkClient(Pump):
-    """The client of one cluster, with blocking calls on the pump. It belongs to one thread.
+    """The client of one cluster, with blocking calls on the pump, for one thread.
 
     Responses to `send` that arrive during a blocking call wait for the next `poll`.
 
@@ -48,7 +48,7 @@ class NetworkClient(Pump):
     def call_all(
         self, requests: Sequence[NodeRequest], deadline_ms: int, older: Sequence[NodeRequest] = ()
     ) -> list[Any | KafkaEosError]:
-        """`call` for many requests: pipelined per node, in order, and concurrent over nodes.
+        """Send requests as `call`: pipelined in order per node, concurrent over nodes.
 
         A node that fails at all its addresses fails its requests at once, because the caller may know another node.
 
@@ -88,7 +88,7 @@ class NetworkClient(Pump):
             self.pump(left)
 
     def wait_for_metadata(self, deadline_ms: int) -> bool:
-        """Request fresh metadata and wait for it; return False if the deadline passes first."""
+        """Request fresh metadata and wait; return False if the deadline passes first."""
         wanted = self._updater.request_update()
         while self._updater.completed < wanted:
             left = deadline_ms - self.clock()
@@ -105,7 +105,7 @@ class NetworkClient(Pump):
 
 
 class _PipelinedCalls:
-    """The requests of one `NetworkClient.call_all`, each with its result or error at its position."""
+    """The requests of one `call_all`, each result or error at its request's position."""
 
     def __init__(
         self, client: NetworkClient, requests: Sequence[NodeRequest], deadline_ms: int, older: Sequence[NodeRequest]
@@ -159,7 +159,7 @@ class _PipelinedCalls:
                 self._in_flight[pending] = position
 
     def _fail_unreachable(self, node_id: int, now: int) -> None:
-        """Fail the node's queued requests if it cannot be reached or the deadline has passed."""
+        """Fail the queued requests of a node after the deadline or if it is unreachable."""
         failure = self._why_unreachable(node_id)
         if failure is None and now >= self._deadline_ms:
             reason = self._client.last_error or "no error"
@@ -169,7 +169,7 @@ class _PipelinedCalls:
             self._results[queue.popleft()] = failure
 
     def _why_unreachable(self, node_id: int) -> BrokerUnavailableError | None:
-        """Return why the node became unreachable since the calls began, None if it may still be reached."""
+        """Return why the node became unreachable during these calls, None if it did not."""
         node = self._client.node(node_id)
         if node is not None:
             if node.state is ConnectionState.DISCONNECTED and node.failed_rounds > self._failed_rounds[node_id]:

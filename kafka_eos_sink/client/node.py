@@ -97,7 +97,7 @@ class Node:
         return self._transport is None and now >= self._next_attempt_at
 
     def takes_requests(self, now: int) -> bool:
-        """Return whether a request can be sent now; schedule a re-authentication that must come first."""
+        """Return whether a request can be sent; schedule a due re-authentication first."""
         # A broker that throttles the client does not read from the connection: a request could time out there (KIP-219).
         if self.connection is None or not self.connection.is_established or now < self.throttled_until:
             return False
@@ -105,7 +105,7 @@ class Node:
         return self.connection.state is ConnectionState.READY and not self._reauthentication_wanted
 
     def load(self, now: int) -> tuple[int, int, int] | None:
-        """Return the node's rank for ``least_loaded_node``, the smallest first; None while it backs off."""
+        """Return the rank in ``least_loaded_node``, smallest first; None during backoff."""
         if self.is_established:
             return (2 if now < self.throttled_until else 0), self.in_flight, 0
         if self._transport is not None:
@@ -173,7 +173,7 @@ class Node:
     # moving bytes
 
     def send(self, request: Request[Any], now: int, timeout_ms: int, versions: Versions) -> PendingRequest:
-        """Put a request in flight and write what the kernel accepts. The next poll reports a broken socket."""
+        """Put a request in flight and begin to write it; the next poll reports a break."""
         assert self.connection is not None
         pending = self.connection.send(request, now=now, timeout_ms=timeout_ms, versions=versions)
         self.last_active_at = now
@@ -224,7 +224,7 @@ class Node:
         return []
 
     def _break(self, error: Exception, now: int) -> list[Completion]:
-        """Disconnect because of ``error``; keep it as ``fatal`` if a retry cannot resolve it."""
+        """Disconnect because of ``error``; keep it as ``fatal`` if a retry cannot help."""
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
         if isinstance(error, TlsError) and not self.is_established:
@@ -289,7 +289,7 @@ class Node:
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 
     def disconnect(self, reason: str, now: int) -> list[Completion]:
-        """Close and return the lost requests. A node that was not ready tries its next address or backs off."""
+        """Close and return the lost requests; then try the next address, or back off."""
         if self._transport is None:
             return []
         was_established, in_flight = self.is_established, self.in_flight
@@ -319,7 +319,7 @@ class Node:
 
 
 def bootstrap_brokers(config: ClientConfig) -> tuple[Broker, ...]:
-    """Return the bootstrap servers as brokers with negative ids, resolved by ``client.dns.lookup``.
+    """Return the brokers to bootstrap from (``client.dns.lookup``), with negative ids.
 
     Raises:
         BrokerUnavailableError: BROKER_UNREACHABLE, if the resolver does not know a name.

@@ -246,7 +246,7 @@ def _within(
 
 
 def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLContext) -> http.client.HTTPSConnection:
-    """Return a connection to the endpoint, not yet open, through the proxy that the environment names for it."""
+    """Return an unopened connection to the endpoint, through the environment's proxy."""
     host, port = endpoint.hostname or "", endpoint.port or http.client.HTTPS_PORT
     proxy = urllib.request.getproxies().get("https")
     if not proxy or urllib.request.proxy_bypass(f"{host}:{port}"):
@@ -278,7 +278,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 
 
 def _unsecured(principal: str, now: float) -> str:
-    """Return a JWT without a signature, as Java's client builds from ``unsecuredLoginStringClaim_sub``."""
+    """Return an unsigned JWT, as Java's ``unsecuredLoginStringClaim_sub`` makes it."""
     claims = {"sub": principal, "iat": int(now), "exp": int(now) + UNSECURED_LIFETIME_S}
     parts = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in ({"alg": "none"}, claims))
     return b".".join((*parts, b"")).decode()
@@ -289,7 +289,7 @@ def _fail(reason: str) -> NoReturn:
 
 
 def authentication_for(security: SecurityConfig) -> Authentication | None:
-    """Return a function that starts the SASL dialogue of a connection, None if the listener has no SASL."""
+    """Return a function that starts a connection's SASL dialogue, None without SASL."""
     config = security.sasl
     if not security.uses_sasl or config is None:
         return None

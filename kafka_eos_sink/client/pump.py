@@ -1,4 +1,4 @@
-"""The non-blocking half of the client: nodes, metadata, and the pump that moves all bytes."""
+"""The non-blocking half of the client: nodes, metadata, and all network I/O."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def monotonic_ms() -> int:
 
 
 class Pump:
-    """Sends requests to the brokers of one cluster and collects the responses, from one thread (Java's NetworkClient).
+    """Sends requests to one cluster and collects responses (Java's NetworkClient).
 
     All I/O happens in ``pump``, which ``poll`` and the blocking calls of ``NetworkClient`` run. It also refreshes metadata: by age,
-    on request, and when a connection breaks.
+    on request, and when a connection breaks. A pump belongs to one thread.
     """
 
     def __init__(self, config: ClientConfig, clock: Callable[[], int] = monotonic_ms) -> None:
@@ -71,7 +71,7 @@ class Pump:
         return self._updater.snapshot
 
     def want_topics(self, topics: Iterable[str], *, allow_auto_creation: bool = False) -> None:
-        """Keep metadata of these topics until ``metadata.max.idle.ms`` after the last call.
+        """Keep metadata of the topics until ``metadata.max.idle.ms`` after the last call.
 
         Args:
             allow_auto_creation: Let the broker create a missing topic if its own ``auto.create.topics.enable`` allows it.
@@ -83,13 +83,13 @@ class Pump:
         self._updater.forget_topics(topics)
 
     def request_metadata_update(self) -> None:
-        """Request fresh metadata, as soon as the backoff since the last response has passed."""
+        """Request fresh metadata, once the backoff since the last response has passed."""
         self._updater.request_update()
 
     def learn_leader(
         self, topic: str, partition: int, leader: int, leader_epoch: int, endpoints: Iterable[Broker] = ()
     ) -> bool:
-        """Learn a leader from a Produce or Fetch response (KIP-951); return True if it is newer than the known one."""
+        """Learn a leader from a Produce or Fetch response (KIP-951); return True if newer."""
         return self._updater.learn_leader(topic, partition, leader, leader_epoch, endpoints)
 
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
@@ -103,11 +103,11 @@ class Pump:
         return connection.versions
 
     def finalized_features(self) -> Mapping[str, int]:
-        """Return feature name -> finalized level, from the ApiVersions response with the highest epoch."""
+        """Return feature -> finalized level from the ApiVersions of the highest epoch."""
         return self._features
 
     def learn_features(self, versions: BrokerVersions) -> None:
-        """Learn the finalized features of an ApiVersions response, unless the client knows newer ones."""
+        """Learn an ApiVersions response's features, unless the client knows newer ones."""
         # A feature change reaches the brokers one after the other. The epoch shows which broker is ahead (KIP-584).
         if versions.features_epoch >= self._features_epoch:
             self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
@@ -115,7 +115,7 @@ class Pump:
     # nodes
 
     def node(self, node_id: int) -> Node | None:
-        """Return the node, made on first use; None if metadata does not name it and it has no connection."""
+        """Return or make the node; None if metadata lacks it and it has no connection."""
         node = self._nodes.get(node_id)
         if node is not None and (node.state is not ConnectionState.DISCONNECTED or node_id in self.metadata.brokers):
             return node
@@ -126,7 +126,7 @@ class Pump:
         return node
 
     def ready(self, node_id: int) -> bool:
-        """Return whether a request can be sent to the node now; begin to connect if the node is not connected.
+        """Return whether the node takes a request now; begin to connect if needed.
 
         False while the broker throttles the client (KIP-219), during re-authentication (KIP-368) and backoff. Also False for a node
         that metadata does not name; then the client requests fresh metadata.
@@ -179,14 +179,14 @@ class Pump:
 
     @property
     def has_requests_in_flight(self) -> bool:
-        """Whether a response is outstanding or not taken yet. The client's own metadata request does not count."""
+        """Whether a response to a caller's request is outstanding or not taken yet."""
         metadata = 0 if self._metadata_pending is None else 1
         return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
 
     def least_loaded_node(self) -> int | None:
-        """Return the best node for a request that any node can handle (Java's leastLoadedNode); None if all back off.
+        """Return the best node for a request to any node; None if all back off.
 
-        Ready nodes come first, by requests in flight; then a node that is connecting; then one that may connect.
+        As Java's leastLoadedNode: ready nodes come first, by requests in flight; then a node that is connecting; then one that may connect.
         """
         now = self.clock()
         node_ids = list(self.metadata.brokers)
@@ -196,7 +196,7 @@ class Pump:
         return min(loads, key=loads.__getitem__, default=None)
 
     def disconnect(self, node_id: int) -> None:
-        """Close the node's connection. Its requests in flight end as ConnectionLost at the next poll."""
+        """Close the connection; requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)
         if node is not None:
             self._complete(node, node.disconnect(f"{node.broker}: closed by this client", self.clock()))
@@ -210,7 +210,7 @@ class Pump:
     # the pump
 
     def poll(self, timeout_ms: int, of: Container[PendingRequest] | None = None) -> Sequence[Completion]:
-        """Move bytes once, wait at most ``timeout_ms`` for I/O, and return the requests that ended: all, or those in ``of``."""
+        """Run `pump` and return the requests that ended: all, or those in ``of``."""
         if of is not None:
             self.pump(0 if any(each.pending in of for each in self._completions) else timeout_ms)
             return self.take(of)
@@ -227,7 +227,7 @@ class Pump:
         return taken
 
     def pump(self, timeout_ms: int) -> None:
-        """Move bytes once, wait at most ``timeout_ms`` for I/O, and keep completions for ``poll`` or ``take``."""
+        """Move bytes once, wait at most ``timeout_ms`` for I/O, and keep completions."""
         now = self.clock()
         metadata_due = self._send_metadata_request(now)
         # A due re-authentication goes first: until it ends, the node accepts no request (KIP-368).
@@ -262,7 +262,7 @@ class Pump:
             raise fatal
 
     def _complete(self, node: Node, completions: Iterable[Completion]) -> None:
-        """Keep completions for the caller; handle the client's own metadata responses here."""
+        """Keep completions for the caller; handle the client's own metadata responses."""
         now = self.clock()
         for completion in completions:
             if completion.error is not None:
@@ -295,7 +295,7 @@ class Pump:
     # metadata
 
     def _send_metadata_request(self, now: int) -> int:
-        """Send a metadata request if one is due and a node is ready; return the ms until the next is due."""
+        """Send a metadata request if due and a node is ready; return the ms to the next."""
         wait = self._updater.time_to_next_update(now)
         if self._updater.failing_for_ms(now) > self.config.metadata_recovery_rebootstrap_trigger_ms:
             self._rebootstrap(now)
@@ -331,7 +331,7 @@ class Pump:
         return all(node.state is ConnectionState.DISCONNECTED and node.failures > 0 for node in nodes)
 
     def _rebootstrap(self, now: int) -> None:
-        """Start again from the bootstrap servers, because no known broker responds (KIP-899)."""
+        """Start again from the bootstrap servers: no known broker responds (KIP-899)."""
         if self.config.metadata_recovery_strategy != "rebootstrap" or min(self.metadata.brokers) < 0:
             return
         if self._metadata_pending is not None:

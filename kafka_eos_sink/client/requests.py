@@ -278,7 +278,7 @@ class Requests:
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 
     def _nodes(self, operation: _Operation[K, V]) -> dict[Any, int]:
-        """Return the node of each open key, without the keys whose coordinator is not known yet."""
+        """Return the node of each open key, except those with an unknown coordinator."""
         route, deadline_ms = operation.call.route, operation.retry.deadline_ms
         keys: list[Any] = list(operation.open)
         match route:
@@ -352,7 +352,7 @@ class Requests:
         operation.settle(key, outcome)
 
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
-        """If a transaction blocks a key, raise the deadline's error with a description of that transaction."""
+        """Raise the deadline's error with the transaction that blocks a key, if one does."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
         if blocked_by is None:
             return

@@ -53,7 +53,7 @@ class Retry:
         self._client.request_metadata_update()
 
     def on_code(self, request: type[Request[Any]], code: int, what: str, node_id: int | None = None) -> Reaction:
-        """Return the reaction to an error code; record the code if the reaction is a retry."""
+        """Return the reaction to an error code, and record the code of a retry."""
         action = reaction(request, code)
         if action in RETRIES:
             self._has_code = True

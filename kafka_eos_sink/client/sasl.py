@@ -1,7 +1,7 @@
-"""SASL mechanisms without I/O. Each is a generator that yields the client's messages and receives the server's.
+"""SASL mechanisms without I/O.
 
-``authenticate`` wraps a mechanism into the requests SaslHandshake and SaslAuthenticate (KIP-43, KIP-152). A connection
-runs it before it is ready, and again before the session expires (KIP-368).
+Each is a generator that yields the client's messages and receives the server's. ``authenticate`` wraps one into SaslHandshake and
+SaslAuthenticate (KIP-43, KIP-152). A connection runs it before it is ready, and again before the session expires (KIP-368).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def authenticate(
     token: Callable[[], Secret] | None = None,
     token_rejected: Callable[[], None] = lambda: None,
 ) -> Dialogue:
-    """Run the client's side of an authentication; return the session's lifetime in ms, 0 if it does not expire.
+    """Authenticate; return the session's lifetime in ms, 0 if it does not expire.
 
     Args:
         config: Mechanism and credentials.
@@ -100,7 +100,7 @@ def _refused(mechanism: str, response: m.SaslAuthenticateResponse, hidden: Itera
 
 
 def without(hidden: Iterable[Secret], text: str) -> str:
-    """Return a peer's text for a message: short, printable, and without these secrets, which the peer may echo."""
+    """Return a peer's text, short and printable, without secrets that it may echo."""
     for secret in hidden:
         # Replacing an empty text would insert the placeholder between all characters.
         if secret.reveal():
@@ -112,7 +112,7 @@ def without(hidden: Iterable[Secret], text: str) -> str:
 
 
 def plain(credentials: PasswordCredentials) -> Messages:
-    """PLAIN (RFC 4616). It sends the password in clear text, so the connection must be encrypted."""
+    """PLAIN (RFC 4616) sends the password in clear text: encrypt the connection."""
     yield b"\0".join((b"", credentials.username.encode(), credentials.password.reveal().encode()))
 
 
@@ -135,7 +135,7 @@ _SERVER_FINAL = re.compile(r"(v|e)=([^,]+)(?:,.*)?", re.DOTALL)
 
 
 def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = None) -> Messages:
-    """SCRAM (RFC 5802, RFC 7677) without channel binding; ``nonce`` is random unless given.
+    """SCRAM (RFC 5802, RFC 7677) without channel binding; a None ``nonce`` is random.
 
     Both sides prove that they know the password. The client rejects a server that does not.
     """
@@ -167,7 +167,7 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
 
 
 def _read_server_first(message: str, nonce: str) -> tuple[str, bytes, int]:
-    """Return the combined nonce, the salt and the iterations; reject a message with mandatory extensions (m=)."""
+    """Return combined nonce, salt and iterations; reject mandatory extensions (m=)."""
     found = _SERVER_FIRST.fullmatch(message)
     if found is None:
         raise _untrusted("its first message is malformed")

@@ -1,4 +1,4 @@
-"""Values that describe how connections are secured. ``settings/security_properties.py`` reads them from options."""
+"""The security of connections, as ``settings/security_properties.py`` reads it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Return the text. Call this only where the text is used, so that no copy reaches a log or an error."""
+        """Return the text; call only at its use, so that no copy reaches a log or error."""
         return self._text
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Certificates, private key and versions of TLS connections. Certificates and key are PEM text, not paths."""
+    """Certificates and private key, as PEM text and not as paths, and versions of TLS."""
 
     trusted_certificates: str | None = field(default=None, repr=False)
     """The authorities that must have signed a broker's certificate. None: those of the operating system."""
@@ -85,7 +85,7 @@ class ClientCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProvider:
-    """A function of the user that returns (token, expiry in seconds since 1970); ``name`` is ``package.module:callable``."""
+    """A user's ``package.module:callable``: returns (token, expiry in s since 1970)."""
 
     name: str
     provide: Callable[[], object]
@@ -103,7 +103,7 @@ TokenSource = ClientCredentials | TokenProvider | UnsecuredToken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCredentials:
-    """The token source of OAUTHBEARER, and the ``extensions`` that the client sends with each token (KIP-342)."""
+    """OAUTHBEARER's token source, and the extensions sent with each token (KIP-342)."""
 
     source: TokenSource
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -111,7 +111,7 @@ class TokenCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """The mechanism and its credentials: a token for OAUTHBEARER, a password otherwise."""
+    """A mechanism and its credentials: a token for OAUTHBEARER, else a password."""
 
     mechanism: SaslMechanism
     credentials: PasswordCredentials | TokenCredentials

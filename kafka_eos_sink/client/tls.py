@@ -1,4 +1,4 @@
-"""TLS over TCP: the context of a client, the transport of a connection, and error texts that name the option to check."""
+"""TLS over TCP: a client's context, a connection's transport, and error texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TlsContext = ssl.SSLContext
 
 
 class TlsError(OSError):
-    """TLS failed: no common version or cipher, or one side does not trust the other. A retry fails in the same way."""
+    """TLS failed: no common version or cipher, or no trust. A retry fails, too."""
 
 
 def tls_context(config: TlsConfig) -> TlsContext:
@@ -56,7 +56,7 @@ def tls_context(config: TlsConfig) -> TlsContext:
 
 
 def trust(context: ssl.SSLContext, certificates: str | None) -> None:
-    """Trust these PEM certificates, or those of the operating system if ``certificates`` is None."""
+    """Trust the PEM ``certificates``; None: those of the operating system."""
     if certificates is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
@@ -89,7 +89,7 @@ def _load_own_certificate(context: ssl.SSLContext, config: TlsConfig) -> None:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield the path of a private file with ``text``: in memory on Linux, elsewhere on disk until the block ends."""
+    """Yield the path of a private, temporary file with ``text``: on Linux in memory."""
     # Python's ssl loads private keys only from files. A key should not touch a disk where that can be avoided.
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("kafka-eos-key")
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 class TlsTransport(Transport):
-    """TLS over TCP, connected once the certificate has proven that the broker is ``host``.
+    """TLS over TCP, connected once the certificate proves that the broker is ``host``.
 
     Raises TlsError for a failure of TLS, OSError for a closed connection as without TLS.
     """
@@ -169,7 +169,7 @@ class TlsTransport(Transport):
                 raise tls_error(error) from None
 
     def _next_bytes(self) -> bytes:
-        """Join the first queued buffers, because one TLS record per small buffer is slow on both sides."""
+        """Join the first queued buffers: one TLS record per small buffer is slow."""
         parts: list[memoryview] = []
         size = 0
         while self._output and size < _SEND_BYTES:

@@ -243,12 +243,12 @@ class TopicsAdmin(Requests):
         max_bytes: int,
         partition_max_bytes: int | None = None,
     ) -> dict[TopicPartition, tuple[UUID, FetchedPartition]]:
-        """Fetch records of several partitions, with one request per leader. As `fetch`, but only the first partition with records
-        gets a batch that is larger than ``partition_max_bytes`` (KIP-74); others then have no records.
+        """Fetch records of several partitions, with one request per leader.
+
+        As `fetch`, but only the first partition with records gets a batch above ``partition_max_bytes`` (KIP-74); others then have none.
 
         Returns:
-            Each partition's part of the response, with the id of the topic that it was read from. A topic that was deleted and created
-            again has another id. It is zero if the cluster has no topic ids (KIP-516).
+            Each part of the response with its topic's id, which changes if the topic is recreated; zero without topic ids (KIP-516).
         """
         self.leaders(offsets, deadline_ms)
         topics = self.client.metadata.topics
@@ -289,7 +289,7 @@ class TopicsAdmin(Requests):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], deadline_ms: int
     ) -> dict[TopicPartition, tuple[m.ProducerState, ...]]:
-        """Return the producers that each partition's leader remembers; requires Read on the topic.
+        """Return the producers that each leader remembers; requires Read on the topic.
 
         Raises:
             BrokerRefusedError: UNKNOWN_TOPIC.
@@ -309,7 +309,7 @@ class TopicsAdmin(Requests):
         )
 
     def write_txn_marker(self, marker: TransactionMarker, deadline_ms: int) -> None:
-        """Write a marker on the partition's leader; requires ClusterAction or Alter on the cluster.
+        """Write a marker on the leader; requires ClusterAction or Alter on the cluster.
 
         Raises:
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.

@@ -23,7 +23,7 @@ _LIST = "ListTransactions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """One EndTxn. ``version`` is the API version of every try: 5 in transaction version 2, else 3."""
+    """An EndTxn; every try has API ``version`` 5 in transaction version 2, else 3."""
 
     transactional_id: str
     producer_id: int
@@ -187,7 +187,7 @@ class TransactionsAdmin(Requests):
         retry: Retry,
         found: dict[str, m.ListTransactionsResponse.Transaction],
     ) -> bool:
-        """List at all brokers of the snapshot into ``found``; return whether they are complete."""
+        """List at all brokers of the snapshot into ``found``; return whether complete."""
         api = m.ListTransactionsRequest
         newer = api(state_filters=tuple(states), transactional_id_pattern=id_pattern)
         older = api(state_filters=tuple(states))

@@ -1,4 +1,4 @@
-"""TCP: the addresses of a host, one non-blocking connection, and the poller that waits for many."""
+"""TCP: addresses of a host, a non-blocking connection, and a poller for many."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def canonical_names(host: str, port: int) -> tuple[str, ...]:
 
 
 class Transport:
-    """One non-blocking TCP connection. The constructor starts to connect; every method raises OSError on a break."""
+    """A non-blocking TCP connection, begun by the constructor; a break raises OSError."""
 
     def __init__(self, address: Address, config: ClientConfig) -> None:
         self.address = address
@@ -83,7 +83,7 @@ class Transport:
 
     @property
     def wants_write(self) -> bool:
-        """Whether the poller waits for writability: while connecting, and while output is queued."""
+        """Whether to poll for writability: while connecting or while output is queued."""
         return not self.connected or bool(self._output)
 
     def continue_connect(self, writable: bool) -> bool:
@@ -102,7 +102,7 @@ class Transport:
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
     def write(self, buffers: Iterable[bytes | memoryview]) -> None:
-        """Queue buffers and write what the kernel accepts; a buffer must not change until it is written."""
+        """Queue buffers and begin to write; a buffer must not change until it is written."""
         for buffer in buffers:
             view = memoryview(buffer)
             if view.nbytes:
@@ -126,7 +126,7 @@ class Transport:
                 output[0] = output[0][sent:]
 
     def read(self) -> bytes | None:
-        """Return received bytes, None if there are none; raise OSError if the broker has closed."""
+        """Return received bytes or None; raise OSError if the broker has closed."""
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -159,12 +159,12 @@ class Poller:
         self._registered[node_id] = transport, events
 
     def unregister(self, node_id: int) -> None:
-        """Forget the node's transport. Call this first: a closed socket has no descriptor to unregister."""
+        """Forget the node's transport; call this before a close ends its descriptor."""
         transport, _events = self._registered.pop(node_id)
         self._selector.unregister(transport)
 
     def poll(self, timeout_ms: int) -> list[tuple[int, bool, bool]]:
-        """Wait at most ``timeout_ms``; return (node id, readable, writable) of each node with an event."""
+        """Wait at most ``timeout_ms``; return ready nodes: (node id, readable, writable)."""
         # Watch for writability only while output is queued: an idle socket is always writable, and the poll would spin.
         for node_id, (transport, events) in self._registered.items():
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if transport.wants_write else 0)

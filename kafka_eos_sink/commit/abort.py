@@ -44,7 +44,7 @@ def abort(
 
 
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
-    """Return True if no other driver has fenced since this driver's plan or last decision.
+    """Whether no other driver has fenced since this driver's plan or last decision.
 
     A newer driver that finishes the batch may write decisions with the plan's nonce. They do not count as this driver's, because the
     newer driver's fence has bumped the epoch.
@@ -60,7 +60,7 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
 
 
 def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
-    """Warn that a batch whose commit raised is committed, because its caller has only seen the error."""
+    """Warn that the batch is committed: its caller has only seen the commit's error."""
     for decision in found.decisions:
         if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
             yield Warn(
@@ -90,7 +90,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
 
 
 def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
-    """Abort what losing attempts opened after the commit's own search; return how many.
+    """Abort what losing attempts opened after the commit's search; return how many.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
     The list comes first and W.driver's description second, so the list holds no transaction of a newer driver. If a decision is not

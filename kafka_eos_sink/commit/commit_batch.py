@@ -50,7 +50,7 @@ class CommitRequest:
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
-    """Decide the batch and finish it; return its last decision, or None if it was committed before.
+    """Decide and finish a batch; return its last decision, None if committed before.
 
     Raises:
         WriteRefusedError, TransactionAbortedError, FencedError: The batch is not decided. Spark may run it again.
@@ -85,15 +85,15 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
 
     yield Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
-    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
+    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
-    if any(entry.part_offset > found.offset for entry in prepared):
+    if any(entry.part_offset > logged.offset for entry in prepared):
         # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
-    driver = yield from decide(found, sequence, expires_ms, request.within_ms)
+    driver = yield from decide(logged, sequence, expires_ms, request.within_ms)
     try:
         yield Reached("commit.decided")
-        return (yield from _finish(request, found, losers, driver))
+        return (yield from _finish(request, logged, losers, driver))
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
@@ -102,12 +102,12 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
 
 def _finish(
     request: CommitRequest,
-    found: LoggedDecision,
+    logged: LoggedDecision,
     losers: tuple[ProducerIdentity, ...],
     driver: DriverTransaction,
 ) -> Procedure[Decision]:
     settled, driver = yield from finish(
-        found,
+        logged,
         driver,
         nonce=request.nonce,
         within_ms=request.within_ms,
@@ -115,7 +115,7 @@ def _finish(
         losers=losers,
         recovering=False,
     )
-    decision = settled.found.decision
+    decision = settled.logged.decision
     if settled.lost:
         raise refusals.void(decision, can_be_rerun=not request.random_write_id)
     yield Reached("commit.finished")
@@ -128,17 +128,17 @@ def _finish(
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
-    """Record this `foreachBatch` call in the skipped version's decision, so that a second write of the call is rejected."""
+    """Record the `foreachBatch` call of a skip, to reject a second write of the call."""
     plan, batch = request.plan, request.batch
     skipped = plan.newest_decision(batch.query_id)
     if skipped is None or skipped.version != batch.version:
         return  # onCheckpointRollback=skip skips older versions whatever their rows are
     view = LogView(plan.write_id)
     yield from read_to_end(view)
-    found = view.query(batch.query_id).newest
-    if found is None or found.decision.nonce != skipped.nonce:
+    logged = view.query(batch.query_id).newest
+    if logged is None or logged.decision.nonce != skipped.nonce:
         raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
-    called = replace(found, decision=replace(found.decision, foreach_call=foreach_call))
+    called = replace(logged, decision=replace(logged.decision, foreach_call=foreach_call))
     yield from decide_again(called, DriverTransaction(plan.driver), request.within_ms, proven=skipped.proven)
 
 

@@ -110,7 +110,7 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
 
 
 def done_record(decision: Decision, finished_ms: int) -> LogRecord:
-    """Return the done record of a finished decision: a hint, valid only for the decision's nonce."""
+    """Return a finished decision's done record: a hint, valid only for its nonce."""
     ranges: dict[str, dict[str, list[int]]] = {}
     for prepared in decision.transactions:
         for part in prepared.offsets:
@@ -130,7 +130,7 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
-    """Return the decision as one record, or as numbered pieces that each hold their count."""
+    """Return the decision as one record, or as numbered pieces that hold their count."""
     # In ASCII a character is a byte, and each piece is one Produce request, one after the other.
     body = json.dumps(_decision_fields(decision), separators=(",", ":"))
     pieces = [body[i : i + MAX_RECORD_BYTES] for i in range(0, len(body), MAX_RECORD_BYTES)]
@@ -170,7 +170,7 @@ def _decision_fields(decision: Decision) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogKey:
-    """A parsed key; ``rest`` holds the number of a decision's piece, or a part's partition."""
+    """A parsed key; ``rest`` holds a decision piece's number or a part's partition."""
 
     kind: str
     write_id: str
@@ -212,7 +212,7 @@ _VALUES: dict[str, dict[str, Any]] = {
 
 
 def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
-    """Parse a value; return only its format if that is unknown, None for another program's value."""
+    """Parse a value; only its format if unknown, None for another program's value."""
     try:
         fields = json.loads(value)
         version: int = _plain(int, fields["format"], "format")
@@ -251,7 +251,7 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Convert a JSON value to a dataclass, a tuple or a plain type; raise one of `UNREADABLE`."""
+    """Convert JSON to a dataclass, a tuple or a plain type; raise one of `UNREADABLE`."""
     if type(value) not in (dict, list) or kind in (int, str, bool):
         return _plain(kind, value, name)
     if get_origin(kind) is tuple:
@@ -294,7 +294,7 @@ def write_done(decision: Decision) -> Procedure[None]:
 def append_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
 ) -> Procedure[Appended]:
-    """Append records in the driver's transaction, as its first records if ``base_sequence`` is 0."""
+    """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
     # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
     if driver.transaction_version < 2:
         error: int | None = yield AddPartition(driver)
@@ -315,7 +315,7 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
 ) -> Procedure[int | None]:
-    """Append records in the driver's transaction and commit it; return the first error code.
+    """Commit records in the driver's transaction; return the first error code.
 
     None stands for a lost response. A newer driver fences this transaction, so a late tombstone never removes the newer driver's records.
     """

@@ -21,12 +21,12 @@ MAX_MARGIN_MS = 60_000
 
 
 def timeout_margin_ms(timeout_ms: int) -> int:
-    """Return the time to reserve for decision and EndTxn before the timeout (liveness only)."""
+    """Return the ms to reserve for decision and EndTxn, for liveness only."""
     return min(timeout_ms // 10, MAX_MARGIN_MS)
 
 
 def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]:
-    """Raise `TransactionAbortedError` ``TRANSACTION_TOO_OLD`` if another task's rows are lost.
+    """Raise ``TRANSACTION_TOO_OLD`` if another task's rows are lost.
 
     The proof: a partition's newest part record is of this batch and has an ABORT marker, and none of the partition's ids has an open
     transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.

@@ -1,4 +1,4 @@
-"""Check the prepared transactions, write the decision that names them, and commit it.
+"""Check prepared transactions, write the decision that names them, and commit it.
 
 The decision is the point of no return. Before it, no row of the batch can become visible: the driver commits a task's transaction only
 after it has read the decision's COMMIT marker (I1). After it, the driver must finish the batch, and nobody may write it again.
@@ -16,7 +16,7 @@ from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_m
 from kafka_eos_sink.commit.driver import after_end, described_driver, is_held_by
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
     Appended,
     CommitGroupOffsets,
@@ -25,6 +25,7 @@ from kafka_eos_sink.commit.steps import (
     End,
     EndResult,
     EndTransactions,
+    LastStableOffsets,
     Now,
     Procedure,
     Reached,
@@ -40,7 +41,7 @@ from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """The source's end offsets, committed to a consumer group with the decision: (topic, partition, next offset)."""
+    """Source offsets, committed with the decision: (topic, partition, next offset)."""
 
     group_id: str
     offsets: tuple[tuple[str, int, int], ...]
@@ -48,7 +49,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DriverTransaction:
-    """The next transaction of W.driver: its identity, and the sequence number of its first record in the commit log.
+    """W.driver's next transaction; ``sequence`` is that of its first log record.
 
     ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one: below version 2 both have the same epoch.
     """
@@ -59,7 +60,7 @@ class DriverTransaction:
 
 
 def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
-    """Require that every prepared transaction is open and has time left for the commit.
+    """Require that every prepared transaction is open and has time left to commit.
 
     Args:
         started_ms: This driver's wall clock at the plan. No prepared transaction is older.
@@ -119,7 +120,16 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
     too. If it begins later, or none is open, the task's transaction was ended by hand, or below version 2 by an EndTxn of its epoch.
     """
-    where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
+    written: dict[tuple[str, int], list[OffsetRange]] = {}
+    for part in (part for entry in prepared for part in entry.offsets):
+        written.setdefault((part.topic, part.partition), []).append(part)
+    # DescribeProducers lists all producers of a day. The last stable offset is the first record of the oldest open transaction. So if one
+    # task wrote to a partition, it proves the same with a few bytes.
+    alone = {where: parts[0] for where, parts in written.items() if len(parts) == 1}
+    stable: Mapping[tuple[str, int], int | None] = {}
+    if alone:
+        stable = yield LastStableOffsets(tuple(alone), tuple(part.last_offset for part in alone.values()))
+    where = tuple(sorted(each for each in written if each not in alone or stable.get(each) != alone[each].first_offset))
     if not where:
         return
     producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
@@ -133,6 +143,8 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     for entry in prepared:
         write_id = entry.identity.transactional_id.rsplit(".", 2)[0]
         for part in entry.offsets:
+            if (part.topic, part.partition) not in where:
+                continue
             remembered = producers.get((part.topic, part.partition), {})
             if remembered is None:
                 continue
@@ -176,13 +188,13 @@ def append_decision(
 
 
 def decide(
-    found: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
+    logged: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
 ) -> Procedure[DriverTransaction]:
     """Commit the decision's transaction; return the driver's next one.
 
     The batch is decided once the driver has read the COMMIT marker. No step bumps the epoch, so a resend is identical.
     """
-    decision = found.decision
+    decision = logged.decision
     driver = decision.driver
     now: int = yield Now()
     if expires_ms is not None and now > expires_ms:
@@ -198,7 +210,7 @@ def decide(
     (ended,) = ends
     # Only the log proves the end: after a lost response, a newer driver fences the resend of an EndTxn that has committed.
     try:
-        yield from _await_marker(found, ended.error, within_ms)
+        yield from _await_marker(logged, ended.error, within_ms)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except Exception as failure:
@@ -211,7 +223,7 @@ def decide(
 
 
 def decide_again(
-    found: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
+    logged: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
     """Write a committed decision once more.
 
@@ -220,20 +232,20 @@ def decide_again(
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
     """
-    decision = found.decision
+    decision = logged.decision
     yield from require_free(decision, driver)
     try:
         entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
-        found, sequence = yield from append_decision(again, driver.sequence, found.log_id)
-        after = yield from decide(found, sequence, None, within_ms)
+        logged, sequence = yield from append_decision(again, driver.sequence, logged.log_id)
+        after = yield from decide(logged, sequence, None, within_ms)
     except KafkaEosError as failure:
         raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
-    return found, after
+    return logged, after
 
 
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
-    """Require that this driver holds W.driver, and that no transaction of it is open or may still end."""
+    """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
         # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
         raise refusals.pending(
@@ -255,10 +267,10 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
     return refusals.not_decided(decision, what, code)
 
 
-def _await_marker(found: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
-    """Wait for the decision's own COMMIT marker; ``error`` is the result of its EndTxn."""
-    decision = found.decision
-    outcome = yield from await_outcome(decision, found.offset, within_ms)
+def _await_marker(logged: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
+    """Wait for the decision's COMMIT marker; ``error`` is the result of its EndTxn."""
+    decision = logged.decision
+    outcome = yield from await_outcome(decision, logged.offset, within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
     if outcome is Outcome.COMMITTED and fenced:
         raise refusals.pending(decision, "a newer driver of the write id has taken over and finishes it")

@@ -18,7 +18,7 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 
 
 def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
-    """Whether W.driver is in the state in which this driver's InitProducerId or EndTxn left it."""
+    """Whether W.driver is as this driver's InitProducerId or EndTxn left it."""
     if found is None:
         return False
     if found.is_of(driver):
@@ -29,7 +29,7 @@ def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -
 
 
 def after_end(driver: ProducerIdentity) -> ProducerIdentity:
-    """Return the identity after an EndTxn with a lost response: version 2 bumps the epoch."""
+    """Return the identity after a lost EndTxn response: version 2 bumps the epoch."""
     return replace(driver, producer_epoch=driver.producer_epoch + 1) if driver.transaction_version >= 2 else driver
 
 
@@ -47,7 +47,7 @@ def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescripti
 
 
 def is_overtaken(plan: Plan) -> Procedure[bool]:
-    """Return True once the driver has decided or aborted the batch, or a newer driver has fenced it.
+    """Whether the driver has decided or aborted the batch, or a newer one fenced it.
 
     Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
 

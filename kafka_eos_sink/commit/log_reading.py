@@ -17,7 +17,7 @@ STUCK_LOG_MS = 120_000
 
 
 def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedure[None]:
-    """Feed the view up to and including an offset that was acknowledged after the view's last read.
+    """Feed the view up to and including an offset acknowledged after its last read.
 
     Args:
         log_id: Topic id of the log that the caller knows, from the view or another one; zero if it knows none.
@@ -63,7 +63,7 @@ def read_to_end(view: LogView) -> Procedure[None]:
 
 
 def require_whole(view: LogView) -> None:
-    """Raise `WriteRefusedError` ``COMMIT_LOG_TRUNCATED`` if the beginning of the log is gone."""
+    """Raise ``COMMIT_LOG_TRUNCATED`` if the beginning of the log is gone."""
     # Compaction alone never moves the log start, so decisions may be gone with the beginning.
     if view.log_start_offset > 0:
         raise WriteRefusedError(
@@ -100,7 +100,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
 
 
 def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Reject open transactions of an unknown write id: another log may hold their decision.
+    """Reject an unknown id's open transactions: another log may hold their decision.
 
     Call it before the caller appends a barrier.
 

@@ -1,4 +1,4 @@
-"""What the commit log holds of a write id, and how the transactions of its records ended."""
+"""A write id's records in the commit log, and how their transactions ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Mar
 
 @dataclass(slots=True)
 class LoggedRecord:
-    """A record of the sink in the log; ``marker`` is the first control batch of its producer id after it."""
+    """A logged record; ``marker`` is its producer id's first control batch after it."""
 
     key: LogKey
     offset: int
@@ -85,7 +85,7 @@ class LoggedRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """A decision, the offset of its first record, and the topic id of the log that holds it; zero if that is not known."""
+    """A decision, its first record's offset, and its log's topic id (zero: unknown)."""
 
     decision: Decision
     offset: int
@@ -172,7 +172,7 @@ class QueryState:
 
     @property
     def undecided(self) -> Sequence[LoggedRecord]:
-        """First records of decisions above the newest one whose transactions are open or unresolved.
+        """First records of decisions above the newest one that are open or unresolved.
 
         A driver acts on a decision only after it has read the decision's marker. So once the driver is fenced, a decision without a marker
         is undecided. That holds even if its coordinator reports it as committed, because a broker omitted the marker (KAFKA-20734).
@@ -187,7 +187,7 @@ class QueryState:
 
     @property
     def foreign(self) -> Sequence[LoggedRecord]:
-        """Ignored records of other programs under the sink's keys; `newest` adds forged decisions."""
+        """Ignored records of other programs under sink keys; `newest` adds forged ones."""
         return self._of("foreign")
 
     @property
@@ -238,7 +238,7 @@ class QueryState:
         return records[at] if at < len(records) and records[at].offset == offset else None
 
     def newer_committed_part(self, partition: int, offset: int) -> bool:
-        """Whether compaction may have removed a committed part at ``offset``, because a newer record has its key."""
+        """Whether a newer record lets compaction remove a committed part at ``offset``."""
         # A COMMIT marker of any epoch counts: the older part then stays unresolved, and an operator decides. A record of another
         # program counts, too, because compaction compares only keys.
         newer = [
@@ -267,7 +267,7 @@ def _not_superseded(records: _Records, foreign: int) -> _Records:
 
 @dataclass(slots=True)
 class LogView:
-    """The records of one write id in the part of the log that was read; of all write ids if ``write_id`` is None.
+    """The records that were read of one write id, or of all if ``write_id`` is None.
 
     It takes chunks in offset order, from any offset on. It keeps every record of the sink, and every control batch of the ``watched``
     producer ids, whose records compaction may have removed.
@@ -323,7 +323,9 @@ class LogView:
         self._pending.clear()
 
     def forget_superseded(self, whole: Collection[tuple[str, str]] = (), foreign: int = 0) -> None:
-        """Keep only the decisions and done records that compaction would keep. Call it after `QueryState.newest` of every query id.
+        """Keep only the decisions and done records that compaction would keep.
+
+        Call it after `QueryState.newest` of every query id.
 
         Args:
             whole: Write id and query id of those that keep all their records.
@@ -349,7 +351,7 @@ class LogView:
 
     @property
     def lacks_write(self) -> bool:
-        """Whether the log is new to the write: no decision, and no barrier that names this log or none."""
+        """Whether the log has no decision, and no barrier that names this log or none."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
         barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
         logs = [each.value.get("log") for each in barriers if each.value is not None]

@@ -61,7 +61,7 @@ def open_identities(
 def end_open(
     identities: Collection[ProducerIdentity], undecided_ids: Collection[str] = ()
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Abort what was open before the fence, except under ``undecided_ids``; return what stays open.
+    """Abort what was open before the fence; return what ``undecided_ids`` keep open.
 
     Args:
         undecided_ids: Transactional ids in decisions that are not proven finished.

@@ -27,7 +27,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:
-    """A task attempt's flushed, open transaction, with all that commit and recovery need.
+    """A task attempt's flushed, open transaction, as commit and recovery need it.
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
     ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision named this transaction and its commit is proven. No
@@ -44,7 +44,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The record that makes a batch committed: exactly these transactions, and no others.
+    """The record that makes a batch committed: these transactions, and no others.
 
     ``driver`` is the identity whose transaction carries the record. The record counts only with a COMMIT marker of that epoch.
     ``nonce`` is that of the plan; a decision that replaces lost transactions by copies appends ``~1``.
@@ -92,7 +92,7 @@ class DecisionStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledDecision:
-    """The newest decision of a query id after recovery; tasks compare their batch with it.
+    """A query id's newest decision after recovery; tasks compare their batch with it.
 
     If ``resolution`` is set, an operator decided and tasks compare only the version. ``proven`` is False if Read on the data topics was
     missing while readers were blocked. ``foreach_call`` is that of the decision.
@@ -139,7 +139,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIdentity:
-    """The values that identify a batch: batches with equal values are the same batch (I15).
+    """The identity of a batch: batches with equal values are the same batch (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
     ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to. Only tasks know it.
@@ -157,7 +157,7 @@ class BatchIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
-    """A Spark task attempt: its partition, its number within the task, its id within the application."""
+    """A Spark task attempt: partition, number in the task, id in the application."""
 
     partition: int
     attempt_number: int

@@ -91,7 +91,7 @@ def verify_markers(
 def _are_committed(
     decision: Decision, unmarked: Sequence[PreparedTransaction], *, coordinators: bool
 ) -> Procedure[bool]:
-    """Whether the data topics, or the coordinators, show exactly these transactions as committed.
+    """Whether data topics or coordinators show exactly these transactions committed.
 
     Args:
         coordinators: Whether the coordinators' state is a proof. It is none if the log holds another marker: below version 2, a late
@@ -181,7 +181,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
 
 
 def _is_before(last: int, stable: int | None) -> bool:
-    """Whether the last stable offset does not exceed an offset; False for a deleted topic."""
+    """Whether the last stable offset is at most ``last``; False for a deleted topic."""
     return stable is not None and stable <= last
 
 
@@ -240,7 +240,7 @@ def _require_complete(decision: Decision, committed: Sequence[PreparedTransactio
 def outcomes_for_readers(
     decision: Decision, doubtful: Sequence[PreparedTransaction], logged: Sequence[Outcome]
 ) -> Procedure[list[Outcome]]:
-    """Return each transaction's outcome; where the commit log proves no commit, the data topics count first.
+    """Return each outcome; if the log proves no commit, the data topics count first.
 
     A marker can be missing in the commit log only (KAFKA-20734). The marker of a later transaction of the id then ends both transactions
     there, or its InitProducerId makes the coordinator forget the first one. So the data topics count if all ranges that show an end show
@@ -279,9 +279,9 @@ def outcomes_for_readers(
 
 
 def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dict[Written, bool | None] | None]:
-    """Return how each range of transactions ended: True for committed, False for aborted, None if no marker shows it.
+    """Return how each range ended: True for committed, False for aborted, else None.
 
-    A range that is gone is missing. The result is None if a topic may not be read.
+    None stands for no marker. A range that is gone is missing. The result is None if a topic may not be read.
     """
     look = yield from look_at(written_by(transactions))
     if not look.may_read:
@@ -312,7 +312,7 @@ def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Ranges that readers see, ranges that are listed as aborted, and ranges that a blocked reader or a missing Read hides."""
+    """Ranges that are seen, listed as aborted, or hidden (reader blocked, no Read)."""
 
     seen: tuple[Written, ...] = ()
     aborted: tuple[Written, ...] = ()

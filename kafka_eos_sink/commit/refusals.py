@@ -41,7 +41,7 @@ def on_commit_log(message: str, log_topic: str) -> str:
 
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
-    """List the offsets of transactions for a person: ``topic-partition [first..last]``."""
+    """List the offsets of transactions as text: ``topic-partition [first..last]``."""
     ranges = [
         f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
         for entry in prepared
@@ -110,7 +110,7 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 
 
 def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
-    """Nothing proves whether a stream's batch was written if the log lacks the one before it."""
+    """The log lacks a stream's previous batch, so nothing proves if this was written."""
     if newest is None:
         what = (
             f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
@@ -163,7 +163,7 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
 
 
 def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
-    """The version was committed with other source offsets or, without offsets, another topic or schema."""
+    """The version was committed with other source offsets, or another topic or schema."""
     answer = resolve_command(write_id, batch.query_id, batch.version, "committed")
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
         why = (
@@ -253,7 +253,7 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
 
 
 def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
-    """A broker may have omitted a marker (KAFKA-20734), so readers of a committed batch are blocked."""
+    """Readers of a committed batch are blocked: a marker may be missing (KAFKA-20734)."""
     return pending(
         decision,
         f"{what}: {command('repair', decision.write_id)}. Do not use the stock kafka-transactions.sh abort: it would discard "
@@ -270,7 +270,7 @@ def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]
 
 
 def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
-    """All transactions of the batch were aborted and cannot be copied, so none of its rows is visible."""
+    """All transactions were aborted and cannot be copied, so no row is visible."""
     way_out = "Run the same version again" if can_be_rerun else "Run the job again"
     return DecisionPendingError(
         "LOST_PARTS",

@@ -57,21 +57,21 @@ class FinishedDecisions:
 def finish_decisions(
     view: LogView, identity: ProducerIdentity, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[FinishedDecisions]:
-    """Finish the newest decision of every query id; ``identity`` is W.driver's after the fence."""
+    """Finish each query id's newest decision; ``identity`` is that after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
     finished = FinishedDecisions()
     driver = DriverTransaction(identity, 0)
     for query in view.queries("decision"):
-        found = query.newest
-        if found is None:
+        logged = query.newest
+        if logged is None:
             continue
-        named = {prepared.identity.transactional_id for prepared in found.decision.transactions}
-        is_done = query.is_done(found.decision)
+        named = {prepared.identity.transactional_id for prepared in logged.decision.transactions}
+        is_done = query.is_done(logged.decision)
         try:
-            decision, after = yield from _finish(found, is_done, driver, nonce, within_ms, timeout_ms)
+            decision, after = yield from _finish(logged, is_done, driver, nonce, within_ms, timeout_ms)
             if after == driver and query.undecided:
                 # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
-                _, after = yield from decide_again(found, driver, within_ms, proven=decision.proven)
+                _, after = yield from decide_again(logged, driver, within_ms, proven=decision.proven)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
@@ -85,16 +85,16 @@ def finish_decisions(
 
 
 def _finish(
-    found: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
+    logged: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
-    decision = found.decision
+    decision = logged.decision
     if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"
         return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
     settled, driver = yield from finish(
-        found, driver, nonce=nonce, within_ms=within_ms, timeout_ms=timeout_ms, recovering=True
+        logged, driver, nonce=nonce, within_ms=within_ms, timeout_ms=timeout_ms, recovering=True
     )
-    decision = settled.found.decision
+    decision = settled.logged.decision
     if settled.lost:
         return _settled(decision, DecisionStatus.VOID), driver
     if settled.proven:
@@ -118,7 +118,7 @@ def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) ->
 
 
 def finish(
-    found: LoggedDecision,
+    logged: LoggedDecision,
     driver: DriverTransaction,
     *,
     nonce: str,
@@ -145,37 +145,37 @@ def finish(
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
-        settled = yield from settle(found, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
+        settled = yield from settle(logged, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
                 # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough,
                 # because a late done record of an older driver can replace it. No older driver can decide, so decide again.
-                found, driver = yield from decide_again(found, driver, within_ms, proven=True)
-            return replace(settled, found=found), driver
+                logged, driver = yield from decide_again(logged, driver, within_ms, proven=True)
+            return replace(settled, logged=logged), driver
         if copied_here == MOST_COPIES:
             break
         losers = ()
-        decision = found.decision
+        decision = logged.decision
         try:
-            found, driver = yield from _restore(settled, driver, timeout_ms, within_ms)
+            logged, driver = yield from _restore(settled, driver, timeout_ms, within_ms)
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
             raise refusals.pending(decision, f"its lost rows could not be copied ({failure})") from failure
-        if found.decision.is_void:
-            return replace(settled, found=found), driver
+        if logged.decision.is_void:
+            return replace(settled, logged=logged), driver
     raise refusals.pending(
-        found.decision,
+        logged.decision,
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
-        f"{found.decision.transactions[0].identity.transactional_id}). {refusals.TIMEOUT_WAYS_OUT}",
+        f"{logged.decision.transactions[0].identity.transactional_id}). {refusals.TIMEOUT_WAYS_OUT}",
     )
 
 
 def _restore(
     settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int
 ) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
-    """Copy the lost transactions. Decide copies and committed transactions together, or decide that the batch is void."""
-    decision, lost = settled.found.decision, settled.lost
+    """Copy lost transactions; decide them with the committed ones, or a void batch."""
+    decision, lost = settled.logged.decision, settled.lost
     started: int = yield WallClock()
     begun: list[Copy] = []
     for entry in lost:
@@ -200,29 +200,29 @@ def _restore(
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
-        found, sequence = yield from append_decision(second, driver.sequence, settled.found.log_id)
+        logged, sequence = yield from append_decision(second, driver.sequence, settled.logged.log_id)
     except Exception:
         yield from give_up(opened)
         raise
     try:
-        after = yield from decide(found, sequence, expires_ms, within_ms)
+        after = yield from decide(logged, sequence, expires_ms, within_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise
     yield Reached("restore.decided")
     if gone:
         yield Warn(refusals.void_warning(decision, gone))
-        return found, after
+        return logged, after
     yield Warn(
         f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
         f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
     )
-    return found, after
+    return logged, after
 
 
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """Return the next decision, with the copies instead of the lost transactions; a void decision if there are no copies."""
-    decision = settled.found.decision
+    """Return the next decision, with copies of lost transactions, void without any."""
+    decision = settled.logged.decision
     copied = {entry.partition: entry for entry in copies}
     return replace(
         decision,
@@ -253,7 +253,7 @@ def _may_read(results: Sequence[Copied | Gone]) -> bool:
 def _sort_copies(
     lost: Sequence[PreparedTransaction], identities: Sequence[ProducerIdentity], results: Sequence[Copied | Gone]
 ) -> tuple[list[PreparedTransaction], list[str]]:
-    """Return the complete copies, and for each other copy a text about its missing rows."""
+    """Return the complete copies, and a text about each other copy's missing rows."""
     copies: list[PreparedTransaction] = []
     gone: list[str] = []
     for entry, identity, result in zip(lost, identities, results, strict=True):

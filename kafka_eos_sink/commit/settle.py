@@ -1,4 +1,4 @@
-"""Settles a decision: ends the transactions that it names, and proves the outcome of each.
+"""Settle a decision: end the transactions that it names, and prove each outcome.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`.
 """
@@ -29,20 +29,20 @@ PROOFS_WITHIN_MS = 120_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The outcome of a decision's transactions: ``lost`` are aborted, the others committed.
+    """A decision's outcome: ``lost`` transactions are aborted, the others committed.
 
     ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
     a COMMIT marker is missing in the commit log.
     """
 
-    found: LoggedDecision
+    logged: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
     proven: bool
     marked: bool
 
 
 def settle(
-    found: LoggedDecision,
+    logged: LoggedDecision,
     *,
     nonce: str,
     within_ms: int,
@@ -61,7 +61,7 @@ def settle(
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
             the data topics prove an outcome. TOPIC_GONE if a data topic was deleted.
     """
-    decision = found.decision
+    decision = logged.decision
     started: int = yield Now()
     deadline = started + within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
@@ -74,8 +74,8 @@ def settle(
     lost: list[PreparedTransaction] = []
     try:
         if doubtful:
-            logged = yield from outcomes_in_log(found, doubtful, nonce, deadline)
-            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)
+            in_log = yield from outcomes_in_log(logged, doubtful, nonce, deadline)
+            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)
             committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
             ended += committed
             if unresolved:
@@ -91,7 +91,7 @@ def settle(
         marked = yield from verify_markers(decision, ended, deadline, visible=proven)
     except DataTopicGoneError as gone:
         raise refusals.topic_gone(decision, gone.message) from gone
-    return Settled(found=found, lost=tuple(lost), proven=proven, marked=marked)
+    return Settled(logged=logged, lost=tuple(lost), proven=proven, marked=marked)
 
 
 def _sort_outcomes(

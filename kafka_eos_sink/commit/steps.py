@@ -1,4 +1,4 @@
-"""The steps of the commit protocol: what a procedure requests, and what it gets back.
+"""The steps of the commit protocol: a procedure's requests, and their results.
 
 The procedures of this package are generators that yield steps and receive results. They hold no socket and no clock, so the same code
 runs on a cluster (``runtime/executor.py``, ``task_executor.py``) and on a simulated one (``tests/model``). The executor may raise a
@@ -27,12 +27,12 @@ POLL_MS = 20
 
 
 class DataTopicGoneError(BrokerRefusedError):
-    """``UNKNOWN_TOPIC`` from the steps on data partitions: the topic, or its records, no longer exist."""
+    """``UNKNOWN_TOPIC`` of a data partition: the topic or its records no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOpenTransactions:
-    """List the open transactions of all brokers whose id begins with ``write_id + '.'``.
+    """List the open transactions of all brokers with id prefix ``write_id + '.'``.
 
     Result: tuple of transactional ids. ``within_ms`` replaces the usual deadline. The transactions of a broker that does not respond
     by then are missing from the result, and a warning names the broker.
@@ -44,9 +44,9 @@ class ListOpenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions:
-    """Result: dict from transactional id to `TransactionDescription`, None for an unknown id.
+    """Describe transactional ids at their coordinators.
 
-    ``within_ms`` replaces the usual deadline.
+    Result: dict from transactional id to `TransactionDescription`, None for an unknown id. ``within_ms`` replaces the usual deadline.
     """
 
     transactional_ids: tuple[str, ...]
@@ -55,7 +55,7 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """The coordinator's state of a transactional id; ``partitions`` of the open transaction."""
+    """A transactional id's state; ``partitions`` are those of its open transaction."""
 
     state: str
     producer_id: int
@@ -85,9 +85,9 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Bump the epoch, fence the former owner and abort what it left open. Result: `ProducerIdentity`.
+    """Bump the epoch, fence the former owner and abort what it left open.
 
-    ``within_ms`` replaces the usual deadline.
+    Result: `ProducerIdentity`. ``within_ms`` replaces the usual deadline.
     """
 
     transactional_id: str
@@ -105,14 +105,14 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append barrier or done records, without a transaction. Result: offset of the first record."""
+    """Append barrier or done records outside a transaction. Result: the first offset."""
 
     records: tuple[LogRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartition:
-    """AddPartitionsToTxn for the commit log, below transaction version 2. Result: error code."""
+    """AddPartitionsToTxn for the commit log, below version 2. Result: error code."""
 
     identity: ProducerIdentity
 
@@ -128,9 +128,9 @@ class AppendInTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """``error`` is 0 for success, None for a lost response; ``offset`` of the first record.
+    """The result of `AppendInTransaction`; ``offset`` is that of the first record.
 
-    ``earlier_error`` is the code before a lost response, for error messages only.
+    ``error`` is 0 for success, None for a lost response. ``earlier_error`` is the code before a lost response, for error messages only.
     """
 
     error: int | None
@@ -157,17 +157,17 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactions:
-    """One pipelined pass per coordinator. Result: tuple of `EndResult` in the same order."""
+    """Pipeline EndTxns per coordinator. Result: tuple of `EndResult` in their order."""
 
     ends: tuple[End, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndResult:
-    """``error`` is 0 for success, None for a lost response; from version 2 on with the new identity.
+    """The result of an EndTxn; from version 2 on with the new producer id and epoch.
 
+    ``error`` is 0 for success, None for a lost response. ``detail`` is for error messages only.
     ``has_lost_response`` is true if any try had no response: the coordinator may still receive that request.
-    ``detail`` is for error messages only.
     """
 
     error: int | None
@@ -179,7 +179,7 @@ class EndResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """Read the commit log under read_uncommitted; ``wait`` briefly for data. Result: `LogChunk`."""
+    """Read the log (read_uncommitted); ``wait`` briefly for data. Result: `LogChunk`."""
 
     offset: int
     wait: bool = True
@@ -237,9 +237,9 @@ class LogPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LastStableOffsets:
-    """Result: dict from (topic, partition) to the last stable offset, None for a deleted topic.
+    """Read last stable offsets. Result: dict from (topic, partition) to offset.
 
-    A partition that does not respond is missing. ``last_offsets`` are the batch's last offsets there.
+    The offset is None for a deleted topic. A partition that does not respond is missing. ``last_offsets`` are the batch's last offsets.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -248,10 +248,10 @@ class LastStableOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset).
+    """Describe the producers that the partitions' leaders remember.
 
-    The start offset of a producer without a transaction is -1. The inner dict is None if the principal lacks Read on the topic. A
-    partition that does not respond is missing.
+    Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset); -1 without a transaction. The inner dict is
+    None if the principal lacks Read on the topic. A partition that does not respond is missing.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -284,7 +284,7 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class AreCommitted:
-    """Find the first marker of each producer id behind its range, under read_uncommitted.
+    """Find each producer id's first marker behind its range, under read_uncommitted.
 
     Result: for each, True for COMMIT, False for ABORT, None without a marker.
     """
@@ -299,7 +299,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """Result: ms since 1970, to compare with the clocks of other processes and of brokers."""
+    """Result: ms since 1970, to compare with clocks of other processes and brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +354,7 @@ class AppendPart:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Records of the aborted ``source`` in ``ranges``, to append in ``identity``'s transaction."""
+    """Records of the aborted ``source``, to append in ``identity``'s transaction."""
 
     identity: ProducerIdentity
     source: ProducerIdentity

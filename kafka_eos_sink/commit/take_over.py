@@ -1,4 +1,4 @@
-"""take_over(W): a driver makes a write id its own before it plans, aborts or recovers.
+"""Take over a write id: what a driver does before it plans, aborts or recovers.
 
 The steps are list, fence, read, finish, end, in this order (docs/protocol.md). A read before them shows if the log knows the write id.
 
@@ -84,7 +84,7 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
 
 
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
-    """Fence the older drivers of a write id, finish their decisions, end what they left open.
+    """Fence older drivers, finish their decisions, and abort what they left open.
 
     Raises:
         DecisionPendingError: A decision can neither be finished nor proven void. The driver still aborts the open transactions that

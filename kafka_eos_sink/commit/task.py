@@ -1,4 +1,4 @@
-"""A task attempt: write all rows in one transaction, and leave it open for the driver."""
+"""A task attempt: write all rows in one transaction, left open for the driver."""
 
 from __future__ import annotations
 

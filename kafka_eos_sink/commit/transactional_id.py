@@ -16,10 +16,8 @@ from typing import NamedTuple
 
 DEFAULT_PREFIX = "kafka-eos"
 """The prefix of the write id without the option ``transactional.id.prefix``."""
-
 BATCH_QUERY_ID = "batch"
 """The query id of batch writes outside a streaming query: a constant, since Spark gives them none."""
-
 SLOTS = 8
 """Transactional ids per Spark partition. Few, because Kafka remembers an id for seven days. More than one, because attempts of one
 partition can run at the same time (speculation, two attempts of a stage) and must not abort each other."""
@@ -39,17 +37,17 @@ class PartitionAndSlot(NamedTuple):
 
 
 def escape(part: str) -> str:
-    """`part` with ``%`` and ``/`` percent-escaped, to stand between slashes; nothing else changes."""
+    """Percent-escape only ``%`` and ``/``, so that `part` can stand between slashes."""
     return part.replace("%", "%25").replace("/", "%2F")
 
 
 def streaming_write_id(prefix: str | None, query_id: str) -> str:
-    """The write id of a streaming query: the prefix if one is given, else ``kafka-eos-<query id>``."""
+    """The write id of a streaming query: the prefix, else ``kafka-eos-<query id>``."""
     return escape(prefix) if prefix is not None else f"{DEFAULT_PREFIX}-{escape(query_id)}"
 
 
 def batch_write_id(prefix: str | None, txn_app_id: str, topic: str | None) -> str:
-    """The write id of a batch write with ``txnAppId``: ``<prefix>/<txnAppId>/<topic option, trimmed>``.
+    """The write id of a batch write: ``<prefix>/<txnAppId>/<topic option, trimmed>``.
 
     The topic is part of it, so that the same pair for two topics in one ``foreachBatch`` is two writes.
     """
@@ -58,12 +56,12 @@ def batch_write_id(prefix: str | None, txn_app_id: str, topic: str | None) -> st
 
 
 def random_write_id(prefix: str | None, unique: str) -> str:
-    """The write id of a batch write without ``txnAppId``; `unique` is a fresh random UUID."""
+    """The write id of a batch write without ``txnAppId``; `unique` is a random UUID."""
     return f"{_batch_prefix(prefix)}/{escape(unique)}"
 
 
 def is_random_write_id(write_id: str) -> bool:
-    """Whether a batch write without ``txnAppId`` has the id, which no other run ever gets."""
+    """Whether a batch write without ``txnAppId`` has the id, which no other run gets."""
     return _RANDOM.fullmatch(write_id) is not None
 
 
@@ -72,7 +70,7 @@ def _batch_prefix(prefix: str | None) -> str:
 
 
 def driver_transactional_id(write_id: str) -> str:
-    """The transactional id under which the driver fences its predecessors and writes its decisions."""
+    """The transactional id by which a driver fences older ones and writes decisions."""
     return f"{write_id}.driver"
 
 
@@ -82,7 +80,7 @@ def slot_of(task_attempt_id: int) -> int:
 
 
 def task_transactional_id(write_id: str, partition: int, slot: int) -> str:
-    """The transactional id of the attempts of Spark partition `partition` in `slot` (0 to 7).
+    """The transactional id of a Spark partition's attempts in `slot` (0 to 7).
 
     Raises:
         ValueError: for numbers that no task can have.
@@ -107,7 +105,7 @@ def parse(transactional_id: str, write_id: str) -> PartitionAndSlot | None:
 
 
 def write_id_of(transactional_id: str) -> str | None:
-    """The write id of a driver's or a task's transactional id; None for an id of another form, as other programs have."""
+    """The write id in a driver's or task's transactional id; None for another form."""
     write_id, *task = transactional_id.rsplit(".", 2)
     if len(task) == 2 and parse(transactional_id, write_id):
         return write_id

@@ -27,7 +27,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 def outcomes_in_log(
-    found: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
+    logged: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
 ) -> Procedure[list[Outcome]]:
     """Return the outcome that the commit log proves of each transaction, in order.
 
@@ -37,15 +37,15 @@ def outcomes_in_log(
     Raises:
         WriteRefusedError: NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
     """
-    decision = found.decision
+    decision = logged.decision
     yield from await_coordinators(decision, doubtful, deadline)
     view = LogView(
         decision.write_id,
         next_offset=min(prepared.part_offset for prepared in doubtful),
         watched=frozenset(prepared.identity.producer_id for prepared in doubtful),
     )
-    barrier = yield from read_to_barrier(view, nonce, found.log_id)
-    if barrier < found.offset:
+    barrier = yield from read_to_barrier(view, nonce, logged.log_id)
+    if barrier < logged.offset:
         raise refusals.log_created_again(decision.write_id)
     policy: str | None = yield LogPolicy()
     outcomes = [witness_of(decision, prepared, view, policy) for prepared in doubtful]
@@ -63,7 +63,7 @@ def outcomes_in_log(
 
 
 def _reported(described: TransactionDescription | None, identity: ProducerIdentity) -> Outcome:
-    """Return the coordinator's outcome of a transaction without marker in the commit log."""
+    """Return the coordinator's outcome of a transaction without marker in the log."""
     match verdict_on(described, identity):
         case CoordinatorVerdict.COMMITTED:
             return Outcome.COMMITTED
@@ -74,7 +74,7 @@ def _reported(described: TransactionDescription | None, identity: ProducerIdenti
 
 
 def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView, policy: str | None) -> Outcome:
-    """Return the outcome that the commit log proves; OPEN for a part record without a marker.
+    """Return the outcome that the log proves; OPEN for a part without a marker.
 
     Args:
         view: A view that has read the log from the part record on, and that watches the producer id.

@@ -1,4 +1,4 @@
-"""Counts a topic's records one by one with an independent client (confluent-kafka).
+"""Count a topic's records one by one with an independent client, confluent-kafka.
 
 The bytes of key and value identify a record. Counts of Spark and of this package are not used.
 """

@@ -83,7 +83,7 @@ def resolve(version: str = DEFAULT_KAFKA_VERSION, *, progress: Report | None = N
 
 
 def resolve_coordinates(coordinates: Sequence[str], *, progress: Report | None = None) -> list[Path]:
-    """Return the jars of exact ``group:artifact:version`` coordinates, without dependencies.
+    """Return the jars of exact ``group:artifact:version``, without dependencies.
 
     Raises as ``resolve`` does.
     """

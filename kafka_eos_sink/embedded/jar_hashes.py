@@ -1,4 +1,4 @@
-"""SHA-256 of the jars that run in a user's processes, as they are on Maven Central.
+"""SHA-256, as on Maven Central, of the jars that run in a user's processes.
 
 ``KAFKA`` are all jars of ``DEFAULT_KAFKA_VERSION``, ``SOURCE`` the four of ``kafka-eos jars``. A name holds its version, so these hashes
 also hold for the same jars of another Kafka. To write the list again, empty KAFKA and run ``sha256sum`` in the folders of the cache.

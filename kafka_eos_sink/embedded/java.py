@@ -39,7 +39,7 @@ class JavaRuntime:
 def run_to_end(
     command: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout_s: float | None = None
 ) -> tuple[int, str]:
-    """Run a tool without input; return its exit status, and its output with standard error in it."""
+    """Run a tool without input; return its exit status, and its output with stderr."""
     env = {**os.environ, **(environment or {})}
     done = run(
         command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, timeout=timeout_s, text=True, errors="replace"

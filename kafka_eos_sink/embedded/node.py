@@ -137,13 +137,13 @@ def failure_lines(output: Sequence[str]) -> str:
 
 
 def class_archive(jars: Path, java: JavaRuntime) -> Path:
-    """Return the path of the archive of Kafka's classes (JEP 350); the archive is optional."""
+    """Return the path of Kafka's class archive (JEP 350); the archive is optional."""
     # Java ignores an archive of another version without an error, so the name keeps the versions apart.
     return jars / f"classes-java-{java.version}.jsa"
 
 
 def jvm_options(jars: Path, java: JavaRuntime, heap: str, tuned_for: Literal["start", "throughput"]) -> list[str]:
-    """Return the options of a node's Java; ``heap`` is in Java's notation, for example ``384m``."""
+    """Return a node's Java options; ``heap`` is in Java's notation, such as ``384m``."""
     # The quick compiler alone: ready about a second sooner, at most half the throughput.
     quick = ["-XX:TieredStopAtLevel=1"] if tuned_for == "start" else []
     archive = class_archive(jars, java)

@@ -27,7 +27,7 @@ _KILL_PATIENCE_S = 10.0
 
 
 class ProcessGuard:
-    """Starts processes. They end with this process, and the folder ``scratch`` is removed then."""
+    """Start processes that end with this one; remove the folder ``scratch`` then."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self._process = subprocess.Popen(

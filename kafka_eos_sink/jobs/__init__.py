@@ -1,1 +1,1 @@
-"""Shared by spark_jobs/: arguments, expressions, topics as DataFrames, comparisons."""
+"""Code of spark_jobs/: arguments, expressions, topics as DataFrames, comparisons."""

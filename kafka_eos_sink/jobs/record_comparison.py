@@ -1,4 +1,4 @@
-"""Compare the expected records of a topic with its records, as multisets, in Spark.
+"""Compare a topic's records with the expected ones, as multisets, in Spark.
 
 Spark groups the records by all compared columns, so that only counts and a few examples reach the driver.
 """
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def compared_columns(expected: DataFrame, requested: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns to compare; default: key, value, and headers and timestamp if expected.
+    """Return the requested columns; by default key, value, headers and timestamp.
 
     Raises:
         SchemaError: INVALID_COLUMNS if the expected records lack a requested column.

@@ -1,4 +1,4 @@
-"""Turn the rows of a source into the columns of records, by SQL expressions of a command line.
+"""Turn rows into the columns of records, by SQL expressions of a command line.
 
 The three jobs in ``spark_jobs/`` accept the same arguments, so that ``verify_exactly_once`` accepts those of a write unchanged.
 """

@@ -52,9 +52,9 @@ def unknown_to_java(options: Iterable[str]) -> tuple[str, ...]:
 
 
 def connection_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the connection options for Spark's source, of the sink's options (lower-case names).
+    """Return the connection options for Spark's source.
 
-    Spark cannot resolve references such as ``${env:NAME}``, so this function does.
+    Spark cannot resolve references such as ``${env:NAME}``, so this function does. The sink's ``options`` have lower-case names.
 
     Raises:
         ConfigurationError: INVALID_OPTIONS if Java's client does not know an option; UNRESOLVED_REFERENCE.

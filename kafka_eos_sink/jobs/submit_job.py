@@ -1,4 +1,4 @@
-"""Shared by the jobs in ``spark_jobs/``: arguments for clusters and files, exit status.
+"""Shared by ``spark_jobs/``: arguments for clusters and files, exit status.
 
 Each job is a single file for ``spark-submit``, so the shared code is part of the package.
 """
@@ -28,7 +28,7 @@ class JobFailed(Exception):
 
 
 def job_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Create the parser of a job's command line; it keeps the line breaks of ``epilog``."""
+    """Create a job's command-line parser; it keeps the line breaks of ``epilog``."""
     return argparse.ArgumentParser(
         prog=f"{name}.py", description=description, epilog=epilog, formatter_class=_LineByLine
     )
@@ -50,7 +50,7 @@ def assignment(text: str) -> tuple[str, str]:
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser, *, of: str) -> None:
-    """Add --bootstrap-servers, --properties and --option; ``of`` names the owner of the options."""
+    """Add --bootstrap-servers, --properties and --option, whose help names ``of``."""
     parser.add_argument("--bootstrap-servers", metavar="S", help="brokers as host:port, comma-separated")
     parser.add_argument(
         "--properties", metavar="FILE", help="Java-style client properties file, see conf/client.properties.example"
@@ -69,7 +69,7 @@ def _add_pairs(parser: argparse._ActionsContainer, name: str, text: str) -> None
 
 
 def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[str]) -> DataFrame:
-    """Read the files at ``paths``; csv files have a header, and Spark infers types without --schema."""
+    """Read files; csv has a header, and Spark infers its types without --schema."""
     reader = spark.read.format(given.format)
     if given.format == "csv":
         reader = reader.option("header", "true").option("inferSchema", "true")

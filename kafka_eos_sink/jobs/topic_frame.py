@@ -1,4 +1,4 @@
-"""The committed records of a topic, as a DataFrame with the columns of Spark's Kafka source.
+"""A topic's committed records, with the columns of Spark's Kafka source.
 
 Spark's own source reads if its jars are present and Java's client knows all options: it shares no code with the sink.
 Otherwise, the client of this package reads.
@@ -52,7 +52,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One partition: its first offset, its last stable offset and its high watermark (both exclusive)."""
+    """Offsets of a partition; last stable and high watermark are exclusive."""
 
     partition: int
     first: int
@@ -73,7 +73,7 @@ class TopicFrame:
 
 
 def topic_frame(spark: SparkSession, topic: str, options: Mapping[str, str], reader: Reader = "auto") -> TopicFrame:
-    """Read the committed records of ``topic``; ``options`` are the sink's ``kafka.*`` options.
+    """Read the committed records of ``topic`` with the sink's ``kafka.*`` options.
 
     Raises:
         ConfigurationError: INVALID_OPTIONS; KAFKA_SOURCE_MISSING if ``reader`` is "spark" and its jars are missing.

@@ -1,4 +1,4 @@
-"""Turn checked rows into batches: partition, sort, cut, encode, wait for memory, compress.
+"""Turn checked rows into batches: partition, sort, cut, encode, compress.
 
 This module waits for memory; ``TopicDirectory`` waits for metadata, and ``Producer.flush`` for responses. During these waits,
 the sender serves the sockets. It also serves them between batches, so the brokers work while the batcher encodes.
@@ -50,7 +50,7 @@ class Batcher:
         self._bytes_since_pump = 0
 
     def add(self, group: TopicRows) -> None:
-        """Encode the rows of one topic into its partitions' open batches; close full batches."""
+        """Encode a topic's rows into its partitions' open batches; close full batches."""
         columns, numbers, sizes = group.rows.columns, group.rows.row_numbers, group.sizes
         order, runs = grouped_by(partitions_of(group.rows, sizes, group.topic, self._partitioner))
         if order is not None:
@@ -77,7 +77,7 @@ class Batcher:
                 queue.open.copy_last_section()
 
     def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
-        """Append encoded records to their partition as one batch; wait while buffer.memory is full."""
+        """Append encoded records as one batch; wait while buffer.memory is full."""
         # The caller wrote the open rows of this partition before the block, so close their batch first.
         self.close(self._accumulator.queue(topic, partition))
         self._await_memory(len(block.records))
@@ -91,7 +91,7 @@ class Batcher:
         self._pump_if_due(batch)
 
     def close(self, queue: PartitionQueue) -> None:
-        """Close the open batch of a partition, if there is one; wait while buffer.memory is full."""
+        """Close a partition's open batch, if any; wait while buffer.memory is full."""
         if queue.open is not None:
             self._await_memory(queue.open.size + sum(numbers.nbytes for numbers in queue.open.row_numbers))
             self._pump_if_due(self._accumulator.close(queue, self._client.clock()))

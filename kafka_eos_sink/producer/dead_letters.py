@@ -1,4 +1,4 @@
-"""Build dead letters: the rows that Kafka cannot store, for the dead letter topic, with the reason in headers.
+"""Build dead letters: rows that Kafka cannot store, with the reason in headers.
 
     kafka-eos.error        the code, as in docs/errors.md
     kafka-eos.reason       the reason as text
@@ -49,7 +49,7 @@ Letter = tuple[bytes | None, bytes | None, Headers]
 
 
 def dead_letters(bad: Sequence[BadRows], config: ProducerConfig) -> Iterator[NumberedRows]:
-    """Build the dead letters, some at a time. A letter that would be too large for a request is reduced.
+    """Build the dead letters, some at a time; reduce those too large for a request.
 
     A letter has the time of writing. With the row's time, retention could delete it at once, or the topic reject it as too old or too new.
     """
@@ -85,7 +85,7 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
 
 
 def reduced_letters(rejected: BadRows) -> NumberedRows:
-    """Build letters without the value and headers of the row, because their topic rejected the whole letters.
+    """Rebuild letters that their topic rejected, without the rows' value and headers.
 
     Raises:
         InvalidRowError: DEAD_LETTER_TOPIC if the topic has rejected a reduced letter.

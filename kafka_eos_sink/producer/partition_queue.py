@@ -46,7 +46,7 @@ class OpenBatch:
     """Bytes of the sections."""
 
     def copy_last_section(self) -> None:
-        """Copy the last section: its view would keep the records of many partitions in memory."""
+        """Copy the last section: its view keeps records of many partitions in memory."""
         self.sections[-1] = memoryview(bytes(self.sections[-1]))
 
 
@@ -95,7 +95,7 @@ class ProducerBatch:
         return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
 
     def row_number(self, index: int) -> int | None:
-        """Return the row number, within the task, of record ``index``. A dead letter has the number of its row."""
+        """Return the row number in the task of record ``index``; a letter has its row's."""
         if self.row_numbers is None or not 0 <= index < self.record_count:
             return None
         number = int(self.row_numbers[index])
@@ -194,9 +194,9 @@ class PartitionQueue:
         self.anything_acknowledged = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it, of which then none may be in flight or in doubt.
+        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
 
-        The first part gets the base sequence of ``batch``. Later batches keep their sequences if the record count is unchanged.
+        ``parts`` begin at its sequence. If the record count changes, so do later sequences: no later batch may be in flight or in doubt.
         """
         at = self.unacknowledged.index(batch)
         self.unacknowledged[at : at + 1] = parts

@@ -124,7 +124,7 @@ class RoundRobinPartitioner:
 
 
 class CustomPartitioner:
-    """The user's ``f(RecordBatch, topic: str, partitions: int) -> pyarrow.Int32Array``."""
+    """The user's ``f(RecordBatch, topic: str, partitions: int) -> pa.Int32Array``."""
 
     def __init__(self, spec: str) -> None:
         self._spec = spec

@@ -253,7 +253,7 @@ class Producer:
         return self._accumulator.used_bytes
 
     def advance(self, timeout_ms: int) -> bool:
-        """Send appended blocks and records, process responses, and wait for one at most ``timeout_ms``.
+        """Send what was appended, process responses, wait for one at most ``timeout_ms``.
 
         Several producers of one client take turns with it. Returns True once everything is acknowledged.
         """

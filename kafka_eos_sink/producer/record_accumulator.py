@@ -1,4 +1,4 @@
-"""The queues of all partitions and their memory: cut rows into batches, close batches."""
+"""All partitions' queues and their memory: cut rows into batches, close batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kafka_eos_sink.protocol.record_columns import EncodedSection, Section, enco
 
 
 class Cut(NamedTuple):
-    """Rows for one batch of a queue: for its open batch, or, if ``begins``, for a new batch after it."""
+    """Rows for a queue's open batch or, if ``begins``, for a new batch after it."""
 
     queue: PartitionQueue
     section: Section
@@ -63,7 +63,7 @@ class RecordAccumulator:
         *,
         has_timestamps: bool,
     ) -> Iterator[Cut]:
-        """Cut rows, in order: first those that fit into the open batch, then those of new batches.
+        """Cut rows in order: those that fit into the open batch, then those of new ones.
 
         A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp. So they begin a new batch if
         the open one is older than linger.ms or has timestamps.
@@ -180,13 +180,13 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def expired(self, closed_by: int) -> ProducerBatch | None:
-        """Return a batch that was closed at ``closed_by`` or before, and is neither acknowledged nor in flight."""
+        """Return a batch closed at or before ``closed_by``, unacknowledged, not in flight."""
         # Only a partition's oldest batch expires. The response to a batch in flight may still arrive.
         found = (queue.oldest for queue in self.active.values())
         return next((each for each in found if each and not each.in_flight and each.created_ms <= closed_by), None)
 
     def discount_pause(self, pause_ms: int, now: int) -> None:
-        """Subtract a pause of the sender from the ages of all batches, and from how long their topics have been unknown."""
+        """Subtract a sender's pause from batch ages and from how long topics were unknown."""
         for queue in self.active.values():
             for batch in itertools.chain(queue.unacknowledged, queue.fresh):
                 batch.created_ms = min(now, batch.created_ms + pause_ms)
@@ -209,7 +209,7 @@ class RecordAccumulator:
         return True
 
     def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> BadRows:
-        """Replace a rejected batch by one without ``records``, or by nothing; return their rows."""
+        """Remove rejected ``records``, and the batch if it is empty; return their rows."""
         rows = batch.rows()
         rejected = np.isin(np.arange(batch.record_count), records)
         kept = np.flatnonzero(~rejected)
@@ -237,7 +237,7 @@ class RecordAccumulator:
         self._released(queue, batch)
 
     def drop_unsent(self) -> list[ProducerBatch]:
-        """Drop all rows and batches that are not in flight; return the dropped batches that have a sequence."""
+        """Drop all rows and batches not in flight; return dropped batches with a sequence."""
         # A batch in flight stays, because an abort waits for its response (KIP-890).
         numbered: list[ProducerBatch] = []
         for queue in self.queues.values():

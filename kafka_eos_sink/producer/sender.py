@@ -359,7 +359,7 @@ class Sender:
         self._rejected(batch, produce_errors.record_too_large_error(batch, problem), [0], now)
 
     def _rejected(self, batch: ProducerBatch, error: KafkaEosError, records: Sequence[int], now: int) -> None:
-        """Make the rows of ``records`` dead letters and resend the others; fail if that is not possible."""
+        """Make ``records`` dead letters and resend the other rows; fail if not possible."""
         unacknowledged = self._accumulator.queue(batch.topic, batch.partition).unacknowledged
         renumbered = unacknowledged[unacknowledged.index(batch) :]
         possible = self._config.dead_letter_topic is not None and batch.row_numbers is not None and records

@@ -187,7 +187,7 @@ class TransactionManager:
     # requests to the coordinator
 
     def next_request(self, now: int) -> Request[Any] | None:
-        """Return the request to send at clock ms ``now``, if any; at most one is in flight.
+        """Return the request to send at clock ms ``now``; at most one is in flight.
 
         Send it to the coordinator; while ``coordinator`` is None, to any broker.
         """
@@ -238,7 +238,7 @@ class TransactionManager:
             self.in_doubt |= self.pending
 
     def forget_coordinator(self) -> None:
-        """Forget a coordinator that is not reachable: the role may have moved to another broker."""
+        """Forget an unreachable coordinator: its role may have moved to another broker."""
         self.coordinator = None
 
     # responses
@@ -315,7 +315,7 @@ class TransactionManager:
             self.end_result = Outcome(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:
-        """Fail for good if a response does not match its request: such a response proves nothing."""
+        """Fail for good if a response does not fit its request: it proves nothing."""
         if not fits:
             self.fail(ProtocolError(f"{what} got a response that does not fit the request"), fatal=True)
         return fits

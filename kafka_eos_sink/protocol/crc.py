@@ -1,4 +1,4 @@
-"""CRC-32C by the library ``crc32c`` (LGPL) or, without it, ``google-crc32c`` (Apache-2.0).
+"""CRC-32C by ``crc32c`` (LGPL) or, without it, ``google-crc32c`` (Apache-2.0).
 
 Both use the CPU's instructions. For 1 MB, ``crc32c`` takes 40 µs; ``google-crc32c`` takes 100 µs and copies the buffer.
 """

@@ -14,7 +14,7 @@ _TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 def is_topic_name(text: str) -> bool:
-    """Whether Kafka accepts the text as a topic name (``org.apache.kafka.common.internals.Topic``)."""
+    """Return whether Kafka accepts the text as a topic name (Kafka's class Topic)."""
     return _TOPIC_NAME.fullmatch(text) is not None
 
 

@@ -214,7 +214,7 @@ def is_commit_marker(header: BatchHeader, block: RecordsBlock) -> bool:
 def read_each_batch(
     data: Buffer, *, max_bytes: int, max_records: int
 ) -> Iterator[tuple[BatchHeader, RecordBatch | ProtocolError]]:
-    """Read the batches of an untrusted log one at a time, without the records' headers.
+    """Read the batches of an untrusted log one by one, without the records' headers.
 
     Yields:
         The header, and the batch, or the error if its CRC is right but its records cannot be read.
@@ -257,7 +257,7 @@ def _batches(data: Buffer) -> Iterator[tuple[memoryview, BatchHeader]]:
 
 
 def headers_of(data: Buffer) -> Iterator[BatchHeader]:
-    """Yield the header of each batch without checking its CRC. The records of the last batch may be incomplete."""
+    """Yield batch headers, CRC unchecked; the last batch's records may be incomplete."""
     view = memoryview(data).cast("B")
     at = 0
     while len(view) - at > _MAGIC_AT:

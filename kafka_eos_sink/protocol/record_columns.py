@@ -114,7 +114,7 @@ class RecordColumns:
 
 
 def concat_columns(parts: Sequence[tuple[pa.Array | None, int]], kind: pa.DataType) -> pa.Array | None:
-    """Concatenate columns, each with its number of rows. A missing column becomes null; return None if all are missing."""
+    """Concatenate (column, number of rows); None becomes nulls, all None become None."""
     if all(column is None for column, _ in parts):
         return None
     return pa.concat_arrays(pa.nulls(count, kind) if column is None else column for column, count in parts)
@@ -140,7 +140,7 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def headers_array(rows: Sequence[Sequence[tuple[bytes, bytes | None]]]) -> pa.Array:
-    """Make a ``HEADERS_TYPE`` array; unlike Arrow's own conversion, it accepts keys that are not UTF-8."""
+    """Make a ``HEADERS_TYPE`` array; unlike Arrow, accept keys that are not UTF-8."""
     entries = [entry for row in rows for entry in row]
     keys = pa.array([key for key, _ in entries], pa.binary()).view(pa.string())
     values = pa.array([value for _, value in entries], pa.binary())
@@ -158,7 +158,7 @@ def header_bytes(headers: pa.Array, row: int) -> list[tuple[bytes, bytes | None]
 
 
 def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
-    """Mark the rows that have a header with a null key. Kafka cannot store such a header."""
+    """Mark the rows that have a header with a null key, which Kafka cannot store."""
     found = np.zeros(len(headers), np.bool_)
     entries = headers.values
     if entries.null_count or entries.field(0).null_count:
@@ -226,7 +226,7 @@ def _field_sizes(lengths: Int64Array) -> Int64Array:
 
 
 class Section(NamedTuple):
-    """Consecutive rows of one batch: the places ``start`` to ``end`` of the order given to ``encode_sections``.
+    """Consecutive rows of a batch: ``start`` to ``end`` of ``encode_sections``' order.
 
     ``first_place`` counts the records that the batch already holds. ``base_timestamp`` is the batch's, or None in its first section.
     """
@@ -259,7 +259,7 @@ def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int |
 
 
 def encode_records(columns: RecordColumns, now_ms: int) -> EncodedSection:
-    """Encode all rows as the records section of one batch; raises as ``encode_sections``."""
+    """Encode all rows as one batch's records section; raises as ``encode_sections``."""
     (section,) = encode_sections(columns, None, [Section(0, columns.num_rows)], now_ms)
     return section
 
@@ -319,7 +319,7 @@ def encode_sections(
 def _section_times(
     columns: RecordColumns, order: Int64Array | None, sections: Sequence[Section], now_ms: int
 ) -> tuple[list[int], list[int], Int64Array | None]:
-    """Return each section's base and largest timestamp, and each record's delta or None."""
+    """Return base and largest timestamp per section, and delta per record or None."""
     continues = any(section.base_timestamp is not None for section in sections)
     timestamps = _timestamps(columns, now_ms, continues)
     if timestamps is None:
@@ -383,7 +383,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
 
 
 def _timestamps(columns: RecordColumns, now_ms: int, continues: bool) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; None if no row needs a timestamp of its own."""
+    """Return timestamps in ms, ``now_ms`` for null; None if no row needs its own."""
     column = columns.timestamp
     if column is None or (column.null_count == len(column) and not continues):
         return None

@@ -20,7 +20,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The header of a batch, in wire order; id, epoch and sequence are -1 without idempotence. Timestamps are in ms."""
+    """A header in wire order, times in ms; id, epoch, sequence: -1 if not idempotent."""
 
     base_offset: int
     length: int

@@ -1,4 +1,4 @@
-"""A write without transactions and commit log (`delivery.guarantee` = at-least-once)."""
+"""A write without transactions or commit log (delivery.guarantee=at-least-once)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ class RowsWritten:
 
 
 def write_rows(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
-    """Write the rows of one task attempt with the idempotent producer.
-
-    A task that Spark retries writes its rows again.
-    """
+    """Write a task attempt's rows idempotently; a retried task writes them again."""
     rows = 0
     with lease_admin(settings.client) as admin:
         client = admin.client

@@ -1,4 +1,4 @@
-"""Compares a batch in the history with the rows that a ``read_committed`` consumer sees.
+"""Compare a batch in the history with the rows that read_committed consumers see.
 
 The history holds the rows of the whole batch and the offsets of each partition. So rows are compared per batch, and found per partition.
 """
@@ -150,7 +150,7 @@ def _rows(admin: Admin, part: OffsetRange, producers: Collection[tuple[int, int]
 
 
 def _without_compacted(admin: Admin, found: BatchAudit, deadline: int) -> BatchAudit:
-    """Count every other offset of a compacted topic as hidden: compaction may have removed rows."""
+    """Count a compacted topic's other offsets as hidden: they may have held rows."""
     topics = {part.topic for part in found.partitions}
     compacted = {topic for topic in topics if "compact" in (cleanup_policy(admin, topic, deadline) or "")}
     return replace(

@@ -33,7 +33,7 @@ def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
 
 
 class Stopwatch:
-    """Measures the phases of a commit from outside, and counts what a procedure copied and finished.
+    """The measured phases of a commit, and its copied parts and finished decisions.
 
     ``finished`` holds the query ids with an appended done record, each with its number of copies.
     ``ended_ms`` is the wall clock at the decision, and after it at the last EndTxn.
@@ -74,7 +74,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """One decided batch; None for a figure not measured, as in a batch of a dead driver.
+    """One decided batch; a figure is None if not measured, as for a dead driver.
 
     finished_ms     wall clock of the driver that finished it
     written_bytes   record batches as sent, compressed
@@ -148,7 +148,7 @@ class BatchRecord:
 
 
 def parse_record(key: bytes | None, value: bytes | None, *, with_ranges: bool = True) -> BatchRecord | None:
-    """Parse a record of the history; return None for anything that the sink did not write.
+    """Parse a record of the history; return None if the sink did not write it.
 
     Args:
         with_ranges: Whether to parse offsets and producers, which take nine tenths of the time.

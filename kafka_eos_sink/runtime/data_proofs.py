@@ -157,7 +157,7 @@ class DataProofs:
         return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}
 
     def _search(self, searches: Sequence[_Search]) -> None:
-        """Fetch from one range of each partition at a time, with one request per leader and round."""
+        """Fetch one range per partition at a time, in one request per leader and round."""
         give_up_at = self._clock() + self._timeout_ms
         by_partition: dict[TopicPartition, dict[int, list[_Search]]] = {}
         waiting: dict[TopicPartition, list[_Search]] = {}

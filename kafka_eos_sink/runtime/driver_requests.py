@@ -110,7 +110,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
 
 
 def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeout_ms: int) -> Appended:
-    """Append records to a partition, in a transaction unless the identity is `NO_PRODUCER`.
+    """Append records to a partition, without a transaction for `NO_PRODUCER`.
 
     Args:
         timeout_ms: Bounds each batch.

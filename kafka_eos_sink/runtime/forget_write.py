@@ -37,7 +37,7 @@ def forget(settings: OperatorSettings) -> int:
 
 
 class _KeyedView(LogView):
-    """A view that also keeps the keys of all records of its write id, even foreign ones."""
+    """A view that also keeps all keys of its write id, even of foreign records."""
 
     def __init__(self, write_id: str) -> None:
         super().__init__(write_id)
@@ -82,7 +82,10 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
 
 
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
-    """Raise `WriteRefusedError` unless all has ended; a decision without its marker (KAFKA-20734) has, if nothing is open."""
+    """Raise `WriteRefusedError` unless the write has ended.
+
+    If no transaction is open, a decision without its marker (KAFKA-20734) counts as ended.
+    """
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest

@@ -1,4 +1,4 @@
-"""The history topic: one record per decided batch, for people and programs that watch writes.
+"""The history topic: one record per decided batch, for people and monitoring.
 
 It is not part of the protocol: no failure of it changes how a batch is written.
 """
@@ -71,7 +71,7 @@ def report_recovered(executor: Executor, topic: str, view: LogView) -> None:
 
 
 def write(admin: Admin, topic: str, record: BatchRecord) -> None:
-    """Append the record, and create the topic if it is missing; warn if that fails. Never raises."""
+    """Append the record; create a missing topic. Warn of failures, never raise."""
     place = admin.client.config, topic
     if time.monotonic() < _not_before.get(place, 0.0):
         return
@@ -163,7 +163,7 @@ def read_history(
 
 
 class HistoryTail:
-    """The newest `WINDOW` records of the history; each reading fetches only appended ones."""
+    """The newest `WINDOW` records of the history; `read` fetches only appended ones."""
 
     def __init__(self, admin: Admin, topic: str, *, timeout_ms: int) -> None:
         self._admin = admin
@@ -199,7 +199,7 @@ class HistoryTail:
         return tuple(sorted(self._records, key=lambda record: record.finished_ms, reverse=True))
 
     def take_appended(self) -> tuple[BatchRecord, ...]:
-        """Return the newest `WINDOW` records of the readings since the last call, also of readings that failed."""
+        """Return the newest `WINDOW` records since the last call, also of failed reads."""
         taken = tuple(self._appended)
         self._appended.clear()
         return taken
@@ -216,7 +216,7 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
 def _between(
     admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, until: int
 ) -> Iterator[Record]:
-    """Yield the records with a key, or with any, in a range of offsets; skip the rest after ``until``."""
+    """Yield the records of a key (None for any) in a range; stop after ``until``."""
     while first < end and admin.client.clock() <= until:
         # Longer than until then: the time that others have used up must not look like a silent broker.
         fetched = admin.fetch(where, first, until + WITHIN_MS, isolation="read_uncommitted")

@@ -39,7 +39,7 @@ LEADER_MS = 10_000
 
 
 class _OperatorExecutor(Executor):
-    """Performs the steps with the rights of an operator, who may read topics that the write id's principal may not."""
+    """An executor for an operator, who may read topics that the write's user may not."""
 
     def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
         super().__init__(admin, where, config)
@@ -85,10 +85,7 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """An EndTxn and its result.
-
-    ``error`` is 0 for success, None if the response was lost.
-    """
+    """An EndTxn; ``error`` is 0 for success, None if the response was lost."""
 
     identity: ProducerIdentity
     committed: bool
@@ -140,7 +137,7 @@ class Repaired:
     findings     transactions of the write id that partitions hold open
     written      whether the missing markers were written and are in effect
     topics       the examined topics, without the commit log
-    unasked      partitions (topic-partition) whose leaders did not respond
+    no_response  partitions (topic-partition) whose leaders did not respond
     unreadable   topics without the Read permission
     """
 
@@ -148,7 +145,7 @@ class Repaired:
     written: bool
     knows_decisions: bool
     topics: tuple[str, ...] = ()
-    unasked: tuple[str, ...] = ()
+    no_response: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
 
 
@@ -175,7 +172,7 @@ def producers_on(
             if topic in topics or where in partitions:
                 groups.setdefault((each.leader_id, topic), []).append(where)
     found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-    unasked: list[TopicPartition] = []
+    no_response: list[TopicPartition] = []
     silent = {-1}
     for (leader, topic), group in groups.items():
         try:
@@ -190,13 +187,13 @@ def producers_on(
             # The topic may have been deleted since its metadata was read.
             if refused.code != "UNKNOWN_TOPIC":
                 raise
-        unasked += [where for where in group if where not in found]
-    return found, unasked, unreadable
+        no_response += [where for where in group if where not in found]
+    return found, no_response, unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The write's entries in the commit log and its open transactions, before any change."""
+    """The write's commit log entries and open transactions, before any change."""
 
     writes: tuple[CommittedWrite, ...]
     opened: tuple[TransactionState, ...]
@@ -204,7 +201,7 @@ class Preview:
 
 @contextmanager
 def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, int]]:
-    """Yield an executor on an existing, checked commit log, and the cluster's transaction version.
+    """Yield admin, executor and transaction version for an existing, checked log.
 
     Raises:
         BrokerRefusedError: NO_COMMIT_LOG.
@@ -234,7 +231,7 @@ def perform(settings: OperatorSettings, procedure: Callable[[int], Procedure[T]]
 
 
 def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any]]) -> Preview:
-    """Run the part of a procedure that only reads, and raise its errors; return what it finds."""
+    """Run the read-only start of a procedure, with its errors; return the state."""
     with connected_to_log(settings) as (admin, executor, version):
         executor.run(_until_fence(procedure(version)))
         view = LogView(settings.write_id)
@@ -257,7 +254,7 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
 def recovery(
     settings: OperatorSettings, *, abort_unknown: bool, view: LogView | None = None
 ) -> Callable[[int], Procedure[Plan]]:
-    """Return the procedure of `recover`; ``view`` receives what it reads of the commit log."""
+    """Return the procedure of `recover`; ``view`` receives what it reads of the log."""
     unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
     request = take_over_request(settings.write_id, settings.timeout_ms)
     return partial(take_over, replace(request, unknown_id=unknown_id, view=view))
@@ -335,7 +332,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
         evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
-        producers, unasked, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
+        producers, no_response, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
         findings = judge(evidence, producers)
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
         for finding in written:
@@ -348,7 +345,7 @@ def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
             written=bool(written),
             knows_decisions=evidence.knows_decisions,
             topics=tuple(sorted(evidence.topics)),
-            unasked=tuple(f"{topic}-{partition}" for topic, partition in unasked),
+            no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
             unreadable=tuple(sorted(unreadable)),
         )
 

@@ -47,7 +47,7 @@ def written_by(producer: Producer) -> steps.Written:
 
 
 def part_offset(producer: Producer, where: TopicPartition) -> int:
-    """Return the offset of the part record that a producer has appended last. Raises as `written_by`."""
+    """Return the offset of a producer's last part record. Raises as `written_by`."""
     _require_untainted(producer)
     first, _, _ = producer.acknowledged[where]
     if first < 0:

@@ -1,4 +1,4 @@
-"""The plan of a write: check the cluster, take the write id over, and remember both for the next plan of this process."""
+"""The plan of a write, and what this process remembers of it for the next plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_REMEMBERED = 256
 
 @dataclass(slots=True, kw_only=True)
 class _Remembered:
-    """What a planner process remembers of a write, or of all writes with random ids to a topic.
+    """What a process remembers of a write, or of all random-id writes to a topic.
 
     It may be out of date, because other drivers may have written since.
     Times are ms of the client's clock. ``view`` holds what this process has read of the commit log.
@@ -40,7 +40,7 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 
 
 def plan(settings: WriteSettings, executor: Executor) -> Plan:
-    """Check the cluster, take the write id over, and return the plan; see `session.plan`."""
+    """Check the cluster and take the write id over; return as `session.plan`."""
     admin = executor.admin
     now = admin.client.clock()
     version = admin.transaction_version(now + settings.producer.max_block_ms)

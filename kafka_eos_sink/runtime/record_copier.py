@@ -39,7 +39,9 @@ class _Fetched:
 
 
 class RecordCopier:
-    """Performs `CopyRecords` within buffer.memory: received bytes, a response and the copies of its batches need a piece each.
+    """Performs `AreCommitted`, and `CopyRecords` within buffer.memory.
+
+    Received bytes, a response and the copies of its batches need a piece of that memory each.
 
     Args:
         where: The partition of the commit log for the part records.
@@ -84,7 +86,7 @@ class RecordCopier:
                 each.producer.close()
 
     def are_committed(self, step: steps.AreCommitted) -> tuple[bool | None, ...]:
-        """Perform `AreCommitted`: read each partition once, from its first range to its end.
+        """Perform `AreCommitted`: read each partition once, from its first range on.
 
         Raises:
             BrokerUnavailableError: REQUEST_DEADLINE if a partition takes longer than delivery.timeout.ms.
@@ -121,7 +123,7 @@ class RecordCopier:
         return tuple(found.get((identity.producer_id, part)) for identity, part in step.written)
 
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
-        """Copy a partition's records of all sources in one pass: concurrent tasks interleave."""
+        """Copy a partition's records of all sources in one pass: tasks interleave."""
         wanted = {
             (each.copy.source.producer_id, each.copy.source.producer_epoch): (part, each)
             for each in opened
@@ -168,7 +170,7 @@ class RecordCopier:
                 failpoints.reached("restore.copying")
 
     def _take_turns(self, opened: Sequence[_OpenCopy], most_bytes: int) -> None:
-        """Let each producer send and receive until at most so many bytes are unacknowledged."""
+        """Send and receive until at most ``most_bytes`` are unacknowledged."""
         producers = [each.producer for each in opened if each.gone is None]
         while True:
             for producer in producers:

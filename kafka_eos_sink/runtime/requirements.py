@@ -1,4 +1,4 @@
-"""The brokers' APIs and settings that a write needs, for the plan and ``kafka-eos check``."""
+"""The broker APIs and settings that a write needs, for plan and `kafka-eos check`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def missing_apis(versions: BrokerVersions, apis: Iterable[type[Request[Any]]]) -
 
 
 def require_brokers(settings: WriteSettings, admin: Admin) -> int:
-    """Require the brokers' APIs and settings; return the tasks' transaction timeout in ms."""
+    """Require broker APIs and settings; return the tasks' transaction timeout in ms."""
     deadline = admin.client.clock() + settings.producer.max_block_ms
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
@@ -117,7 +117,7 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
 
 
 def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int) -> list[T]:
-    """Return ``query(node id, deadline)`` of every broker that responds within seconds."""
+    """Return ``query(node id, deadline)`` of each broker that responds in time."""
     found = []
     for node in admin.client.metadata.brokers:
         with suppress(BrokerUnavailableError):

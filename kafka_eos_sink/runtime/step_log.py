@@ -1,4 +1,4 @@
-"""Steps in the DEBUG log: names, numbers and error codes, never contents of records."""
+"""Steps in the DEBUG log: names, numbers, error codes; never record contents."""
 
 from __future__ import annotations
 

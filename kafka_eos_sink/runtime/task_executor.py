@@ -79,7 +79,7 @@ class TaskExecutor(Executor):
         return tuple(steps.EndResult(error=error) for _ in step.ends)
 
     def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
-        """Write rows until all are acknowledged; None if the procedure must check the other tasks' transactions."""
+        """Write and flush all rows, or return None if other tasks must be checked first."""
         if self._producer is None:
             # `begin` sends nothing. So no request exists before `close` and `_end_own` know the producer.
             self._producer = begin(self.client, self.config, step.identity)
@@ -101,7 +101,7 @@ class TaskExecutor(Executor):
         return part_offset(producer, self.where)
 
     def _must_check(self) -> bool:
-        """Whether it is time to check the other tasks' transactions; raise if this task's own transaction is too old."""
+        """Whether to check the other tasks' transactions; raise if its own is too old."""
         # Called only when rows arrive. Spark would not notice a failure sooner, because one thread waits for the rows and for the task
         # (docs/spark-behaviour.md).
         timeout = self._transaction_timeout_ms

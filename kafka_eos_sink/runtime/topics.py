@@ -56,9 +56,9 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
 
 
 def require_topic(settings: WriteSettings, admin: Admin) -> None:
-    """Require that the topic of all rows exists and is not Kafka's own; dead letters may name other topics.
+    """Require that the topic of all rows exists and is not internal to Kafka.
 
-    A topic that was just created may take a moment to appear.
+    A new topic may take a moment to appear. With a dead letter topic nothing is checked: tasks send those rows there.
 
     Raises:
         InvalidRowError: UNKNOWN_TOPIC.
@@ -89,7 +89,7 @@ def require_topic(settings: WriteSettings, admin: Admin) -> None:
 
 
 def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, deadline: int) -> None:
-    """Require that the dead letter topic accepts every letter, as far as the cluster shows its settings.
+    """Require that the dead letter topic's visible settings accept every letter.
 
     Raises:
         ConfigurationError: DEAD_LETTER_TOPIC with the command that fixes it.
@@ -159,7 +159,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
 def create_commit_log(
     admin: Admin, topic: str, brokers: int, deadline: int, *, validate_only: bool = False
 ) -> CreateTopicsResponse.Topic | None:
-    """Create the commit log with the safest accepted settings; return None if it exists.
+    """Create the commit log with the safest accepted settings; None if it exists.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that creates it.
@@ -184,7 +184,7 @@ def create_first_accepted(
     *,
     validate_only: bool = False,
 ) -> CreateTopicsResponse.Topic | None:
-    """Create a topic with the first replication factor and settings that the cluster accepts. Else as `Admin.create_topic`."""
+    """Call `Admin.create_topic` with the first of ``creations`` that is accepted."""
     for factor, configs in creations[:-1]:
         with suppress(TopicSettingsError):
             return admin.create_topic(topic, partitions, factor, configs, deadline, validate_only=validate_only)
@@ -209,7 +209,7 @@ def _alter_command(admin: Admin, topic: str, configs: Mapping[str, str]) -> str:
 
 
 def visible_configs(admin: Admin, topic: str, names: Sequence[str] | None, deadline: int) -> Mapping[str, str]:
-    """Return a topic's settings, all if ``names`` is None; empty without DescribeConfigs."""
+    """Return a topic's settings by name, None for all; empty without DescribeConfigs."""
     try:
         return admin.describe_configs("topic", topic, names, deadline)
     except AuthorizationError:
@@ -253,7 +253,7 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
 
 
 def weaknesses(replicas: int, brokers: int, configs: Mapping[str, str]) -> str:
-    """Describe how a failure of a disk or broker could lose decisions; empty if none is known.
+    """Describe how a lost disk or broker could lose decisions; empty if none is known.
 
     A cluster of fewer than three brokers cannot do better with its replicas, and a single replica not with its settings.
     """

@@ -1,4 +1,4 @@
-"""The settings of one write, as planner, tasks and driver each build them from the options."""
+"""The settings of one write, as planner, tasks and driver each build them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parse Java's ``sasl.jaas.config`` into a name and options, without loading a class.
+"""Parse Java's ``sasl.jaas.config`` without loading a class.
 
 The grammar is that of Java's JaasConfig, one login module with its options::
 
@@ -25,7 +25,7 @@ _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginModule:
-    """A login module. ``name`` is only the last part of the class name, because shaded jars move packages."""
+    """A login module; ``name`` has no package, because shaded jars move packages."""
 
     name: str
     options: dict[str, str] = field(repr=False)

@@ -22,7 +22,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse properties with Java's comments, continued lines and escapes; the last value wins."""
+    """Parse the text of a Java properties file; the last value of a name wins."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         found = _NAME.match(line)

@@ -1,4 +1,4 @@
-"""The ``kafka.*`` options and Java-style properties files, read into the two configurations.
+"""Read ``kafka.*`` options and properties files into the two configurations.
 
 ``table.py`` holds what each name means. Names of options begin with ``kafka.``, names in files do not.
 """
@@ -75,7 +75,7 @@ def read_kafka_properties(
 
 
 def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[str]) -> None:
-    """Check Java's rule: the delivery timeout covers at least linger.ms and one request."""
+    """Check Java's rule: delivery.timeout.ms covers linger.ms and one request."""
 
     def value(name: str) -> int:
         return int(values.get(name, JAVA[name].default_value))
@@ -96,7 +96,7 @@ def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[
 
 
 def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | None = None) -> KafkaProperties:
-    """Read the configurations from a Java-style client properties file; `overrides` win over it.
+    """Read the configurations from a client properties file; `overrides` win.
 
     Raises:
         ConfigurationError: INVALID_PROPERTIES, with all problems at once.

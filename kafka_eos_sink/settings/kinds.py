@@ -1,4 +1,4 @@
-"""The kinds of values of settings: a parser, and a description for messages and documents."""
+"""Kinds of values: a parser, and a description for messages and documents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kafka_eos_sink.protocol.identity import TOPIC_NAME_RULE, is_topic_name
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values that a setting accepts: `parse` raises ValueError for anything but `expected`."""
+    """The values that a setting accepts; `parse` raises ValueError for all others."""
 
     parse: Callable[[str], Any]
     expected: str
 
 
 def integer(low: int, high: int = INT32_MAX, *, also: int | None = None) -> Kind:
-    """Accept ASCII digits with an optional sign, from `low` to `high`, and one value outside of them."""
+    """Accept ASCII digits, signed or not, from `low` to `high`, or the value `also`."""
 
     def parse(text: str) -> int:
         if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip(), re.ASCII) is None:
@@ -46,7 +46,7 @@ def producer_range(name: str) -> Kind:
 
 
 def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
-    """Accept one of `choices`; `fold` is ``str.lower`` or ``str.upper`` if the case does not matter."""
+    """Accept one of `choices`; `fold` (``str.lower`` or ``str.upper``) ignores case."""
 
     def parse(text: str) -> str:
         found = fold(text.strip())

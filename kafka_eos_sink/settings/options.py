@@ -23,7 +23,7 @@ _ASYNC_PROGRESS = "asyncprogresstracking"
 
 
 def resolve_own_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by lower-case name, with the references of the sink's own options resolved.
+    """Resolve the references in the sink's own options; make all names lower-case.
 
     The write id derives from the sink's own options and must be the same in every process. So the driver resolves them
     once, and ``read_options`` takes the result with `resolved`. Options ``kafka.*`` stay as the user wrote them, because
@@ -79,7 +79,7 @@ def read_options(
 
 
 def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the options ``kafka.*`` over those of the properties file, and the file's warnings."""
+    """Return the ``kafka.*`` options over the properties file, and its warnings."""
     kafka = {
         name.lower().removeprefix(PREFIX): value for name, value in options.items() if name.lower().startswith(PREFIX)
     }
@@ -101,12 +101,12 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
 
 
 def readable(options: Mapping[str, str]) -> str:
-    """Return the options for a repr. Possible secrets are hidden; references to them stay."""
+    """Return the options for a repr: possible secrets are hidden, references stay."""
     return ", ".join(f"{written_name(name)}={shown(name.lower(), value)!r}" for name, value in sorted(options.items()))
 
 
 def _for_interceptors(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the options that ``configure`` of an interceptor receives, without literal secrets."""
+    """Return the options for ``configure`` of interceptors, without literal secrets."""
     return tuple(sorted((written_name(name), shown(name, value)) for name, value in options.items()))
 
 

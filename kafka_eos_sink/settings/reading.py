@@ -1,4 +1,4 @@
-"""Read options by the rows of the settings table, and report every problem at once."""
+"""Read options by the rows of the settings table; report every problem at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def shown(name: str, value: str) -> str:
-    """Return `value` as messages and reprs may show it: of a possible secret, only the references.
+    """Return `value` for messages: of a possible secret, only the references.
 
     Args:
         name: With ``kafka.`` or without it. The value of an unknown name is hidden too: it may be a misspelt password.

@@ -29,7 +29,7 @@ def switched_off() -> bool:
 
 
 def references(value: str) -> str:
-    """Return the references in `value` without the text around them, which may be secret."""
+    """Return only the references in `value`: the text around them may be secret."""
     return " ".join(found[0] for found in _REFERENCE.finditer(value, 0, _end(value)))
 
 

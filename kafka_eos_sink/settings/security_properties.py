@@ -1,4 +1,4 @@
-"""``security.protocol``, ``ssl.*`` and ``sasl.*``, read into one ``SecurityConfig``.
+"""Read ``security.protocol``, ``ssl.*``, ``sasl.*`` into one ``SecurityConfig``.
 
 The reader opens files and stores on the machine that uses them. Their problems are reported with all others, before
 anything connects. No message contains a password, a key or a token.
@@ -181,7 +181,7 @@ class SecurityReader:
             return None
 
     def _versions_and_suites(self) -> tuple[set[security.TlsVersion], tuple[str, ...]]:
-        """Return the TLS versions that all three options allow, and the TLS 1.2 suites by OpenSSL's names."""
+        """Return the allowed TLS versions, and the TLS 1.2 suites by OpenSSL's names."""
         versions = set(self.values.get("ssl.enabled.protocols", get_args(security.TlsVersion)))
         # In Java ssl.protocol names the newest version that the context can negotiate.
         if self.values.get("ssl.protocol") == "TLSv1.2":
@@ -264,7 +264,7 @@ class SecurityReader:
         return security.TokenCredentials(source=source, extensions=tuple(extensions))
 
     def _extensions(self) -> list[tuple[str, str]]:
-        """Return the SASL extensions of each token (KIP-342), from the option or the login module."""
+        """Return each token's SASL extensions (KIP-342), of the option or login module."""
         place, prefix = "sasl.jaas.config", _EXTENSION_PREFIX
         pairs = [(name.removeprefix(prefix), value) for name, value in self.jaas.items() if name.startswith(prefix)]
         if _EXTENSIONS in self.values:
@@ -354,7 +354,7 @@ class SecurityReader:
         return given[0] if given else None
 
     def _one_value(self, jaas_option: str, *names: str) -> str | None:
-        """Return the value of the login module's option or of one of `names`, and None if none was given."""
+        """Return the value of `jaas_option` or of one of `names`; None if none is given."""
         if jaas_option not in self.jaas:
             given = self._one_of(*names)
             return None if given is None else str(self.values[given])
@@ -375,7 +375,7 @@ def _is_safe_endpoint(url: str) -> bool:
 
 
 def _openssl_name(suite: str) -> str:
-    """Translate Java's name of a TLS 1.2 suite to OpenSSL's; another name stays as it is.
+    """Translate Java's name of a TLS 1.2 suite to OpenSSL's; keep any other name.
 
     ``TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`` becomes ``ECDHE-RSA-AES256-GCM-SHA384``.
     """

@@ -1,4 +1,4 @@
-"""The table of settings: options of the sink, Java's ``ProducerConfig``, and additions.
+"""The table of settings: sink options, Java's ``ProducerConfig``, and additions.
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
 ``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
@@ -28,7 +28,7 @@ PROPERTIES_FILE = "kafka.properties.file"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why some values that Java accepts break exactly-once. `accepted` describes the other values, for the page."""
+    """Why values that Java accepts break exactly-once; `accepted` names the others."""
 
     allows: Callable[[Any], bool]
     accepted: str
@@ -63,7 +63,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The checked options of one write. Equal options give equal values in every process."""
+    """The checked options of one write, equal in every process for equal options."""
 
     topic: str | None = None
     # None, not the page's default: a streaming query without a prefix takes the id of its checkpoint.
@@ -83,7 +83,7 @@ class SinkOptions:
 
 
 def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]:
-    """Complete the rows of a group. The default field has the option's name, in Python's spelling."""
+    """Complete the rows of a group; fields default to the option's snake-case name."""
 
     def field(name: str) -> str:
         return re.sub("[A-Z]", lambda letter: "_" + letter[0].lower(), name.replace(".", "_"))

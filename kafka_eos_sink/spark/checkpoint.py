@@ -1,4 +1,4 @@
-"""The checkpoint of a streaming query: the query's id and the source offsets of a batch.
+"""A streaming query's checkpoint: the query's id and a batch's source offsets.
 
 Spark writes both before a batch begins and never changes them: ``metadata`` holds ``{"id": ...}``, ``offsets/<batch>`` a version
 line, a line of settings, and a line per source (OffsetSeqLog).
@@ -22,7 +22,7 @@ NO_OFFSETS = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """The source offsets of one batch: the SHA-256 of their file, and one line per source."""
+    """A batch's source offsets: the SHA-256 of their file, and a line per source."""
 
     version: int
     sha256: str
@@ -65,7 +65,7 @@ class BatchOffsets:
 
 
 def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
-    """Parse a KafkaSourceOffset, ``{"topic": {"0": 17}}``; return None for another kind of source."""
+    """Parse a KafkaSourceOffset, ``{"topic": {"0": 17}}``; None for another source."""
     try:
         topics: Any = json.loads(line)
     except ValueError:
@@ -84,20 +84,20 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
 
 
 class Checkpoint:
-    """A checkpoint location on a file system of ``pyarrow.fs``; a path without scheme is local."""
+    """A checkpoint location for ``pyarrow.fs``; a path without scheme is local."""
 
     def __init__(self, location: str) -> None:
         self.location = location
 
     def query_id(self) -> str:
-        """Return the query's id, the same in every run. Raises OSError or ValueError if it cannot be read."""
+        """Return the query's id, the same in every run. Raises OSError or ValueError."""
         found = json.loads(self._read("metadata"))["id"]
         if not isinstance(found, str) or not found:
             raise ValueError(f"{self.location}/metadata holds no id")
         return found
 
     def newest_batch(self) -> int | None:
-        """Return the newest batch with source offsets: the running one. Raises OSError or ValueError."""
+        """Return the running batch: the newest with offsets. Raises OSError or ValueError."""
         from pyarrow.fs import FileSelector
 
         filesystem, path = open_location(self.location)
@@ -113,7 +113,7 @@ class Checkpoint:
         return bool(filesystem.get_file_info(f"{path}/commits/{version}").type == FileType.File)
 
     def offsets(self, version: int) -> BatchOffsets:
-        """Read the source offsets of a batch. Raises OSError or ValueError if they cannot be read."""
+        """Read the source offsets of a batch. Raises OSError or ValueError."""
         content = self._read(f"offsets/{version}")
         lines = content.decode().splitlines()
         if len(lines) < OFFSETS_HEADER_LINES or not lines[0].startswith("v"):

@@ -21,7 +21,7 @@ AZURE_PROBE_S = 60.0
 
 @functools.cache
 def open_location(location: str) -> tuple[FileSystem, str]:
-    """Return the file system of a checkpoint location and the path in it; a path without scheme is local.
+    """Return the file system of a location, and the path in it.
 
     Raises:
         OSError, ValueError, NotImplementedError, ImportError: The file system is not known or cannot be opened.
@@ -47,7 +47,7 @@ def open_location(location: str) -> tuple[FileSystem, str]:
 
 
 def _require_azure(uri: str) -> None:
-    """Raise OSError if Arrow would end the process, as it does without credentials (seen with Arrow 26.0)."""
+    """Raise OSError if Arrow would end the process (seen: 26.0, no credentials)."""
     # Try it in a child process, because Arrow's Azure client ends its process instead of raising. With -P, that process imports nothing
     # from the working directory, to which others may write.
     program = "import sys; from pyarrow.fs import FileSystem as F; f, p = F.from_uri(sys.argv[1]); f.open_input_stream(p + '/metadata')"

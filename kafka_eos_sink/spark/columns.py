@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that become Kafka records: names, types, Arrow arrays.
+"""The columns of a DataFrame that become records: names, types, Arrow arrays.
 
 The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
 nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message is
@@ -62,7 +62,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumns:
-    """The indexes of the written columns in Spark's batches; None for a missing column."""
+    """The indexes of the written columns in Spark's batches; None if missing."""
 
     topic_option: str | None
     value: int
@@ -76,7 +76,7 @@ class WrittenColumns:
     ignored: tuple[str, ...]
 
     def to_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
-        """Yield the rows of the batches in order, without Python code per row; skip empty batches."""
+        """Yield the rows in order, without Python code per row; skip empty batches."""
         for batch in batches:
             for piece in self._pieces(batch):
                 yield self._converted(piece)

@@ -1,4 +1,4 @@
-"""Abort transactions that losing or killed attempts begin after the end of their batch.
+"""Abort transactions that attempts begin after the end of their batch.
 
 An attempt that finds the batch decided or aborted aborts its own transaction. An attempt that is killed before that leaves it open. The
 plan of the next batch aborts it. But a query that waits for data has no next batch, and a job may have no next run. Then the transaction
@@ -26,7 +26,7 @@ _superseded: dict[str, threading.Event] = {}
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, *, at_once: bool = False) -> None:
-    """Sweep twice in the next seconds, in a thread; a later call of the write id cancels it.
+    """Sweep twice within seconds, in a thread; the write id's next call cancels it.
 
     Args:
         at_once: Also sweep now, and wait for it: after a job's last write or a query's abort, Spark kills this process.

@@ -1,4 +1,4 @@
-"""Place the rows before the write, so that each Spark task writes to one partition of the topic."""
+"""Place rows before the write: each Spark task writes to one topic partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def partition_for_topic(
     df: DataFrame, topic: str, options: Mapping[str, str] | None = None, *, partitions: int | None = None
 ) -> DataFrame:
-    """Add the column ``partition``, and give each Spark partition the rows of one partition of ``topic``.
+    """Add the column ``partition``; give each topic partition one Spark partition.
 
     A write of T tasks to P partitions has up to T x P open partitions in its transactions. After this function it has at most P, for the
     price of one shuffle. Java's default partitioner places a row with a key. The hash of its value places a row without a key. A row
@@ -66,7 +66,7 @@ def _partition_count(topic: str, options: Mapping[str, str] | None, streaming: b
 
 
 def _hash_of_keys(count: int) -> Any:
-    """Return a Spark function from a binary key to its partition; null counts as empty."""
+    """Return a Spark function from binary key to partition; null counts as empty."""
     if hasattr(f, "arrow_udf"):
 
         def of_arrow(keys: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Planning, messages and warnings of both writers, between Spark and the commit protocol."""
+"""Plans, messages and warnings of both writers, between Spark and the protocol."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlanningError(pickle.PickleError):
 
 @contextmanager
 def planning() -> Iterator[None]:
-    """Raise errors of the plan as ``PlanningError``, so that their text reaches the user unchanged."""
+    """Raise a plan's errors as ``PlanningError``: their text reaches users unchanged."""
     try:
         yield
     except KafkaEosError as error:
@@ -80,7 +80,7 @@ def checked(
 
 
 def unwrapped(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
-    """Return the tasks' messages; None for a task without one, which the protocol rejects."""
+    """Return the tasks' messages; None if one is missing: the protocol rejects it."""
     return [
         message.message if isinstance(message, SinkMessage) and isinstance(message.message, TaskMessage) else None
         for message in messages
@@ -116,16 +116,16 @@ def run_task(
 
 @cache
 def freeze_modules() -> None:
-    """Exclude all present objects from garbage collection, once per process. Nearly all belong to modules, which stay."""
+    """Exclude all present objects from garbage collection, once per process."""
     # PySpark's daemon collects garbage before each task. It would visit every object of pyspark, pyarrow and this package.
+    # Nearly all of them belong to modules, which stay.
     gc.freeze()
 
 
 class SinkWriter:
     """The options and columns of both writers, in every process.
 
-    The object carries the options as the user wrote them. Each process reads them again, so that a resolved secret never
-    travels.
+    The object carries the options as the user wrote them. Each process reads them again, so that a resolved secret never travels.
 
     Raises on construction, before anything reaches Kafka:
         ConfigurationError: INVALID_OPTIONS, with all problems of options and columns.

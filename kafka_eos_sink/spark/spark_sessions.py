@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def activate_session(spark: SparkSession) -> None:
-    """Make ``spark`` the active session of the calling thread, so that its writes find the data source.
+    """Make ``spark`` the active session of the calling thread.
 
     Spark looks up Python data sources in the active session of the JVM's thread. Only the first thread of a driver has one. Under Spark
     Connect the server sets it, and this function does nothing.

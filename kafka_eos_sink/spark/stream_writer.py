@@ -52,7 +52,7 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
-    """Write the micro-batches of one streaming query; see ``SinkWriter`` for the errors of the constructor."""
+    """Writer of a query's micro-batches; its constructor raises as ``SinkWriter``."""
 
     _streaming = True
     _planned = False
@@ -92,7 +92,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         return run_task(context, settings, self._plan, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Decide the micro-batch and commit its transactions; see ``KafkaEosBatchWriter.commit``."""
+        """Decide and commit the micro-batch; see ``KafkaEosBatchWriter.commit``."""
         if not messages or any(message is None for message in messages):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
@@ -114,7 +114,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         sweep_later(settings, first.plan, decision)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Abort the micro-batch's open transactions; never raises, so the first error stays visible."""
+        """Abort the micro-batch's open transactions; never raise over the first error."""
         try:
             options = self._checked_options()
             if options.delivery_guarantee != "exactly-once":
@@ -192,7 +192,7 @@ def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
-    """Read from the checkpoint. On failure return None; with ``source.offsets.group``, raise an error."""
+    """Read the checkpoint; on failure None, or an error with ``source.offsets.group``."""
     location, needed = options.checkpoint_location, options.source_offsets_group is not None
     if location is None:
         why = "the option checkpointLocation is not given"

@@ -154,7 +154,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 decide.decide,
-                "yield from _await_marker(found, ended.error, within_ms)",
+                "yield from _await_marker(logged, ended.error, within_ms)",
                 "pass",
             ),
         ),
@@ -365,10 +365,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n"
+                "    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n"
                 "    losers = yield from _losers(plan, complete, prepared)\n",
                 "    losers = yield from _losers(plan, complete, prepared)\n"
-                "    found, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n",
+                "    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n",
             ),
         ),
         setting=LOSING,
@@ -567,7 +567,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)\n",
+                "            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)\n",
                 "            outcomes = [Outcome.ABORTED for _ in doubtful]\n",
             ),
         ),
@@ -711,7 +711,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             STAYS_OPEN,
             Edit(
                 restore.finish_decisions,
-                "{prepared.identity.transactional_id for prepared in found.decision.transactions}",
+                "{prepared.identity.transactional_id for prepared in logged.decision.transactions}",
                 "{prepared.identity for prepared in found.decision.transactions}",
             ),
             Edit(
@@ -794,8 +794,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             STAYS_OPEN,
             Edit(
                 settle.settle,
-                "            outcomes = yield from outcomes_for_readers(decision, doubtful, logged)\n",
-                "            outcomes = logged\n",
+                "            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)\n",
+                "            outcomes = in_log\n",
             ),
         ),
         setting=_small(

@@ -20,6 +20,8 @@ PROTOCOL_LINES = 200
 """Of docs/protocol.md, which is read in one sitting; consequences and history have pages of their own."""
 LINE_LENGTH = 140
 CELL_LENGTH = 200
+FIRST_LINE_LENGTH = 80
+"""Of a docstring, without its indentation and quotes."""
 USERS_FILES = {"stream.py", "job.py"}
 """Which the documents tell a user to write."""
 LONG_CELLS = {"docs/features.md"}
@@ -106,6 +108,18 @@ def test_modules_that_are_named_exist(document: Path) -> None:
         if name not in USERS_FILES and not any(pattern.fullmatch(file) for file in files):
             missing.add(name)
     assert sorted(missing) == []
+
+
+@pytest.mark.parametrize("folder", ["kafka_eos_sink", "spark_jobs", "benchmarks"])
+def test_first_lines_of_docstrings_are_short(folder: str) -> None:
+    long = []
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if len(first) > FIRST_LINE_LENGTH:
+                    long.append(f"{named(file)}:{node.body[0].lineno}: {len(first)}")
+    assert long == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)

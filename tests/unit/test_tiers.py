@@ -22,8 +22,8 @@ PRIVATE_WORDS = re.compile(
     r"|goes?_on|stays_away|is_there|are_there|such_a|repeats?)(_|$)"
 )
 """Words for which the field has others (CONTRIBUTING.md)."""
-COLLECTED_BEFORE_TIERS = 5_675
-"""Tests of `make test` and `make faults` together, when each still had a list of its own."""
+COLLECTED = 8_000
+"""Tests of all tiers on 2026-11-25, rounded down. A change that removes more than it adds lowers it and says why."""
 
 LIST = """
 import json, sys
@@ -63,7 +63,7 @@ def in_make_test(listed: list[tuple[str, str, str]]) -> set[tuple[str, str]]:
 
 
 def test_no_test_is_lost(listed: list[tuple[str, str, str]]) -> None:
-    assert len(listed) == len({nodeid for nodeid, _, _ in listed}) >= COLLECTED_BEFORE_TIERS
+    assert len(listed) == len({nodeid for nodeid, _, _ in listed}) >= COLLECTED
 
 
 def test_test_names_are_short_and_in_the_fields_words(listed: list[tuple[str, str, str]]) -> None:

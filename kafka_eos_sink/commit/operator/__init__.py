@@ -1,1 +1,1 @@
-"""An operator's decisions after a failure: resolve a version, repair missing markers."""
+"""An operator's decisions after a failure: resolve a version, repair markers."""

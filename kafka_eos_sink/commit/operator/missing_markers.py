@@ -1,4 +1,4 @@
-"""Missing transaction markers: committed transactions that a partition still holds open.
+"""Missing markers: committed transactions that a partition still holds open.
 
 A coordinator can omit a partition that has no leader when the transaction ends (KAFKA-20734). It then calls the transaction complete,
 and the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
@@ -140,7 +140,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
 def _look_at_topics(
     own: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]
 ) -> Procedure[frozenset[Written]]:
-    """Replace the witnesses that the data topics contradict; return the ranges `Evidence.unshown`."""
+    """Replace witnesses that the data topics contradict; return `Evidence.unshown`."""
     proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
     # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and the next end leaves a marker there
     # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
@@ -169,7 +169,7 @@ def _is_own(
     view: LogView,
     described: Mapping[str, TransactionDescription | None],
 ) -> bool:
-    """Whether the producer is that of the transactional id, by its coordinator or the part record.
+    """Whether the coordinator or the part record shows the producer as the id's own.
 
     Whoever may Write the commit log can name the producer of another program in a decision of their own. The operator's right to write
     markers reaches every topic.
@@ -266,7 +266,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
 
 
 def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
-    """Report an attempt that no newest decision names, if its coordinator has ended it."""
+    """Report an attempt that no newest decision names, if its coordinator ended it."""
     for transactional_id, described in evidence.described.items():
         if described is None or described.producer_id != producer.producer_id or described.is_ending:
             continue

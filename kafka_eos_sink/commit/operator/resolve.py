@@ -1,4 +1,4 @@
-"""Records an operator's resolution of a version whose outcome the sink cannot prove.
+"""Record an operator's resolution of a version whose outcome cannot be proven.
 
 committed   The version counts as written, and its open transactions are committed. The resolution also sets where a query begins, or where
             it continues above the newest version in the log.
@@ -139,7 +139,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
 
 
 def _unfinished_ids(view: LogView) -> set[str]:
-    """The ids in unfinished decisions of any query id; only recovery ends their transactions."""
+    """The ids in all unfinished decisions; only recovery ends their transactions."""
     return {
         prepared.identity.transactional_id
         for query in view.queries("decision")
@@ -149,7 +149,7 @@ def _unfinished_ids(view: LogView) -> set[str]:
 
 
 def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:
-    """Return the query, and the newest decision to supersede; None if the query begins."""
+    """Return the query and the newest decision to supersede, None if it has none."""
     known = [query.query_id for query in view.queries("decision")]
     query_id = request.query_id
     if query_id is None and len(known) == 1:
@@ -215,7 +215,7 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 
 def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
-    """End the superseded decision's open transactions by exact identity (I11); return the ids."""
+    """End superseded open transactions by exact identity (I11); return their ids."""
     commit = request.resolution == "committed"  # I1: the marker of the decision that names them was read
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
@@ -307,7 +307,7 @@ def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) ->
 def _require_invisible(
     query: QueryState, decision: Decision, request: ResolveRequest, ended: Sequence[PreparedTransaction]
 ) -> Procedure[None]:
-    """Raise if readers see rows of these or of proven transactions, or may see them later."""
+    """Raise if readers see, or may see later, rows of these or proven transactions."""
     if query.has_done_record(decision) or decision.resolution == "committed":
         raise _not_void(decision, "it counts as written")
     visible = [prepared for prepared in decision.transactions if prepared.proven]

@@ -14,7 +14,7 @@ UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
 
 @struct
 class Broker:
-    """A broker's address on the listener that received the request. A bootstrap server has a negative id, as in Java."""
+    """A broker's address on the listener used; a bootstrap server has a negative id."""
 
     node_id: Int32
     host: String

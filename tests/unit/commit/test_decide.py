@@ -248,6 +248,14 @@ def test_commit_waits_for_readers_that_nothing_blocks() -> None:
     assert (world.warnings, len(readers.done)) == ([], 1)
 
 
+def test_last_stable_offset_proves_where_a_lone_transaction_begins() -> None:
+    """DescribeProducers would list all producers of a day."""
+    world = World()
+    Readers(world, PART.first_offset, PART.last_offset + 1, held_by={})
+    assert world.run(commit(REQUEST, [MESSAGE])) is not None
+    assert not any(isinstance(step, steps.DescribeProducers) for step in world.steps)
+
+
 def test_readers_stuck_without_blocker_raise_not_finished() -> None:
     world = World()
     readers = Readers(world, 15, held_by={})
@@ -318,8 +326,10 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
 
 
 def test_error_after_the_decision_raises_decided_not_finished() -> None:
-    def broken(_: Any) -> Any:
-        raise ZeroDivisionError("a bug")
+    def broken(step: steps.LastStableOffsets) -> Any:
+        if world.ended:
+            raise ZeroDivisionError("a bug")
+        return dict.fromkeys(step.partitions, 0)
 
     world = World(LastStableOffsets=broken)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*ZeroDivisionError: a bug"):

@@ -305,11 +305,11 @@ def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
     settled, driver = cluster.finish()
     (step,) = cluster.copies()
     assert (step.source, step.ranges) == (cluster.named[1].identity, cluster.named[1].offsets)
-    rest, copy = settled.found.decision.transactions
+    rest, copy = settled.logged.decision.transactions
     assert rest == replace(cluster.named[0], proven=True)
     assert (copy.partition, copy.identity, copy.rows, copy.proven) == (1, step.identity, 10, False)
     assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=600, last_offset=609),)
-    assert settled.found.decision == replace(
+    assert settled.logged.decision == replace(
         cluster.decision, nonce="mine~1", driver=NEXT_DRIVER, transactions=(rest, copy)
     )
     assert (settled.lost, settled.proven) == ((), True)
@@ -354,7 +354,7 @@ def test_copy_takes_another_slot_and_leaves_its_own_part_record() -> None:
 def test_nothing_is_copied_of_a_decision_that_was_committed() -> None:
     cluster = Cluster()
     settled, driver = cluster.finish()
-    assert (settled.found, settled.lost) == (cluster.found, ())
+    assert (settled.logged, settled.lost) == (cluster.found, ())
     assert driver == DriverTransaction(NEXT_DRIVER)
     assert cluster.done(steps.CopyRecords) == []
 
@@ -369,9 +369,9 @@ def test_lost_copy_is_copied_from_the_copy() -> None:
         (OffsetRange(topic="t", partition=1, first_offset=600, last_offset=609),),
     )
     assert second.identity.transactional_id == "w.1.1", "the lost copy has slot 0"
-    assert (settled.found.decision.nonce, settled.found.decision.copies) == ("mine~2", 2)
+    assert (settled.logged.decision.nonce, settled.logged.decision.copies) == ("mine~2", 2)
     assert driver.identity.producer_epoch == DRIVER.producer_epoch + 3
-    assert settled.found.decision.transactions[0].proven
+    assert settled.logged.decision.transactions[0].proven
 
 
 def test_losing_attempts_are_ended_once_before_the_copies() -> None:
@@ -436,7 +436,7 @@ def test_last_copy_that_is_not_lost_finishes_the_run() -> None:
     cluster = Cluster(1)
     cluster.times_lost = MOST_COPIES - 1
     settled, _ = cluster.finish()
-    assert (settled.lost, settled.found.decision.copies) == ((), MOST_COPIES)
+    assert (settled.lost, settled.logged.decision.copies) == ((), MOST_COPIES)
     assert cluster.open == {}
 
 
@@ -483,10 +483,10 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     # For good, even if the records come back: somebody may have been told to write them again.
     assert (
         cluster.newest()
-        == settled.found.decision
+        == settled.logged.decision
         == replace(cluster.decision, nonce="mine~1", driver=NEXT_DRIVER, transactions=())
     )
-    assert settled.found.decision.is_void
+    assert settled.logged.decision.is_void
     assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
     assert "the next run may write the version again" in cluster.warnings[-1]
@@ -996,7 +996,7 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
         with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
             cluster.finish()
     else:
-        assert cluster.finish()[0].found.decision.copies == 1
+        assert cluster.finish()[0].logged.decision.copies == 1
     ((_, barrier),) = cluster.records("barrier")
     assert barrier["log"] == str(cluster.found.log_id)
 
@@ -1047,12 +1047,12 @@ def test_what_data_topics_show_is_the_outcome(logged: str, readers: str, ends: t
         assert len(cluster.records("decision")) == 1
         return
     settled, _ = cluster.finish()
-    (found,) = settled.found.decision.transactions
+    (found,) = settled.logged.decision.transactions
     if shown == {True}:
-        assert (settled.found.decision.copies, found) == (0, replace(entry, proven=True))
+        assert (settled.logged.decision.copies, found) == (0, replace(entry, proven=True))
         assert "is committed and visible, but a broker has omitted the marker" in "".join(cluster.warnings)
     else:
-        assert settled.found.decision.copies == 1
+        assert settled.logged.decision.copies == 1
     assert len(cluster.records("decision")) == 2
 
 

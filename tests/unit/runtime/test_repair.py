@@ -322,24 +322,24 @@ class Leaders:
         admin: Any = SimpleNamespace(
             client=SimpleNamespace(clock=lambda: 0), topic=self.topic, describe_producers=self.describe_producers
         )
-        producers, unasked, unreadable = producers_on(admin, partitions, topics, 1)
-        return set(producers), set(unasked), unreadable
+        producers, no_response, unreadable = producers_on(admin, partitions, topics, 1)
+        return set(producers), set(no_response), unreadable
 
 
 def test_exactly_the_partitions_of_named_topics_are_checked() -> None:
-    producers, unasked, unreadable = Leaders().asked([("orders", 1), LOG, ("orders", 7)], {"orders", "gone"})
+    producers, no_response, unreadable = Leaders().asked([("orders", 1), LOG, ("orders", 7)], {"orders", "gone"})
     assert producers == {("orders", 0), ("orders", 1), LOG}
-    assert (unasked, unreadable) == (set(), set())
+    assert (no_response, unreadable) == (set(), set())
 
 
 @pytest.mark.parametrize("right", ["Describe", "Read"])
 @pytest.mark.parametrize("down", [(), ("payments",)], ids=["all lead", "one is away"])
 def test_unreadable_topic_does_not_stop_checks_of_other_topics(right: str, down: Collection[str]) -> None:
     leaders = Leaders(**{"hidden" if right == "Describe" else "unreadable": ("secret",)}, down=down)
-    producers, unasked, unreadable = leaders.asked([("secret", 0), ("orders", 0), ("payments", 0)])
+    producers, no_response, unreadable = leaders.asked([("secret", 0), ("orders", 0), ("payments", 0)])
     assert unreadable == {"secret"}
-    assert unasked == {(topic, 0) for topic in down}
-    assert producers == {("orders", 0), ("payments", 0)} - unasked
+    assert no_response == {(topic, 0) for topic in down}
+    assert producers == {("orders", 0), ("payments", 0)} - no_response
 
 
 # what is printed
@@ -357,7 +357,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **
 def test_unchecked_parts_are_not_reported_as_nothing_to_repair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, err = said(monkeypatch, capsys, unreadable=("secret",), unasked=("orders-1",))
+    status, out, err = said(monkeypatch, capsys, unreadable=("secret",), no_response=("orders-1",))
     assert (status, out) == (1, "")
     assert "Not checked: secret (missing Read permission)" in err
     assert "Not checked: orders-1 (no response from the leader)" in err
