@@ -73,12 +73,12 @@ def warn_once(warning: str, about: object = None) -> None:
         about: What the warning is about, if that may change and the text names a batch: then one per minute.
     """
     now, key = time.monotonic(), warning if about is None else about
-    for each in [each for each, until in _silent_until.items() if until <= now]:
-        del _silent_until[each]
+    for each in [each for each, until in list(_silent_until.items()) if until <= now]:  # copied: sweeps run in threads
+        _silent_until.pop(each, None)
     if key not in _silent_until:
         _silent_until[key] = math.inf if about is None else now + AGAIN_AFTER_S
         while len(_silent_until) > _KEPT:
-            del _silent_until[next(iter(_silent_until))]
+            _silent_until.pop(next(iter(list(_silent_until))), None)
         log.warning("kafka-eos: %s", printable(warning))
 
 

@@ -95,7 +95,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     source.add_argument(
         "--source-offsets-group",
         metavar="GROUP",
-        help="commit the offsets of --from-topic to this consumer group, in the transaction that decides the batch",
+        help="commit the offsets of --from-topic to this consumer group, in the transaction that decides the batch; "
+        "only if both topics are on one cluster",
     )
     source.add_argument("--format", choices=(*FORMATS_WITH_SCHEMA, "text"), help="format of --files")
     add_read_arguments(

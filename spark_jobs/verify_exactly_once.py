@@ -238,6 +238,11 @@ def run(given: argparse.Namespace) -> str:
         spark.stop()
     found = report(given, topic, columns, comparison)
     print(json.dumps(found) if given.json else "\n".join(table(found)))
+    if "topic" in expected.columns and not comparison.expected:
+        raise JobFailed(
+            f"nothing was compared: no record of the source has topic {given.topic} in its column topic. A job with --topic ignores that "
+            "column; leave it out of --sql or --select"
+        )
     if comparison.equal:
         return f"topic {given.topic} holds every record exactly once"
     wrong = [

@@ -145,8 +145,9 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
         match name:
             # Kafka keeps timestamps in ms, Spark in µs.
             case "headers":
-                # Spark's Kafka source has null for no headers, others an empty array.
-                return f.when(f.size(column) > 0, column.cast(_HEADERS))
+                # Spark's Kafka source has null for no headers, others an empty array. The sink also writes maps.
+                entries = f.map_entries(column) if frame.schema[name].dataType.typeName() == "map" else column
+                return f.when(f.size(column) > 0, entries.cast(_HEADERS))
             case "timestamp":
                 return f.unix_millis(column)
             case "partition":

@@ -121,7 +121,6 @@ class ProducerBatch:
         """Remove identity and sequence before the batch gets new ones."""
         self.identity, self.base_sequence, self.sealed = (-1, -1), -1, None
         self.attempts = 0
-        self.in_doubt = False
         self.retry_at = 0
 
 

@@ -182,13 +182,13 @@ class Producer:
         )
 
     def abort(self, deadline_ms: int) -> Outcome[EndTxnResponse] | None:
-        """Drop unsent rows, and abort the transaction under its own producer epoch; every retry is identical.
+        """Drop unsent rows, and abort the transaction under its own epoch.
 
         Args:
             deadline_ms: Absolute clock ms.
 
         Returns:
-            The last response to EndTxn; its code is None if none arrived by the deadline, or if an error prevents it.
+            The last response to EndTxn; every retry is identical. Its code is None if none arrived by the deadline, or an error prevents it.
             None if there is nothing to abort: no transaction began, the producer was fenced, or has no transactional id.
 
         Raises:

@@ -227,6 +227,7 @@ class RecordAccumulator:
                 created_ms=batch.created_ms,
                 row_numbers=rows.row_numbers,
                 has_timestamps=batch.has_timestamps,
+                in_doubt=batch.in_doubt,  # the lost request held the rows of every part
             )
             for rows in pieces
         ]

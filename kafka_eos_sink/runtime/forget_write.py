@@ -12,10 +12,10 @@ from functools import partial
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
-from kafka_eos_sink.commit.log_reading import read_to_end, require_own_log
+from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
-from kafka_eos_sink.commit.steps import LogRecord, Marker, Procedure, ReadRecord
+from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, Procedure, ReadRecord
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -72,10 +72,18 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     _require_ended(view, (yield from list_open(write_id, transaction_version)))
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
-    if error != ErrorCode.NONE:
+    why = "" if error == ErrorCode.NONE else code_name(error)
+    now: int = yield Now()
+    give_up_at = now + settings.timeout_ms
+    # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
+    while not why and any(query.newest for query in view.queries("decision")):
+        yield from read_on(view)
+        now = yield Now()
+        why = "their marker is missing" if now > give_up_at else ""
+    if why:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
-            f"it is not known whether the records of write id {write_id!r} are removed ({code_name(error)}). Stop its jobs and queries, "
+            f"it is not known whether the records of write id {write_id!r} are removed ({why}). Stop its jobs and queries, "
             f"run {refusals.command('recover', write_id)}, and run this command again",
         )
     return len(tombstones)
@@ -84,13 +92,13 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
     """Raise `WriteRefusedError` unless the write has ended.
 
-    If no transaction is open, a decision without its marker (KAFKA-20734) counts as ended.
+    If no transaction is open, what lacks its marker in the log (KAFKA-20734) counts as ended.
     """
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest
     pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
-    states = ("decided", "prepared", "undecided") if opened else ("decided", "prepared")
+    states = ("decided", "prepared", "undecided") if opened else ("decided",)
     pending += [_pending(write) for write in writes_in(view) if write.state in states]
     if pending:
         raise WriteRefusedError(

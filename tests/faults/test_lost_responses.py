@@ -18,7 +18,8 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_testing import commit_as_driver, end_as_driver, started_producer, unique_topic
+from kafka_eos_sink.runtime.executor import end_txn_version
+from kafka_testing import commit_as_driver, started_producer, unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
 from .fault_proxy import (
@@ -526,8 +527,20 @@ def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bo
         old.write(numbered(topic, 0, 10))
         old.flush()
         if committed:
-            identity = old.prepare()
-            assert end_as_driver(old._client, identity, True, old._client.clock() + 500) is None
+            given = old.prepare()
+            end_txn = m.EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=given.producer_id,
+                producer_epoch=given.producer_epoch,
+                committed=True,
+            )
+            version = end_txn_version(given)
+            only_node = old._client.any_node(old._client.clock() + DEADLINE_MS)
+            # Once: the driver would send it again.
+            (lost,) = old._client.call_all(
+                [(only_node, end_txn, (version, version))], old._client.clock() + DEADLINE_MS
+            )
+            assert isinstance(lost, KafkaEosError)
         else:
             old._transactions.abort()
             while bench.proxy.unfired:

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict
+from kafka_eos_sink.errors import TransactionAbortedError
+from kafka_eos_sink.runtime.forget_write import forgetting
+from kafka_eos_sink.runtime.operator import OperatorSettings
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
 from .mutations import GOES_ON, STAYS_OPEN, planted
-from .repairing import DATA, findings
+from .performer import LOG_TOPIC
+from .repairing import DATA, findings, perform
 from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
 from .simulated_cluster import LOG
@@ -493,3 +498,22 @@ def test_decision_of_another_query_ends_one_without_marker(version: int) -> None
             found.happens("spark", "record", driver)
             found.happens("cluster", "compact", "no")
     assert found.rows == {("row", query, batch, 0): 1 for query in "ab" for batch in (0, 1)}
+
+
+@pytest.mark.parametrize("without", [None, (DRIVER, LOG)], ids=["all markers", "a missing marker"])
+def test_write_is_forgotten_only_with_the_marker_of_its_tombstones(
+    version: int, without: tuple[str, int] | None
+) -> None:
+    """Without it the next batch of the version was skipped, although the command had called the write forgotten."""
+    found = script(version)
+    for kind in ("plan", "task", "commit"):
+        found.run(0, kind)
+    client = ClientConfig(bootstrap_servers=("nowhere:1",))
+    settings = OperatorSettings(write_id="w", commit_log_topic=LOG_TOPIC, client=client, timeout_ms=9_000)
+    procedure = forgetting(settings, version)
+    if without is None:
+        _, tombstones = perform(found.cluster, procedure, version)
+        assert tombstones == 4, "of a barrier, a part, a decision and a done record"
+        return
+    with pytest.raises(TransactionAbortedError, match=r"NOT_FORGOTTEN.*their marker is missing"):
+        perform(found.cluster, procedure, version, without)

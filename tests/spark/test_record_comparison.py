@@ -102,6 +102,16 @@ def test_headers_and_timestamps_match_across_representations(spark: SparkSession
     assert compare(expected, found(in_another_order, *there[1:]), KEY_VALUE).equal
 
 
+def test_headers_of_a_map_equal_those_of_an_array(spark: SparkSession) -> None:
+    """The sink writes both."""
+    as_map = spark.sql("SELECT '1' AS value, map('a', '1', 'b', null) AS headers UNION ALL SELECT '2', map()")
+    as_array = "array(named_struct('key', 'a', 'value', X'31'), named_struct('key', 'b', 'value', null))"
+    found = spark.sql(
+        f"SELECT X'31' AS value, {as_array} AS headers, 0 AS partition, 0L AS offset UNION ALL SELECT X'32', null, 0, 1L"
+    )
+    assert compare(as_map, found, ("value", "headers")).equal
+
+
 def test_partition_is_compared_when_requested(spark: SparkSession) -> None:
     expected = source(spark, ("a", "1"), ("b", "2")).withColumn("partition", f.lit(0))
     found = topic(spark, ("a", "1"), ("b", "2"))

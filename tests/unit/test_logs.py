@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kafka_eos_sink import logs
 from kafka_eos_sink.logs import _KEPT, VARIABLE, _PrintableFormatter, _silent_until, warn_once
 
 PROGRAM = """
@@ -45,6 +47,23 @@ def test_warnings_about_many_write_ids_are_forgotten(caplog: pytest.LogCaptureFi
     assert len(_silent_until) == _KEPT
     warn_once("somebody", about=3 * _KEPT - 1)
     assert len(caplog.records) == 3 * _KEPT
+
+
+def test_threads_warn_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep of one query beside the commit of another; an error of the log would fail the commit."""
+
+    def warn(thread: int) -> None:
+        for number in range(3_000):
+            warn_once("somebody", about=(thread, number))
+
+    monkeypatch.setattr(logs, "AGAIN_AFTER_S", 0.000_5)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(warn, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_without_variable_only_warnings_are_shown() -> None:

@@ -161,6 +161,14 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
             f"the commit log {has} for write id {request.write_id!r}; name one with --query-id: the id in the metadata file of the "
             "checkpoint, or batch for a batch write",
         )
+    # The COMMIT of the resolution would end such a decision, and the cleaner drop the one below it (docs/protocol.md, Undecided).
+    others = (each for each in view.queries("decision") if each.query_id != query_id)
+    if other := next((each for each in others if each.undecided and each.newest), None):
+        raise WriteRefusedError(
+            "NOTHING_TO_RESOLVE",
+            f"the decision at offset {other.undecided[0].offset} of the commit log, of query id {other.query_id!r}, has no marker. First "
+            f"run {refusals.command('recover', request.write_id)}",
+        )
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
     if newest is not None and newest.version == request.version:

@@ -456,19 +456,44 @@ def test_late_request_under_an_old_sequence_hides_no_batch(
     assert b.sender.failure is not None or leader.rows == ["1", "3", "4"]
 
 
-@pytest.mark.parametrize(("lost", "named"), [(True, [1]), (False, []), (False, [5]), (False, [-1])])
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ("lost", [1]),
+        # A leader that loses its role, the topic or its disk after the append; its successor may have the batch.
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, [0, 1, 2, 3, 4]),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [1]),
+        (ErrorCode.KAFKA_STORAGE_ERROR, [1]),
+        (None, []),
+        (None, [5]),
+        (None, [-1]),
+    ],
+)
 def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(
-    bench: Any, answer: Any, lost: bool, named: list[int]
+    bench: Any, answer: Any, before: ErrorCode | str | None, named: list[int]
 ) -> None:
     b = bench(dead_letter_topic="dlq")
     b.batch(count=5)
     b.sender.run_once(0)
-    if lost:
-        b.client.lose()  # the leader may have appended all five
+    if before is not None:  # the leader may have appended all five
+        b.client.lose() if before == "lost" else b.client.answer(answer(before))
         b.turn(ms=1_000)
     errors = tuple(ProduceResponse.Topic.Partition.RecordError(batch_index=at) for at in named)
     b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
     b.turn()
+    assert b.sender.failure is not None
+    assert b.sender.rejected == []
+
+
+def test_part_of_a_split_batch_in_doubt_makes_no_dead_letter(bench: Any, answer: Any) -> None:
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=2)
+    b.sender.run_once(0)
+    b.client.lose()  # a leader with a higher limit may have appended both rows
+    for _ in range(3):
+        b.turn(ms=1_000)
+        if b.client.sent:
+            b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
     assert b.sender.failure is not None
     assert b.sender.rejected == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.commit_log import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import ReadRecord
@@ -15,10 +15,11 @@ from tests.unit.commit.scripted_world import DRIVER, PREPARED, TASK
 
 
 @pytest.mark.parametrize("opened", [(), (TASK,)], ids=["nothing open", "a transaction open"])
-def test_decision_whose_marker_is_missing_is_forgotten_once_nothing_is_open(
-    opened: tuple[ProducerIdentity, ...],
+@pytest.mark.parametrize("kind", ["decision", "part"])
+def test_record_whose_marker_is_missing_is_forgotten_once_nothing_is_open(
+    kind: str, opened: tuple[ProducerIdentity, ...]
 ) -> None:
-    """No recovery ends such a decision, so the command would be refused for ever."""
+    """No recovery ends such a decision or attempt, so the command would be refused for ever."""
     decision = Decision(
         write_id="w",
         query_id="batch",
@@ -30,11 +31,13 @@ def test_decision_whose_marker_is_missing_is_forgotten_once_nothing_is_open(
         offsets_hash=None,
         transactions=(PREPARED,),
     )
-    (record,) = decision_records(decision)
+    (record,), by = decision_records(decision), DRIVER
+    if kind == "part":
+        record, by = part_record("w", "batch", 0, 1, 0), TASK
     written = ReadRecord(
         offset=0,
-        producer_id=DRIVER.producer_id,
-        producer_epoch=DRIVER.producer_epoch,
+        producer_id=by.producer_id,
+        producer_epoch=by.producer_epoch,
         transactional=True,
         key=record.key,
         value=record.value,

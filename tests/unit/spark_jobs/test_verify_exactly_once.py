@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from kafka_eos_sink.jobs.record_comparison import Comparison, Difference
+from kafka_eos_sink.jobs.submit_job import JobFailed
 from kafka_eos_sink.jobs.topic_frame import Offsets, TopicFrame
+from spark_jobs import verify_exactly_once
 from spark_jobs.verify_exactly_once import arguments, report, shown, source_options, table
 
 TOPIC = ("--bootstrap-servers", "a:1", "--topic", "t")
@@ -125,3 +128,15 @@ def test_only_counts_of_zero_are_exactly_once() -> None:
     assert not Comparison(**right, out_of_order=1).equal
     for name in ("missing", "duplicated", "unexpected"):
         assert not Comparison(**{**right, name: 1}).equal
+
+
+def test_a_column_that_never_names_the_topic_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SELECT *, Spark's Kafka source adds the name of its own topic, and an empty topic would seem to be right."""
+    nothing = Comparison(expected=0, found=0, missing=0, duplicated=0, unexpected=0)
+    monkeypatch.setattr("pyspark.sql.SparkSession", MagicMock())
+    topic = TopicFrame(frame=MagicMock(), reader="somebody", offsets=())
+    monkeypatch.setattr(verify_exactly_once, "topic_frame", lambda *_: topic)
+    monkeypatch.setattr(verify_exactly_once, "expected_records", lambda *_: MagicMock(columns=["value", "topic"]))
+    monkeypatch.setattr(verify_exactly_once, "compare", lambda *_, **__: nothing)
+    with pytest.raises(JobFailed, match="no record of the source has topic t in its column topic"):
+        verify_exactly_once.run(arguments((*TOPIC, "--from-topic", "s", "--sql", "SELECT * FROM source")))

@@ -428,7 +428,14 @@ def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
         world.resolve("rewrite", 7, STREAM)
     assert not world.fenced
+    # The COMMIT of another query id would end it, and the cleaner drop version 3 for it: the stream would be refused.
+    with pytest.raises(
+        WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*of query id '5f1c', has no marker. First run .*recover"
+    ):
+        world.resolve("committed", 0, "another")
+    assert not world.fenced
     assert world.resolve("committed", 7, STREAM).decision.version == 7
+    assert world.resolve("committed", 0, "another").decision.version == 0
 
 
 @pytest.mark.parametrize(
