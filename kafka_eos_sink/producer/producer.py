@@ -188,7 +188,7 @@ class Producer:
             deadline_ms: Absolute clock ms.
 
         Returns:
-            The last response to EndTxn; every retry is identical. Its code is None if none arrived by the deadline, or an error prevents it.
+            The last response to EndTxn; every retry is identical. Its code is None if none came by the deadline, or an error prevents it.
             None if there is nothing to abort: no transaction began, the producer was fenced, or has no transactional id.
 
         Raises:
