@@ -19,11 +19,14 @@ from benchmarks.topics import DEADLINE_MS, create_topic
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import DEFAULT_BATCH_SIZE, ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime.executor import end_txn_version
+from kafka_eos_sink.runtime.part_producer import begin
 
 ARROW_ROWS = 10_000
 """Spark's default number of rows in a batch (``spark.sql.execution.arrow.maxRecordsPerBatch``)."""
@@ -52,18 +55,29 @@ def run(
     client: NetworkClient, config: ProducerConfig, topic: str, batches: list[RecordColumns], rows: int
 ) -> tuple[float, float]:
     """Write one transaction; return records/s, and CPU seconds per million records."""
+    admin, name, deadline_ms = Admin(client), "bench-producer", client.clock() + DEADLINE_MS
+    version = admin.transaction_version(deadline_ms)
     # The same id in each run: the producer takes it over, as a restarted one does.
-    producer = Producer(client, config, transactional_id="bench-producer")
-    producer.init_producer_id(client.clock() + DEADLINE_MS)
-    producer.begin()
+    producer_id, epoch = admin.init_producer_id(name, 300_000, deadline_ms)
+    identity = ProducerIdentity(
+        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, transaction_version=version
+    )
+    producer = begin(client, config, identity)
     started, processor = time.perf_counter(), time.process_time()
     for number in range(rows // ARROW_ROWS):
         producer.write(Rows(topic=topic, partition=None, columns=batches[number % len(batches)]))
     producer.flush()
     elapsed, processor = time.perf_counter() - started, time.process_time() - processor
     written = sum(acknowledged.record_count for acknowledged in producer.acknowledged.values())
-    result = producer.end(True, client.clock() + DEADLINE_MS)
+    end = EndTransaction(
+        transactional_id=name,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        committed=True,
+        version=end_txn_version(producer.prepare()),
+    )
     producer.close()
+    (result,) = admin.end_transactions([end], client.clock() + DEADLINE_MS)
     if written != rows or result.error_code != 0:
         # A run that lost records would look fast.
         raise AssertionError(

@@ -20,8 +20,14 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.commit_log import part_record
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.producer import Producer
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
+from kafka_eos_sink.runtime import part_producer
+from kafka_eos_sink.runtime.executor import end_txn_version
 
 PATIENCE_S = 60.0
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -39,6 +45,46 @@ class ReadRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int
+
+
+def started_producer(
+    client: NetworkClient, transactional_id: str | None, config: ProducerConfig | None = None
+) -> Producer:
+    """A producer in a transaction, as a task begins one; without a transactional id one that is only idempotent."""
+    config, deadline_ms = config or ProducerConfig(), client.clock() + int(PATIENCE_S * 1_000)
+    if transactional_id is None:
+        producer = Producer(client, config, transactional_id=None)
+        producer.init_producer_id(deadline_ms)
+        return producer
+    admin = Admin(client)
+    producer_id, epoch = admin.init_producer_id(transactional_id, 60_000, deadline_ms)
+    identity = ProducerIdentity(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_version=admin.transaction_version(deadline_ms),
+    )
+    return part_producer.begin(client, config, identity)
+
+
+def end_as_driver(
+    client: NetworkClient, prepared: ProducerIdentity, committed: bool, deadline_ms: int | None = None
+) -> int | None:
+    """The code of the driver's EndTxn of what a task has handed over; None: no answer."""
+    end = EndTransaction(
+        transactional_id=prepared.transactional_id,
+        producer_id=prepared.producer_id,
+        producer_epoch=prepared.producer_epoch,
+        committed=committed,
+        version=end_txn_version(prepared),
+    )
+    (result,) = Admin(client).end_transactions([end], deadline_ms or client.clock() + int(PATIENCE_S * 1_000))
+    return result.error_code
+
+
+def commit_as_driver(client: NetworkClient, producer: Producer) -> None:
+    """Hand the transaction over, and commit it."""
+    assert end_as_driver(client, producer.prepare(), committed=True) == 0
 
 
 def unique_topic(prefix: str = "topic") -> str:

@@ -1,4 +1,4 @@
-"""The producer of one task attempt, with at most one open transaction.
+"""The producer of one task attempt, with one transaction.
 
     producer = Producer(client, config, transactional_id="W.0.0", transaction_version=2)
     producer.init(producer_id, producer_epoch)
@@ -22,7 +22,6 @@ from typing import Final
 
 import numpy as np
 
-from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Outcome
@@ -53,14 +52,13 @@ class Producer:
     """Write rows in a transaction, or at least once without a transactional id.
 
     A task attempt calls ``init``, ``begin``, ``write``, ``append_record``, ``flush`` and then ``prepare`` or ``abort``.
-    The at-least-once writer calls ``init_producer_id``, ``begin``, ``write`` and ``flush``.
-    Only the model check and the fault tests call ``end(committed=True)``. In the sink, the driver commits.
+    The at-least-once writer calls ``init_producer_id``, ``write`` and ``flush``. Only the driver commits.
 
     After a failure every call that writes or flushes raises that failure again; ``abort`` and ``close`` work.
     The caller owns the client: ``close`` leaves it open.
 
     Args:
-        transaction_version: The cluster's finalized ``transaction.version``. If None, ``init_producer_id`` requests it.
+        transaction_version: The cluster's finalized ``transaction.version``.
         wall_clock: Returns ms since the epoch, for records without a timestamp.
     """
 
@@ -70,13 +68,12 @@ class Producer:
         config: ProducerConfig,
         *,
         transactional_id: str | None,
-        transaction_version: int | None = None,
+        transaction_version: int = 0,
         wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         backoff = ExponentialBackoff(client.config.retry_backoff_ms, client.config.retry_backoff_max_ms)
         self._client = client
         self._config = config
-        self._version_is_known = transaction_version is not None
         self._wall_clock = wall_clock
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
         self._accumulator = RecordAccumulator(
@@ -86,10 +83,7 @@ class Producer:
             compression_level=config.compression_level,
         )
         self._transactions = TransactionManager(
-            transactional_id,
-            transaction_version=transaction_version or 0,
-            transaction_timeout_ms=config.transaction_timeout_ms or 60_000,
-            backoff=backoff,
+            transactional_id, transaction_version=transaction_version, backoff=backoff
         )
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
         self._topics = TopicDirectory(client, self._sender, config)
@@ -139,38 +133,30 @@ class Producer:
         self._transactions.initialized(producer_id, producer_epoch)
 
     def init_producer_id(self, deadline_ms: int) -> tuple[int, int]:
-        """Request a producer id and epoch, which fences the id's former owner.
-
-        Waits until the coordinator has ended the open transaction of the former owner.
+        """Request the identity of a producer without transactional id, from any broker.
 
         Args:
             deadline_ms: Absolute clock ms.
 
         Raises:
-            BrokerUnavailableError: ``REQUEST_DEADLINE``, with the transaction that blocks the transactional id.
-            KafkaEosError: The coordinator rejected the request.
+            BrokerUnavailableError: ``REQUEST_DEADLINE``.
+            KafkaEosError: The broker rejected the request.
         """
-        self._settle_transaction_version(deadline_ms)
         self._transactions.initialize()
         while self._transactions.state is State.INITIALIZING:
             left = deadline_ms - self._client.clock()
             if left <= 0:
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
-                    f"InitProducerId did not succeed before its deadline; last error: {self._last_obstacle()}",
+                    f"InitProducerId did not succeed before its deadline; last error: {self._transactions.last_problem}",
                 )
             self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity
 
     def begin(self) -> None:
-        """Start a transaction locally; does nothing without a transactional id.
-
-        Raises:
-            KafkaEosError: ``TAINTED`` if requests of the last transaction may still arrive under this identity.
-        """
+        """Start the transaction locally; does nothing without a transactional id."""
         if self._transactions.transactional:
             self._transactions.begin()
-            self._sender.begin()
 
     def prepare(self) -> ProducerIdentity:
         """Flush, and prepare the transaction: from now on only the driver may end it.
@@ -195,39 +181,14 @@ class Producer:
             transaction_version=self.transaction_version,
         )
 
-    def end(self, committed: bool, deadline_ms: int) -> Outcome[EndTxnResponse]:
-        """Commit (after a flush) or abort the transaction; every retry is identical.
+    def abort(self, deadline_ms: int) -> Outcome[EndTxnResponse] | None:
+        """Drop unsent rows, and abort the transaction under its own epoch.
 
         Args:
             deadline_ms: Absolute clock ms.
 
         Returns:
-            The last response. A code other than 0 does not distinguish committed from aborted. The code is None if no
-            response arrived by the deadline, or if an earlier fatal error forbids EndTxn.
-        """
-        if committed:
-            self.flush()
-            self._transactions.commit()
-        else:
-            self._drop(deadline_ms)
-            if self._transactions.state is State.FATAL_ERROR:
-                # A response during the drop was fatal (fenced), so the coordinator would reject EndTxn too.
-                return Outcome()
-            self._transactions.abort()
-        while self._transactions.awaits_end and self._client.clock() < deadline_ms:
-            self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
-        result = self._transactions.end_result
-        if result is None:
-            self._sender.tainted = True
-            return Outcome()
-        if self._transactions.state is State.READY:
-            self._sender.failure = None
-        return result
-
-    def abort(self, deadline_ms: int) -> Outcome[EndTxnResponse] | None:
-        """Drop unsent rows, and abort the transaction under its own producer epoch.
-
-        Returns:
+            The last response to EndTxn; every retry is identical. Its code is None if none came by the deadline, or an error prevents it.
             None if there is nothing to abort: no transaction began, the producer was fenced, or has no transactional id.
 
         Raises:
@@ -238,7 +199,10 @@ class Producer:
         self._drop(deadline_ms)
         if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return None
-        return self.end(False, deadline_ms)
+        self._transactions.abort()
+        while self._transactions.awaits_end and self._client.clock() < deadline_ms:
+            self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
+        return self._transactions.end_result or Outcome()
 
     # rows
 
@@ -360,13 +324,6 @@ class Producer:
             if not is_letter.all():
                 self._dead_letter([found.take(np.flatnonzero(~is_letter))])
 
-    def _last_obstacle(self) -> str:
-        """Describe the coordinator's last error, and any transaction that blocks this id."""
-        transactions = self._transactions
-        if transactions.transactional_id is None or not transactions.busy:
-            return transactions.last_problem
-        return f"{transactions.last_problem}; {Admin(self._client).holder(transactions.transactional_id)}"
-
     @contextmanager
     def _all_or_failed(self) -> Iterator[None]:
         """Make a failure final: a later commit would lack the failed call's rows."""
@@ -394,10 +351,3 @@ class Producer:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
             self._sender.drop_unsent()
         self._sender.abandon()
-
-    def _settle_transaction_version(self, deadline_ms: int) -> None:
-        if self._version_is_known or not self._transactions.transactional:
-            return
-        self._client.any_node(deadline_ms)
-        self._transactions.transaction_version = self._client.finalized_features().get("transaction.version", 0)
-        self._version_is_known = True

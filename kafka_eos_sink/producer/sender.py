@@ -79,11 +79,6 @@ class Sender:
     def produces_in_flight(self) -> int:
         return len(self._produces)
 
-    def begin(self) -> None:
-        """Reset ``tainted`` and the acknowledged offsets before a new transaction."""
-        self.tainted = False
-        self.acknowledged.clear()
-
     def pump(self, timeout_ms: int) -> None:
         """Run one turn, then raise the first failure if there is one."""
         self.run_once(timeout_ms)
@@ -439,7 +434,6 @@ class Sender:
         numbered = self._accumulator.drop_unsent()
         # The lost request of an in-doubt batch may still arrive, and the leader may append it after EndTxn.
         self.tainted |= any(batch.in_doubt for batch in numbered)
-        self._transactions.needs_new_epoch |= bool(numbered)
 
     def abandon(self) -> None:
         """Abandon the requests in flight: a leader may still append their records."""

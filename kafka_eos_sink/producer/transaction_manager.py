@@ -5,7 +5,7 @@
     lost()           no response will arrive, but the coordinator may have processed the request
 
 A task's transaction stays PREPARED: the leaders have acknowledged every batch, and only the driver may end it. Other
-exits of IN_TRANSACTION are a commit, an abort and the two error states.
+exits of IN_TRANSACTION are an abort and the two error states.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ _ABORTABLE: Final = (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
 
 class TransactionManager:
-    """One producer's identity and its transaction.
+    """One producer's identity and its only transaction.
 
     Without a transactional id, the manager only keeps the producer id and epoch of the idempotent producer.
-    ``transaction_version`` is the cluster's finalized feature (KIP-890). From 2 on, Produce adds its partitions itself, and
-    EndTxn returns the next epoch. The version never changes within a transaction.
+    ``transaction_version`` is the cluster's finalized feature (KIP-890). From 2 on, Produce adds its partitions itself.
     """
 
     def __init__(
@@ -58,12 +57,10 @@ class TransactionManager:
         transactional_id: str | None,
         *,
         transaction_version: int = 0,
-        transaction_timeout_ms: int = 60_000,
         backoff: ExponentialBackoff,
     ) -> None:
         self.transactional_id = transactional_id
         self.transaction_version = transaction_version
-        self.transaction_timeout_ms = transaction_timeout_ms
         self.state = State.UNINITIALIZED
         self.error: KafkaEosError | None = None
         self.producer_id = -1
@@ -76,18 +73,10 @@ class TransactionManager:
         self.in_doubt: set[TopicPartition] = set()
         """Partitions that an unresolved AddPartitionsToTxn may have added."""
         self.end_result: Outcome[EndTxnResponse] | None = None
-        self.needs_new_epoch = False
-        """True after a lost request, or after dropping a batch with a sequence. It matters only below version 2.
-
-        There, the next transaction has the same epoch. A late request would become part of that transaction, and the unused
-        sequence would be a gap in its sequences.
-        """
         self.next_at = 0
         """Clock ms before which the manager sends no request (backoff)."""
         self.last_problem = NO_RESPONSE
-        """The coordinator's last error, for messages only."""
-        self.busy = False
-        """True after CONCURRENT_TRANSACTIONS: the id's last transaction is still ending."""
+        """The last error, for messages only."""
         self._unsettled: set[TopicPartition] = set()
         """The part of ``in_doubt`` that stays in doubt if the coordinator rejects a retry."""
         self._in_flight: Request[Any] | None = None
@@ -121,12 +110,14 @@ class TransactionManager:
     @property
     def awaits_end(self) -> bool:
         """True if a response to EndTxn may still arrive; after a fatal error none will."""
-        return self.end_result is None and self.state in (State.COMMITTING, State.ABORTING)
+        return self.end_result is None and self.state is State.ABORTING
 
     # calls of the producer
 
     def initialize(self) -> None:
-        """Request a producer id and epoch, which fences the id's former owner."""
+        """Request the producer id and epoch of an idempotent producer."""
+        if self.transactional:
+            raise IllegalTransition("initialize with a transactional id: the caller requests its identity")
         self._move(State.INITIALIZING)
 
     def initialized(self, producer_id: int, producer_epoch: int) -> None:
@@ -135,15 +126,8 @@ class TransactionManager:
         self._move(State.READY)
 
     def begin(self) -> None:
-        """Start a transaction; raise ``TAINTED`` if this identity must not be reused."""
-        if self.needs_new_epoch and not self.implicit_partitions:
-            raise KafkaEosError(
-                "TAINTED",
-                f"requests of the last transaction of {self._name()} may still arrive. Below transaction.version 2, "
-                "the next transaction needs a new epoch: call init_producer_id first",
-            )
+        """Start the transaction locally."""
         self._move(State.IN_TRANSACTION)
-        self.end_result = None
 
     def add_partition(self, partition: TopicPartition) -> bool:
         """Return True if Produce to ``partition`` is allowed, else make it pending."""
@@ -166,12 +150,6 @@ class TransactionManager:
         if self.pending or self.in_doubt:
             raise IllegalTransition("prepare while a request to the coordinator is pending")
         self._move(State.PREPARED)
-
-    def commit(self) -> None:
-        if self.pending or self.in_doubt:
-            raise IllegalTransition("commit while a request to the coordinator is pending")
-        self._move(State.COMMITTING)
-        self._finish_if_empty()
 
     def abort(self) -> None:
         self._move(State.ABORTING)
@@ -215,8 +193,7 @@ class TransactionManager:
         """
         if self._in_flight is not None or now < self.next_at:
             return None
-        idle = (State.UNINITIALIZED, State.READY, State.PREPARED, State.ABORTABLE_ERROR, State.FATAL_ERROR)
-        if self.state in idle:
+        if self.state not in (State.INITIALIZING, State.IN_TRANSACTION, State.ABORTING):
             return None
         if self.transactional_id is None:
             return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=INT32_MAX)
@@ -224,10 +201,6 @@ class TransactionManager:
             return None
         if self.coordinator is None:
             return FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=(self.transactional_id,))
-        if self.state is State.INITIALIZING:
-            return InitProducerIdRequest(
-                transactional_id=self.transactional_id, transaction_timeout_ms=self.transaction_timeout_ms
-            )
         # Before EndTxn, an abort must settle whether partitions in doubt belong to the transaction.
         if self.pending:
             by_topic: dict[str, list[int]] = {}
@@ -246,7 +219,7 @@ class TransactionManager:
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            committed=self.state is State.COMMITTING,
+            committed=False,
         )
 
     def versions(self, request: type[Request[Any]]) -> Versions:
@@ -274,12 +247,10 @@ class TransactionManager:
         """Retry the request in flight, which the coordinator may already have processed."""
         request = self._take_in_flight()
         log.debug("%s: %s got no response: %s", self._name(), type(request).__name__, error.message)
-        # A late FindCoordinator or InitProducerId cannot become part of a transaction.
-        self.needs_new_epoch |= not isinstance(request, FindCoordinatorRequest | InitProducerIdRequest)
         if isinstance(request, AddPartitionsToTxnRequest):
             self._unsettled |= self.in_doubt
         self.forget_coordinator()
-        self.last_problem, self.busy = error.message, False
+        self.last_problem = error.message
         self._wait(now)
 
     def receive(self, response: Any, now: int) -> None:
@@ -337,9 +308,6 @@ class TransactionManager:
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
         if code == ErrorCode.NONE:
-            # EndTxn v5 returns the next transaction's epoch, or a new producer id after the last epoch (KIP-890).
-            if response.producer_id >= 0:
-                self._identify(response.producer_id, response.producer_epoch)
             self._finish(Outcome(error_code=code, value=response))
             return
         # An error code proves neither commit nor abort: the caller reads the outcome from the log.
@@ -354,17 +322,16 @@ class TransactionManager:
 
     def _ok(self, request: Any, code: int, now: int, what: str, message: str | None = None) -> bool:
         if code == ErrorCode.NONE:
-            if not isinstance(request, FindCoordinatorRequest):  # its success does not resolve the last error
-                self.last_problem, self.busy = NO_RESPONSE, False
+            self.last_problem = NO_RESPONSE
             return True
         self.last_problem = f"{what} failed with {ErrorCode.of(code).name}"
         log.debug("%s", self.last_problem)
-        self.busy = code == ErrorCode.CONCURRENT_TRANSACTIONS
         match reaction(type(request), code):
             case Reaction.SUCCESS:
                 return True
             case Reaction.RETRY | Reaction.REFRESH_METADATA:
-                soon = self.busy and isinstance(request, AddPartitionsToTxnRequest) and self._failures == 0
+                busy = code == ErrorCode.CONCURRENT_TRANSACTIONS and isinstance(request, AddPartitionsToTxnRequest)
+                soon = busy and self._failures == 0
                 self._wait(now, FIRST_RETRY_OF_A_BUSY_TRANSACTION_MS if soon else None)
             case Reaction.FIND_COORDINATOR:
                 self.coordinator = None
@@ -393,7 +360,6 @@ class TransactionManager:
 
     def _identify(self, producer_id: int, producer_epoch: int) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self.needs_new_epoch = False
 
     def _name(self) -> str:
         return (
@@ -407,12 +373,7 @@ class TransactionManager:
 
     def _finish(self, result: Outcome[EndTxnResponse]) -> None:
         self.end_result = result
-        self.partitions.clear()
-        self.pending.clear()
-        self.in_doubt.clear()
-        self._unsettled.clear()
-        self.error = None
-        self._move(State.READY)
+        self._move(State.ABORTED)
 
     def _move(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:

@@ -13,8 +13,8 @@ class State(Enum):
     READY = auto()
     IN_TRANSACTION = auto()
     PREPARED = auto()
-    COMMITTING = auto()
     ABORTING = auto()
+    ABORTED = auto()
     ABORTABLE_ERROR = auto()
     FATAL_ERROR = auto()
 
@@ -24,12 +24,13 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     S.UNINITIALIZED: frozenset({S.INITIALIZING, S.READY, S.FATAL_ERROR}),
     S.INITIALIZING: frozenset({S.READY, S.FATAL_ERROR}),
     S.READY: frozenset({S.INITIALIZING, S.IN_TRANSACTION, S.FATAL_ERROR}),
-    S.IN_TRANSACTION: frozenset({S.PREPARED, S.COMMITTING, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
+    S.IN_TRANSACTION: frozenset({S.PREPARED, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
     S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
-    S.COMMITTING: frozenset({S.READY, S.FATAL_ERROR}),
-    S.ABORTING: frozenset({S.READY, S.FATAL_ERROR}),
+    S.ABORTING: frozenset({S.ABORTED, S.FATAL_ERROR}),
     # The driver may already have decided the transaction, so this process must not end it.
     S.PREPARED: frozenset(),
+    # Below transaction version 2, a second transaction would have the same epoch, so a late request could become part of it.
+    S.ABORTED: frozenset(),
     S.FATAL_ERROR: frozenset(),
 }
 

@@ -22,7 +22,6 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.framing import RequestHeader, request_header_version
 from kafka_eos_sink.protocol.messages import InitProducerIdRequest
@@ -30,7 +29,15 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.protocol.schema import write_message
 from kafka_eos_sink.protocol.wire_types import Output
 from kafka_eos_sink.runtime import session
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import (
+    READERS,
+    assert_nothing_open,
+    commit_as_driver,
+    create_topic,
+    read_committed,
+    started_producer,
+    unique_topic,
+)
 
 LAST_EPOCH = 32_766
 """The coordinator keeps 32767 for fencing and for the marker of the last transaction."""
@@ -124,20 +131,29 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
 def test_producer_gets_a_new_id_after_the_last_epoch(any_kafka: EmbeddedKafka, committed: bool) -> None:
     topic, transactional_id = create_topic(any_kafka.bootstrap_servers, partitions=1), unique_topic("tx")
     use_up(any_kafka, transactional_id)
-    with (
-        client_of(any_kafka) as client,
-        closing(Producer(client, ProducerConfig(), transactional_id=transactional_id)) as producer,
-    ):
-        producer.init_producer_id(deadline(client))
-        first = producer.producer_id, producer.producer_epoch
+    identities, after_first = [], None
+    with client_of(any_kafka) as client:
         for number in range(3):
-            producer.begin()
-            producer.write(numbered(topic, number, 1))
-            producer.flush()
-            assert producer.end(committed or number > 0, deadline(client)).error_code == 0
-        assert first[1] == LAST_EPOCH
-        # Below transaction.version 2 an end leaves the epoch as it is, so nothing has run out yet.
-        assert (producer.producer_id != first[0]) == (producer.transaction_version >= 2)
+            with closing(started_producer(client, transactional_id)) as producer:
+                identities.append((producer.producer_id, producer.producer_epoch))
+                producer.write(numbered(topic, number, 1))
+                producer.flush()
+                if committed or number > 0:
+                    commit_as_driver(client, producer)
+                else:
+                    ended = producer.abort(deadline(client))
+                    assert ended is not None
+                    assert ended.error_code == 0
+            assert_nothing_open(any_kafka.bootstrap_servers, [topic])
+            if number == 0:
+                found = Admin(client).describe_transactions([transactional_id], deadline(client))[transactional_id]
+                assert found is not None
+                after_first = found.producer_id
+        assert identities[0][1] == LAST_EPOCH
+        # Below transaction.version 2 an end leaves the epoch as it is, so only the next InitProducerId brings a new id.
+        assert (after_first != identities[0][0]) == (producer.transaction_version >= 2)
+        assert identities[1][0] != identities[0][0]
+        assert identities[2][0] == identities[1][0]
     values = [int(record.value or b"") for record in read_committed(any_kafka.bootstrap_servers, topic)]
     assert values == [0, 1, 2] if committed else [1, 2]
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
@@ -177,10 +193,8 @@ def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
         topic = create_topic(kafka.bootstrap_servers, partitions=1)
         with (
             client_of(kafka) as client,
-            closing(Producer(client, ProducerConfig(batch_size=60), transactional_id=unique_topic("tx"))) as producer,
+            closing(started_producer(client, unique_topic("tx"), ProducerConfig(batch_size=60))) as producer,
         ):
-            producer.init_producer_id(deadline(client))
-            producer.begin()
             producer.write(numbered(topic, 0, 10))
             producer.flush()
             queue = producer._accumulator.queue(topic, 0)
@@ -192,7 +206,7 @@ def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
             producer.write(numbered(topic, 10, 60))
             producer.flush()
             assert queue.next_sequence == 60 - 8
-            assert producer.end(True, deadline(client)).error_code == 0
+            commit_as_driver(client, producer)
         for reader in READERS:
             records = read_committed(kafka.bootstrap_servers, topic, reader=reader)
             assert [int(record.value or b"") for record in records] == list(range(70))

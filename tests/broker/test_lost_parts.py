@@ -63,6 +63,7 @@ from kafka_testing import (
     create_topic,
     read_committed,
     read_uncommitted,
+    started_producer,
     wait_until,
 )
 
@@ -527,10 +528,7 @@ def leave_open(given: session.WriteSettings, partition: int) -> None:
     """What a worker leaves that was killed before its message."""
     with NetworkClient(given.client) as client:
         name = task_transactional_id(given.write_id, partition, 5)
-        producer = Producer(client, given.producer, transactional_id=name)
-        with closing(producer):
-            producer.init_producer_id(client.clock() + 30_000)
-            producer.begin()
+        with closing(started_producer(client, name, given.producer)) as producer:
             producer.write(rows_of(given.topic or "", partition))
             producer.flush()
 

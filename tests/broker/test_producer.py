@@ -18,7 +18,6 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, InvalidRowError, KafkaEosError, TransactionAbortedError
@@ -28,17 +27,19 @@ from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
-from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
 from kafka_testing import (
     BEING_ENDED,
     READERS,
     assert_nothing_open,
+    commit_as_driver,
     create_topic,
     delete_topic,
+    end_as_driver,
     read_committed,
     read_uncommitted,
+    started_producer,
     unique_topic,
     wait_until,
 )
@@ -63,9 +64,7 @@ def started(client: NetworkClient) -> Iterator[Callable[..., Producer]]:
 
     def start(transactional_id: str | None = "", **settings: Any) -> Producer:
         wanted = unique_topic("tx") if transactional_id == "" else transactional_id
-        producer = Producer(client, ProducerConfig(**settings), transactional_id=wanted)
-        producer.init_producer_id(deadline(client))
-        producer.begin()
+        producer = started_producer(client, wanted, ProducerConfig(**settings))
         made.append(producer)
         return producer
 
@@ -88,22 +87,9 @@ def deadline(client: NetworkClient) -> int:
 
 def commit(client: NetworkClient, producer: Producer) -> None:
     """Returns when the rows can be read."""
-    assert producer.end(True, deadline(client)).error_code == 0
+    commit_as_driver(client, producer)
     if (name := producer._transactions.transactional_id) is not None:
         wait_until(lambda: not is_being_ended(client, name), "the markers")
-
-
-def end(client: NetworkClient, prepared: ProducerIdentity, committed: bool) -> int | None:
-    """The error code of the driver's EndTxn."""
-    end_txn = EndTransaction(
-        transactional_id=prepared.transactional_id,
-        producer_id=prepared.producer_id,
-        producer_epoch=prepared.producer_epoch,
-        committed=committed,
-        version=5 if prepared.transaction_version >= 2 else 4,
-    )
-    (result,) = Admin(client).end_transactions([end_txn], deadline(client))
-    return result.error_code
 
 
 def is_being_ended(client: NetworkClient, transactional_id: str) -> bool:
@@ -307,10 +293,12 @@ def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: 
     assert read_committed(any_kafka.bootstrap_servers, topic) == []
     assert len(read_uncommitted(any_kafka.bootstrap_servers, topic)) == 100
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-    # The producer can begin again, under the identity that the broker gave it for the next transaction.
-    producer.begin()
-    producer.write(rows(topic, 0, 50))
-    commit(client, producer)
+    # The producer cannot begin again. Another one can, under a new identity of the same id.
+    with pytest.raises(IllegalTransition):
+        producer.begin()
+    again = started(producer._transactions.transactional_id)
+    again.write(rows(topic, 0, 50))
+    commit(client, again)
     assert_exactly_once_in_order(any_kafka, topic, 50)
 
 
@@ -336,7 +324,7 @@ def test_prepared_transaction_is_ended_over_another_connection(
         producer.abort(deadline(client))
     assert read_committed(any_kafka.bootstrap_servers, topic) == []
     with connect(any_kafka) as driver:
-        assert end(driver, prepared, committed=True) == 0
+        assert end_as_driver(driver, prepared, committed=True) == 0
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
     assert_exactly_once_in_order(any_kafka, topic, 500)
 
@@ -346,8 +334,7 @@ def test_fenced_producer_raises_fenced_error(any_kafka: EmbeddedKafka, client: N
     old = started(unique_topic("tx"))
     old.write(rows(topic, 0, 10))
     old.flush()
-    new = Producer(client, ProducerConfig(), transactional_id=old._transactions.transactional_id)
-    new.init_producer_id(deadline(client))
+    started(old._transactions.transactional_id)
     old.write(rows(topic, 10, 10))
     with pytest.raises((TransactionAbortedError, FencedError)) as raised:
         old.flush()
@@ -367,7 +354,7 @@ def test_offsets_are_committed_only_with_their_transaction(
         identity = producer.prepare()
         given = tuple((topic, partition, offset) for (topic, partition), offset in offsets.items())
         assert commit_group_offsets(Admin(client), CommitGroupOffsets(identity, group, given), deadline(client)) == 0
-        assert end(client, identity, committed) == 0
+        assert end_as_driver(client, identity, committed) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, p) for p in (0, 1)], timeout=30)
     consumer.close()
@@ -381,7 +368,7 @@ def test_offsets_of_a_deleted_topic_do_not_keep_those_of_the_others(
     identity = started().prepare()
     step = CommitGroupOffsets(identity, group, ((deleted, 0, 3), (source, 0, 7)))
     assert commit_group_offsets(Admin(client), step, deadline(client)) == 0
-    assert end(client, identity, True) == 0
+    assert end_as_driver(client, identity, True) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     (found,) = consumer.committed([confluent_kafka.TopicPartition(source, 0)], timeout=30)
     consumer.close()
@@ -858,9 +845,7 @@ def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> N
         client.want_topics([topic])
         assert client.wait_for_metadata(deadline(client))
         config = ProducerConfig(buffer_memory=200_000, batch_size=50_000, max_block_ms=300, delivery_timeout_ms=60_000)
-        producer = Producer(client, config, transactional_id=unique_topic("tx"))
-        producer.init_producer_id(deadline(client))
-        producer.begin()
+        producer = started_producer(client, unique_topic("tx"), config)
         # A throttled broker takes nothing: the client keeps silent for as long as it was told (KIP-219).
         producer.write(rows(topic, 0, 10))
         producer.flush()
@@ -898,19 +883,20 @@ def test_connections_lost_in_flight_cause_no_duplicates(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-def test_end_txn_with_lost_response_is_resent_until_known(
+def test_abort_with_lost_response_is_resent_until_known(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
     producer.write(rows(topic, 0, 1_000))
     producer.flush()
-    producer._transactions.commit()
+    producer._transactions.abort()
     producer._sender._coordinate(client.clock())  # sends it, and reads no answer
     assert producer._sender._coordination is not None
     client.disconnect(producer._sender._coordination.node_id)
-    while producer.state is State.COMMITTING:
+    while producer.state is State.ABORTING:
         producer._sender.run_once(100)
-    assert producer.state is State.READY
+    assert producer.state is State.ABORTED
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-    assert_exactly_once_in_order(any_kafka, topic, 1_000)
+    assert read_committed(any_kafka.bootstrap_servers, topic) == []
+    assert len(read_uncommitted(any_kafka.bootstrap_servers, topic)) == 1_000

@@ -119,7 +119,7 @@ class ProxiedWorld:
 
     def _adds_were_repeated(self) -> bool:
         """Whether the last transaction's own additions were asked for more than once."""
-        last = next(seen.client_id for seen in reversed(self.seen) if seen.api is m.EndTxnRequest)
+        last = next(seen.client_id for seen in reversed(self.seen) if seen.api is m.ProduceRequest)
         digests = [
             seen.digest for seen in self.seen if seen.api is m.AddPartitionsToTxnRequest and seen.client_id == last
         ]

@@ -28,15 +28,14 @@ from kafka_eos_sink.commit import task
 from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.errors import AuthenticationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
+from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.reactions import reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
-from kafka_testing import unique_topic
+from kafka_testing import end_as_driver, started_producer, unique_topic
 
 from .bench import Bench, numbered, write_at_least_once, write_tasks, write_whole
 from .design_table import ASKS, BEHIND, COORDINATOR, FIRST, FROM_A_NEWER_BROKER, LEADER, WANTED, Asks, codes_of
@@ -136,9 +135,7 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
     group, transactional_id = unique_topic("group"), unique_topic("offsets")
     with NetworkClient(bench.client_config()) as client:
         deadline = client.clock() + case.settings.get("delivery_timeout_ms", 60_000)
-        producer = Producer(client, ProducerConfig(batch_size=40), transactional_id=transactional_id)
-        producer.init_producer_id(deadline)
-        producer.begin()
+        producer = started_producer(client, transactional_id, ProducerConfig(batch_size=40))
         producer.write(numbered(topic, 0, 2 * ROWS))
         identity = producer.prepare()
         try:
@@ -146,24 +143,12 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
             if (code := commit_group_offsets(Admin(client), step, deadline)) != 0:
                 raise refusal(case.rules[-1].api, code or 0, f"offsets of group {group!r}")
         except KafkaEosError:
-            end_as_driver(client, identity, committed=False)
+            assert end_as_driver(client, identity, committed=False) == 0
             raise
         else:
-            end_as_driver(client, identity, committed=True)
+            assert end_as_driver(client, identity, committed=True) == 0
         finally:
             assert bench.committed_offsets(group, topic) == ([5, 7] if case.ends is None else [None, None])
-
-
-def end_as_driver(client: NetworkClient, identity: ProducerIdentity, committed: bool) -> None:
-    end = EndTransaction(
-        transactional_id=identity.transactional_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
-        committed=committed,
-        version=5 if identity.transaction_version >= 2 else 4,
-    )
-    (result,) = Admin(client).end_transactions([end], client.clock() + 60_000)
-    assert result.error_code == 0
 
 
 def commit_log_made_anew(bench: Bench, case: Case, topic: str) -> None:
@@ -176,9 +161,7 @@ def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
     transactional_id = unique_topic("hanging")
     with NetworkClient(bench.client_config()) as client:
         admin, deadline = Admin(client), client.clock() + 60_000
-        producer = Producer(client, ProducerConfig(), transactional_id=transactional_id)
-        producer.init_producer_id(deadline)
-        producer.begin()
+        producer = started_producer(client, transactional_id)
         producer.write(numbered(topic, 0, 1))
         producer.flush()
         identity, version = (producer.producer_id, producer.producer_epoch), producer.transaction_version

@@ -12,12 +12,17 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.connection import ANY_VERSION, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.schema import decode, encode
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import (
+    assert_nothing_open,
+    commit_as_driver,
+    create_topic,
+    read_committed,
+    started_producer,
+    unique_topic,
+)
 from offset_fetch import REQUESTS, OffsetFetchRequest
 
 from .bench import Bench, numbered
@@ -321,14 +326,11 @@ def test_proxy_covers_all_brokers_and_leader_hints() -> None:
         proxy.inject(named)
         config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
         with NetworkClient(config) as client:
-            producer = Producer(client, ProducerConfig(), transactional_id=unique_topic("tx"))
-            producer.init_producer_id(client.clock() + 60_000)
-            producer.begin()
+            producer = started_producer(client, unique_topic("tx"))
             rows = numbered(topic, 0, 30)
             producer.write(replace(rows, partition=None))
             producer.append_record(topic, 2, None, b"30")
-            producer.flush()
-            assert producer.end(True, client.clock() + 60_000).error_code == 0
+            commit_as_driver(client, producer)
             brokers = client.metadata.brokers
             ports = {port for _, port in parse_bootstrap_servers(cluster.bootstrap_servers)}
             assert len(brokers) == 3

@@ -18,7 +18,8 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_testing import unique_topic
+from kafka_eos_sink.runtime.executor import end_txn_version
+from kafka_testing import commit_as_driver, started_producer, unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
 from .fault_proxy import (
@@ -49,17 +50,15 @@ def started(
     """A producer through the proxy, in its transaction; without a transactional id one that is only idempotent."""
     wanted = unique_topic("lost") if transactional_id == "" else transactional_id
     with NetworkClient(bench.client_config(**(client or {}))) as connected:
-        producer = Producer(connected, ProducerConfig(**settings), transactional_id=wanted)
-        producer.init_producer_id(connected.clock() + DEADLINE_MS)
-        producer.begin()
+        producer = started_producer(connected, wanted, ProducerConfig(**settings))
         yield producer
         producer.close()
 
 
-def end(producer: Producer, committed: bool = True) -> None:
+def end(producer: Producer) -> None:
     producer.flush()
     if producer._transactions.transactional:
-        assert producer.end(committed, producer._client.clock() + DEADLINE_MS).error_code == 0
+        commit_as_driver(producer._client, producer)
 
 
 def seen(bench: Bench, api: Any, where: Callable[[Any], bool] = lambda _request: True) -> list[Seen]:
@@ -527,9 +526,26 @@ def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bo
     with started(bench, transactional_id) as old:
         old.write(numbered(topic, 0, 10))
         old.flush()
-        old._transactions.commit() if committed else old._transactions.abort()
-        while bench.proxy.unfired:
-            old._sender.run_once(10)
+        if committed:
+            given = old.prepare()
+            end_txn = m.EndTxnRequest(
+                transactional_id=transactional_id,
+                producer_id=given.producer_id,
+                producer_epoch=given.producer_epoch,
+                committed=True,
+            )
+            version = end_txn_version(given)
+            only_node = old._client.any_node(old._client.clock() + DEADLINE_MS)
+            # Once: the driver would send it again.
+            (lost,) = old._client.call_all(
+                [(only_node, end_txn, (version, version))], old._client.clock() + DEADLINE_MS
+            )
+            assert isinstance(lost, KafkaEosError)
+        else:
+            old._transactions.abort()
+            while bench.proxy.unfired:
+                old._sender.run_once(10)
+    assert not bench.proxy.unfired
     with started(bench, transactional_id) as new:
         new.write(numbered(topic, 0, 20))
         new.flush()

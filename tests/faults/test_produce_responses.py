@@ -20,7 +20,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_testing import create_topic, read_committed, unique_topic
+from kafka_testing import commit_as_driver, create_topic, read_committed, started_producer, unique_topic
 
 from .bench import Bench
 from .fault_proxy import Change, Rule
@@ -38,16 +38,14 @@ def bench(request: pytest.FixtureRequest, bench_of: Callable[[int], Bench]) -> B
 def started(bench: Bench, transactional_id: str | None, **settings: Any) -> Iterator[Producer]:
     with (
         NetworkClient(bench.client_config()) as client,
-        closing(Producer(client, ProducerConfig(**settings), transactional_id=transactional_id)) as producer,
+        closing(started_producer(client, transactional_id, ProducerConfig(**settings))) as producer,
     ):
-        producer.init_producer_id(client.clock() + 20_000)
-        producer.begin()
         yield producer
 
 
 def end(producer: Producer) -> None:
     if producer._transactions.transactional:
-        assert producer.end(True, producer._client.clock() + 20_000).error_code == 0
+        commit_as_driver(producer._client, producer)
 
 
 def rows_of(topic: str, values: list[bytes]) -> Rows:

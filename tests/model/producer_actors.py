@@ -14,6 +14,7 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.transaction_states import State
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 from .producer_faults import Fault, is_survived
 from .producer_ledger import Attempt, Claim, Ledger
@@ -46,6 +47,7 @@ class Actor:
     since_ms: int = 0
     takeovers_before: int | None = None
     """None while it asks for its identity, which nobody can take from it yet."""
+    handed_over: ProducerIdentity | None = None
     decision: bool | None = None
     """What was decided of its prepared transaction."""
 
@@ -125,21 +127,16 @@ class ProducerActors(RuleBasedStateMachine):
         fatal = [fault for fault in met if not is_survived(*fault)]
         assert fatal or len(met) > SURVIVED_AT_ONCE, f"{actor.client_id} met {met}, and says: {what}"
 
-    def _ended(self, actor: Actor, committed: bool, code: int | None) -> None:
+    def _aborted(self, actor: Actor, code: int | None) -> None:
         """The producer's own EndTxn was answered with a code; None: it was not."""
-        attempt = actor.attempt
-        attempt.commit_asked |= committed
         if code != 0:
-            if committed or not actor.failed:
+            if not actor.failed:
                 self._has_a_cause(actor, f"EndTxn was answered {code}")
             self._over(actor, Claim.UNKNOWN)
             return
-        self._claim(actor, Claim.COMMITTED if committed else Claim.ABORTED)
-        actor.failed = False
-        if actor.producer.state is State.READY:
-            actor.phase = Phase.READY
-        else:
-            self._over(actor, attempt.claim)
+        self._claim(actor, Claim.ABORTED)
+        assert actor.producer.state is State.ABORTED
+        self._over(actor, Claim.ABORTED)
 
     def _claim(self, actor: Actor, claim: Claim) -> None:
         attempt = actor.attempt

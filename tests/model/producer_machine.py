@@ -22,14 +22,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_states import State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_testing import end_as_driver
 
 from .producer_actors import DRIVER, Actor, Phase, ProducerActors
 from .producer_faults import Fault, faults_of
@@ -71,11 +70,18 @@ class ProducerMachine(ProducerActors):
         self._clients += 1
         client_id = f"producer-{self._clients}"
         client = self.world.client(client_id)
-        producer = Producer(client, self.config, transactional_id=self.world.transactional_id)
+        wanted = self.world.transactional_id
+        producer = Producer(client, self.config, transactional_id=wanted, transaction_version=self.world.version)
         actor = Actor(client_id=client_id, client=client, producer=producer)
         self._mark(actor)
         self.actors.append(actor)
-        self._call(actor, lambda: producer.init_producer_id(self._deadline(client)))
+        if wanted is None:
+            self._call(actor, lambda: producer.init_producer_id(self._deadline(client)))
+        else:
+            self._call(
+                actor,
+                lambda: producer.init(*Admin(client).init_producer_id(wanted, 60_000, self._deadline(client))),
+            )
         actor.takeovers_before = self.world.taken_over
         if actor.failed:
             self._close(actor)
@@ -89,14 +95,7 @@ class ProducerMachine(ProducerActors):
     def begin(self, who: int = -1) -> None:
         actor = self._actor(who, Phase.READY)
         self._mark(actor)
-        try:
-            actor.producer.begin()
-        except KafkaEosError as refused:
-            # An identity under which something may still arrive is not used again.
-            if (refused.code, self.world.version) != ("TAINTED", 0) or actor.attempt is None:
-                raise
-            self._close(actor)
-            return
+        actor.producer.begin()
         self._open(actor)
 
     @precondition(lambda self: self._in(Phase.OPEN))
@@ -161,15 +160,11 @@ class ProducerMachine(ProducerActors):
     @precondition(lambda self: self._in(Phase.OPEN) and self.world.transactional_id)
     @rule(who=st.integers(0, 1), faults=faults_of(*ENDING, *WRITING))
     def commit(self, who: int = -1, faults: tuple[Fault, ...] = ()) -> None:
+        """The task hands its transaction over, and the driver commits it at once."""
         actor = self._actor(who, Phase.OPEN)
         self._plan(faults)
-        had_failed = actor.failed
-        result: list[Any] = []
-        if not self._call(actor, lambda: result.append(actor.producer.end(True, self._deadline(actor.client)))):
-            return
-        assert not had_failed, "a commit succeeded after a call that failed"
-        actor.attempt.acknowledge_all()
-        self._ended(actor, True, result[0].error_code)
+        if self._prepare(actor):
+            self._decide(actor, committed=True)
 
     @precondition(lambda self: self._in(Phase.OPEN) and self.world.transactional_id)
     @rule(
@@ -193,7 +188,7 @@ class ProducerMachine(ProducerActors):
             # While the markers of the last transaction are written, an abort of the next one is answered so (version 2).
             self._over(actor, Claim.UNKNOWN)
         else:
-            self._ended(actor, False, result[0].error_code)
+            self._aborted(actor, result[0].error_code)
 
     @precondition(lambda self: self._in(Phase.OPEN) and self.world.transactional_id)
     @rule(who=st.integers(0, 1), faults=faults_of(*WRITING))
@@ -201,49 +196,51 @@ class ProducerMachine(ProducerActors):
         """The task hands its transaction over."""
         actor = self._actor(who, Phase.OPEN)
         self._plan(faults)
+        self._prepare(actor)
+
+    def _prepare(self, actor: Actor) -> bool:
+        """Whether the transaction was handed over."""
         had_failed = actor.failed
         handed_over: list[Any] = []
         if not self._call(actor, lambda: handed_over.append(actor.producer.prepare())):
-            return
+            return False
         assert not had_failed, "an attempt was handed over after a call that failed"
         identity = handed_over[0]
         assert (identity.producer_id, identity.producer_epoch) == actor.attempt.identity
         assert identity.transaction_version == self.world.version
         actor.attempt.acknowledge_all()
+        actor.handed_over = identity
         actor.phase = Phase.PREPARED
+        return True
 
     @precondition(lambda self: self._in(Phase.PREPARED))
     @rule(who=st.integers(0, 1), committed=st.booleans(), faults=faults_of(*ENDING))
     def decide(self, committed: bool = True, who: int = -1, faults: tuple[Fault, ...] = ()) -> None:
         """The driver ends what was handed over; where it does not know the outcome, it may do the same again later."""
         actor = self._actor(who, Phase.PREPARED)
+        self._plan(faults)
+        self._decide(actor, committed)
+
+    def _decide(self, actor: Actor, committed: bool) -> None:
         attempt = actor.attempt
         if attempt.empty:
             self._over(actor, Claim.NOTHING)  # a driver is not handed a transaction without rows
             return
-        self._plan(faults)
         actor.decision = committed if actor.decision is None else actor.decision
         attempt.commit_asked |= actor.decision
-        end = EndTransaction(
-            transactional_id=self.world.transactional_id or "",
-            producer_id=attempt.identity[0],
-            producer_epoch=attempt.identity[1],
-            committed=actor.decision,
-            version=5 if self.world.version >= 2 else 4,
-        )
         client = self.world.client(DRIVER)
         try:
             with self.world.at_most_as_long_as_a_call():
-                (result,) = Admin(client).end_transactions([end], self._deadline(client))
+                code = end_as_driver(client, actor.handed_over, actor.decision, self._deadline(client))
             self._read_wire(driver_for=actor)
         finally:
             self.world.calm()
             client.close()
-        if result.error_code == 0:
+        if code == 0:
             self._claim(actor, Claim.COMMITTED if actor.decision else Claim.ABORTED)
             self._over(actor, attempt.claim)
         else:
-            self._has_a_cause(actor, f"EndTxn was answered {result.error_code}")
+            self._has_a_cause(actor, f"EndTxn was answered {code}")
             attempt.claim = Claim.UNKNOWN
 
     @rule(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_eos_sink.errors import BrokerRefusedError, FencedError, KafkaEosError
-from kafka_eos_sink.producer.transaction_states import State
+from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from tests.tiers import Effort
@@ -144,17 +144,18 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
 
 @versions
 @pytest.mark.parametrize("loss", [LoseRequest(), LoseResponse()], ids=str)
-def test_end_txn_without_response_is_unknown_and_not_undone(machine_of: Machines, version: int, loss: object) -> None:
-    """Doubt is a state, as franz-go's outcome that is unconfirmed: the abort that follows does not claim anything either."""
+def test_abort_without_response_is_unknown(machine_of: Machines, version: int, loss: object) -> None:
+    """Doubt is a state, as franz-go's outcome that is unconfirmed: another abort does not claim anything either."""
     machine = machine_of(version)
     machine.write(partitions=[0, 1])
     machine.flush()
     producer, client = machine.actors[0].producer, machine.actors[0].client
     machine.world.plan(Fault(m.EndTxnRequest, loss, FOR_THE_CALL))  # type: ignore[arg-type]
-    machine.ledger.attempts[0].commit_asked = True
-    assert producer.end(True, client.clock() + 2_000).error_code is None
+    ended = producer.abort(client.clock() + 2_000)
+    assert ended is not None
+    assert ended.error_code is None
     assert producer.abort(client.clock() + 2_000) is None
-    assert set(ends(machine)) == {True}
+    assert set(ends(machine)) == {False}
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
@@ -212,10 +213,7 @@ def test_rejected_resend_keeps_in_doubt_partitions_for_abort(
 
 
 @versions
-@pytest.mark.parametrize("committed", [True, False])
-def test_end_txn_stops_waiting_when_coordinator_lookup_fails(
-    machine_of: Machines, version: int, committed: bool
-) -> None:
+def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines, version: int) -> None:
     """Its coordinator has to be looked for again, and that is refused for good."""
     machine = machine_of(version)
     machine.write(partitions=[0])
@@ -223,18 +221,16 @@ def test_end_txn_stops_waiting_when_coordinator_lookup_fails(
     producer, client = machine.actors[0].producer, machine.actors[0].client
     machine.world.plan(Fault(m.EndTxnRequest, LoseResponse()))
     machine.world.plan(Fault(m.FindCoordinatorRequest, Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)))
-    machine.ledger.attempts[0].commit_asked = committed
     began = client.clock()
-    assert producer.end(committed, began + 8_000).error_code is None
+    ended = producer.abort(began + 8_000)
+    assert ended is not None
+    assert ended.error_code is None
     assert client.clock() - began < 1_000
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
 @versions
-@pytest.mark.parametrize("committed", [True, False])
-def test_unsendable_end_txn_is_not_awaited(
-    machine_of: Machines, version: int, committed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsendable_abort_is_not_awaited(machine_of: Machines, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers were set back to a version that does not know the request."""
     machine = machine_of(version)
     machine.write(partitions=[0])
@@ -247,11 +243,12 @@ def test_unsendable_end_txn_is_not_awaited(
             raise BrokerRefusedError("NO_COMMON_VERSION", "no common version")
         return send(node_id, request, **how)
 
-    machine.ledger.attempts[0].commit_asked = committed
     began = client.clock()
     with monkeypatch.context() as patch:
         patch.setattr(client, "send", too_old)
-        assert producer.end(committed, began + 8_000).error_code is None
+        ended = producer.abort(began + 8_000)
+    assert ended is not None
+    assert ended.error_code is None
     assert client.clock() - began < 1_000
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
@@ -271,33 +268,36 @@ def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines)
 def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Machines, version: int) -> None:
     machine = machine_of(version)
     machine.write(partitions=[0, 1], refused=True)
-    producer, client = machine.actors[0].producer, machine.actors[0].client
-    for call in (producer.flush, lambda: producer.end(True, client.clock() + 8_000), producer.prepare):
+    producer = machine.actors[0].producer
+    for call in (producer.flush, producer.prepare):
         with pytest.raises(KafkaEosError, match="NO_SUCH_PARTITION"):
             call()
     machine.abort()
-    machine.begin()
+    machine.start(begins=True)
     machine.write(partitions=[0, 1])
     machine.commit()
+    assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
 
 
-def test_below_version_two_identity_is_tainted_by_dropped_rows(machine_of: Machines) -> None:
+def test_below_version_two_identity_is_not_used_after_an_abort(machine_of: Machines) -> None:
     """The dropped batch had a sequence: each later transaction was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     machine = machine_of(0)
     machine.write(partitions=[0])
     machine.flush()
+    producer = machine.actors[0].producer
     machine.write(partitions=[0, 0], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), 2),))
     machine.abort()
-    with pytest.raises(KafkaEosError, match="TAINTED"):
-        machine.actors[0].producer.begin()
+    with pytest.raises(IllegalTransition):
+        producer.begin()
 
 
-def test_rows_dropped_in_one_transaction_do_not_taint_the_next(machine_of: Machines) -> None:
-    machine = machine_of(2)
+@versions
+def test_rows_dropped_in_one_transaction_do_not_taint_the_next(machine_of: Machines, version: int) -> None:
+    machine = machine_of(version)
     machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, LoseResponse()),))
     machine.pump(ms=3)
     machine.abort()
-    machine.begin()
+    machine.start(begins=True)
     machine.write(partitions=[0])
     machine.prepare()
     assert len(machine.actors) == 1

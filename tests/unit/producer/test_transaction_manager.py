@@ -85,11 +85,10 @@ def test_transitions_not_in_the_table_raise() -> None:
         State.INITIALIZING: TransactionManager.initialize,
         State.IN_TRANSACTION: TransactionManager.begin,
         State.PREPARED: TransactionManager.prepare,
-        State.COMMITTING: TransactionManager.commit,
         State.ABORTING: TransactionManager.abort,
     }
     for state, (target, move) in itertools.product(State, moves.items()):
-        manager = Dialogue().manager
+        manager = Dialogue(transactional_id=None if target is State.INITIALIZING else "tx").manager
         manager.state = state
         manager.partitions.add(("t", 0))
         if target in TRANSITIONS[state]:
@@ -100,58 +99,52 @@ def test_transitions_not_in_the_table_raise() -> None:
                 move(manager)
 
 
-def test_a_prepared_transaction_cannot_be_touched_any_more() -> None:
+def test_a_handed_over_or_ended_transaction_cannot_be_touched() -> None:
     assert TRANSITIONS[State.PREPARED] == frozenset()
+    assert TRANSITIONS[State.ABORTED] == frozenset()
 
 
-def test_init_producer_id_follows_coordinator_lookup() -> None:
-    d = Dialogue()
-    d.manager.initialize()
+def test_add_partitions_follows_coordinator_lookup() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.coordinator = None
+    d.manager.add_partition(("t", 0))
     assert isinstance(d.ask(), FindCoordinatorRequest)
     assert d.ask() is None  # one request at a time
     d.found(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert isinstance(d.ask(), FindCoordinatorRequest)
     d.found(node=4)
-    assert isinstance(d.ask(), InitProducerIdRequest)
-    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=51, producer_epoch=-1))
-    assert isinstance(d.ask(), InitProducerIdRequest)
-    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=16, producer_epoch=-1))
+    assert isinstance(d.ask(), AddPartitionsToTxnRequest)
+    d.added({0: ErrorCode.CONCURRENT_TRANSACTIONS})
+    assert isinstance(d.ask(), AddPartitionsToTxnRequest)
+    d.added({0: ErrorCode.NOT_COORDINATOR})
     assert isinstance(d.ask(), FindCoordinatorRequest)
     d.found(node=5)
     d.ask()
-    d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=2))
-    assert (d.manager.state, d.manager.identity, d.manager.coordinator) == (State.READY, (9, 2), 5)
+    d.added({0: 0})
+    assert (d.manager.state, d.manager.coordinator) == (State.IN_TRANSACTION, 5)
+    assert d.manager.add_partition(("t", 0))
 
 
 def test_init_producer_id_error_is_kept_until_it_succeeds() -> None:
-    d = Dialogue()
+    d = Dialogue(transactional_id=None)
 
     def refused(code: ErrorCode) -> None:
         d.ask()
         d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_epoch=-1))
 
-    def in_the_way() -> tuple[str, bool]:
-        return d.manager.last_problem, d.manager.busy
-
     d.manager.initialize()
-    assert in_the_way() == ("no response", False)
-    d.ask()
-    d.found()
-    refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-    assert in_the_way() == ("InitProducerId of transactional id 'tx' failed with CONCURRENT_TRANSACTIONS", True)
+    assert d.manager.last_problem == "no response"
+    refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert d.manager.last_problem == "InitProducerId of an idempotent producer failed with COORDINATOR_LOAD_IN_PROGRESS"
     refused(ErrorCode.NOT_COORDINATOR)
-    d.ask()
-    d.found()  # that the coordinator was found again says nothing of the id
-    assert in_the_way() == ("InitProducerId of transactional id 'tx' failed with NOT_COORDINATOR", False)
-    refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert d.manager.last_problem == "InitProducerId of an idempotent producer failed with NOT_COORDINATOR"
     d.ask()
     d.manager.lost(LOST, d.now)
-    assert in_the_way() == (LOST.message, False)
-    d.ask()
-    d.found()
+    assert d.manager.last_problem == LOST.message
     d.ask()
     d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=9, producer_epoch=2))
-    assert in_the_way() == ("no response", False)
+    assert d.manager.last_problem == "no response"
+    assert (d.manager.state, d.manager.identity) == (State.READY, (9, 2))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +152,13 @@ def test_init_producer_id_error_is_kept_until_it_succeeds() -> None:
     [
         (ErrorCode.PRODUCER_FENCED, FencedError),
         (ErrorCode.INVALID_PRODUCER_EPOCH, FencedError),
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationError),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, AuthorizationError),
         (ErrorCode.TRANSACTION_ABORTABLE, TransactionAbortedError),
     ],
 )
 def test_an_id_that_is_refused_ends_the_producer(code: ErrorCode, error: type[Exception]) -> None:
-    d = Dialogue()
+    d = Dialogue(transactional_id=None)
     d.manager.initialize()
-    d.manager.coordinator = 1
     d.ask()
     d.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_epoch=-1))
     assert d.manager.state is State.FATAL_ERROR
@@ -234,14 +226,14 @@ def test_abort_waits_for_in_doubt_but_not_unsent_partitions() -> None:
     assert isinstance(end, EndTxnRequest)
     assert not end.committed
     d.ended()
-    assert d.manager.state is State.READY
+    assert d.manager.state is State.ABORTED
 
 
 def test_abort_of_an_empty_transaction_sends_no_request() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
     d.manager.abort()
-    assert d.manager.state is State.READY
+    assert d.manager.state is State.ABORTED
     assert d.ask() is None
     assert d.manager.end_result is not None
     assert d.manager.end_result.error_code == 0
@@ -251,18 +243,19 @@ def test_in_version_two_produce_alone_opens_the_transaction() -> None:
     d = Dialogue(version=2).in_transaction()
     assert d.manager.add_partition(("t", 0))
     d.manager.produced_to(("t", 0))
-    d.manager.commit()
+    d.manager.abort()
     end = d.ask()
     assert isinstance(end, EndTxnRequest)
+    assert (end.producer_id, end.producer_epoch) == (7, 3)
     d.ended(producer_id=7, epoch=4)
-    assert d.manager.identity == (7, 4)
+    assert d.manager.state is State.ABORTED
 
 
 @pytest.mark.parametrize(("version", "versions"), [(0, (None, 4)), (1, (None, 4)), (2, (5, 5))])
 def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versions: tuple[int | None, int]) -> None:
     d = Dialogue(version=version).in_transaction()
     d.manager.partitions.add(("t", 0))
-    d.manager.commit()
+    d.manager.abort()
     asked = d.manager.next_request(0)
     assert asked is not None
     assert d.manager.versions(type(asked)) == versions
@@ -271,7 +264,7 @@ def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versio
 def test_lost_end_txn_is_resent_unchanged_and_remains_in_doubt() -> None:
     d = Dialogue(version=2).in_transaction()
     d.manager.partitions.add(("t", 0))
-    d.manager.commit()
+    d.manager.abort()
     first = d.ask()
     d.manager.lost(LOST, d.now)
     assert d.manager.awaits_end
@@ -281,7 +274,7 @@ def test_lost_end_txn_is_resent_unchanged_and_remains_in_doubt() -> None:
     d.ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     assert d.ask() == first
     d.ended(producer_id=7, epoch=4)
-    assert (d.manager.state, d.manager.awaits_end) == (State.READY, False)
+    assert (d.manager.state, d.manager.awaits_end) == (State.ABORTED, False)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +284,7 @@ def test_lost_end_txn_is_resent_unchanged_and_remains_in_doubt() -> None:
 def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> None:
     d = Dialogue(version=2).in_transaction()
     d.manager.partitions.add(("t", 0))
-    d.manager.commit()
+    d.manager.abort()
     d.ask()
     d.ended(code)
     assert d.manager.state is State.FATAL_ERROR
@@ -299,13 +292,11 @@ def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> No
     assert d.manager.end_result.error_code == code
 
 
-def test_prepare_and_commit_refuse_while_something_is_open() -> None:
+def test_prepare_is_rejected_while_something_is_pending() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
     with pytest.raises(IllegalTransition):
         d.manager.prepare()
-    with pytest.raises(IllegalTransition):
-        d.manager.commit()
 
 
 def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
@@ -320,6 +311,8 @@ def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
     assert d.manager.identity == (9, 1)
     with pytest.raises(IllegalTransition):
         Dialogue().in_transaction().manager.bump_epoch()
+    with pytest.raises(IllegalTransition):
+        Dialogue().manager.initialize()
 
 
 # Well-formed responses that do not belong to their request
@@ -327,8 +320,9 @@ def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
 
 @pytest.mark.parametrize("named", [(), ("other",)])
 def test_coordinator_of_another_id_is_protocol_error(named: tuple[str, ...]) -> None:
-    talk = Dialogue()
-    talk.manager.initialize()
+    talk = Dialogue().in_transaction()
+    talk.manager.coordinator = None
+    talk.manager.add_partition(("t", 0))
     assert isinstance(talk.ask(), FindCoordinatorRequest)
     coordinators = tuple(
         FindCoordinatorResponse.Coordinator(key=key, node_id=1, host="h", port=1, error_code=0, error_message=None)
@@ -342,10 +336,8 @@ def test_coordinator_of_another_id_is_protocol_error(named: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("identity", [(-1, 0), (1, -1)])
 def test_negative_identity_is_protocol_error(identity: tuple[int, int]) -> None:
-    talk = Dialogue()
+    talk = Dialogue(transactional_id=None)
     talk.manager.initialize()
-    talk.ask()
-    talk.found()
     assert isinstance(talk.ask(), InitProducerIdRequest)
     talk.answer(
         InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=identity[0], producer_epoch=identity[1])
