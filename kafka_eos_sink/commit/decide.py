@@ -16,7 +16,7 @@ from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_m
 from kafka_eos_sink.commit.driver import after_end, described_driver, is_held_by
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.steps import (
     Appended,
     CommitGroupOffsets,
@@ -25,7 +25,6 @@ from kafka_eos_sink.commit.steps import (
     End,
     EndResult,
     EndTransactions,
-    LastStableOffsets,
     Now,
     Procedure,
     Reached,
@@ -120,16 +119,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
     too. If it begins later, or none is open, the task's transaction was ended by hand, or below version 2 by an EndTxn of its epoch.
     """
-    written: dict[tuple[str, int], list[OffsetRange]] = {}
-    for part in (part for entry in prepared for part in entry.offsets):
-        written.setdefault((part.topic, part.partition), []).append(part)
-    # DescribeProducers lists all producers of a day. The last stable offset is the first record of the oldest open transaction. So if one
-    # task wrote to a partition, it proves the same with a few bytes. At offset 0 it does not: there a topic created again ends, too.
-    alone = {where: parts[0] for where, parts in written.items() if len(parts) == 1 and parts[0].first_offset > 0}
-    stable: Mapping[tuple[str, int], int | None] = {}
-    if alone:
-        stable = yield LastStableOffsets(tuple(alone), tuple(part.last_offset for part in alone.values()))
-    where = tuple(sorted(each for each in written if each not in alone or stable.get(each) != alone[each].first_offset))
+    where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
         return
     producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
@@ -143,8 +133,6 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     for entry in prepared:
         write_id = entry.identity.transactional_id.rsplit(".", 2)[0]
         for part in entry.offsets:
-            if (part.topic, part.partition) not in where:
-                continue
             remembered = producers.get((part.topic, part.partition), {})
             if remembered is None:
                 continue

@@ -117,9 +117,6 @@ class World:
     def initial(self) -> State:
         setting = self.setting
         cluster = kafka.empty_cluster(setting.version, setting.data_partitions, setting.verifies)
-        for partition in range(1, 1 + setting.data_partitions):
-            # Another program's marker at offset 0, where the last stable offset would prove nothing.
-            cluster = cluster.with_appended(partition, kafka.Control(-1, 0, commit=True))
         if setting.foreign:
             cluster = with_foreign_writer(cluster, f"{setting.write_id(0)}.v2")
         state = State(

@@ -248,25 +248,6 @@ def test_commit_waits_for_readers_that_nothing_blocks() -> None:
     assert (world.warnings, len(readers.done)) == ([], 1)
 
 
-def test_last_stable_offset_proves_where_a_lone_transaction_begins() -> None:
-    """DescribeProducers would list all producers of a day."""
-    world = World()
-    Readers(world, PART.first_offset, PART.last_offset + 1, held_by={})
-    assert world.run(commit(REQUEST, [MESSAGE])) is not None
-    assert not any(isinstance(step, steps.DescribeProducers) for step in world.steps)
-
-
-def test_transaction_at_offset_0_of_a_topic_created_again_is_not_decided() -> None:
-    """The empty topic's last stable offset is 0, too. Once others had written as many rows as ours, commit called ours visible."""
-    world = World()
-    Readers(world, 0, PART.last_offset + 1, held_by=None)
-    world.own["DescribeProducers"] = lambda _: {("t", 0): {}}
-    at_start = replace(PREPARED, offsets=(replace(PART, first_offset=0),))
-    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN\].*begins at offset -1, not at 0"):
-        world.run(commit(REQUEST, [replace(MESSAGE, prepared=at_start)]))
-    assert world.ended == []
-
-
 def test_readers_stuck_without_blocker_raise_not_finished() -> None:
     world = World()
     readers = Readers(world, 15, held_by={})
@@ -337,10 +318,8 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
 
 
 def test_error_after_the_decision_raises_decided_not_finished() -> None:
-    def broken(step: steps.LastStableOffsets) -> Any:
-        if world.ended:
-            raise ZeroDivisionError("a bug")
-        return dict.fromkeys(step.partitions, 0)
+    def broken(_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
 
     world = World(LastStableOffsets=broken)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*ZeroDivisionError: a bug"):
