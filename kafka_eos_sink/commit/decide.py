@@ -117,7 +117,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     """Require that each open transaction begins where the task's records begin.
 
     If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
-    too. If it begins later, or none is open, the task's transaction was ended by hand, or below version 2 by an EndTxn of its epoch.
+    too. If it begins later, or none is open, it was ended by hand or, below version 2, by an EndTxn of its epoch, or the topic was deleted.
     """
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
@@ -143,7 +143,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
                     f"on {part.topic}-{part.partition} the open transaction of {entry.identity.transactional_id} begins at offset "
                     f"{start}, not at {part.first_offset} where the task's records begin: "
                     + (
-                        "a marker was written by hand"
+                        "a marker was written by hand, or the topic was created again"
                         if start < 0 or start > part.first_offset
                         else "an older one was never ended"
                     )

@@ -41,6 +41,7 @@ from kafka_eos_sink.commit.steps import (
     Reached,
     TransactionDescription,
     Wait,
+    WallClock,
     Warn,
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
@@ -132,8 +133,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     yield Reached("resolve.decided")
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
-        now: int = yield Now()
-        yield Append((done_record(decision, now),))
+        yield Append((done_record(decision, (yield WallClock())),))
     yield from end_open(opened, _unfinished_ids(view))
     return Resolved(decision=decision, superseded=superseded, ended=ended)
 

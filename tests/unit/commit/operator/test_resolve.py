@@ -26,6 +26,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 W, Q = "kafka-eos/app/orders", "batch"
+NOVEMBER_2026 = 1_796_000_000_000
 GONE: dict[int, tuple[int, int]] = {}
 OLD_DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=1, producer_epoch=0, transaction_version=2)
 
@@ -152,6 +153,8 @@ class World:
             case steps.Now():
                 self.now += 1
                 return self.now
+            case steps.WallClock():
+                return NOVEMBER_2026
             case steps.Wait(ms):
                 self.now += ms
         return None
@@ -201,11 +204,11 @@ class World:
         found = view.query(query_id).newest
         return None if found is None else found.decision
 
-    def done(self, query_id: str = Q) -> str | None:
+    def done(self, query_id: str = Q, field: str = "nonce") -> Any:
         view = LogView(W)
         view.feed(self.entries, self.next_offset, 0)
         done = view.query(query_id).done
-        return None if done is None else str(done["nonce"])
+        return None if done is None else done[field]
 
     @property
     def ends(self) -> list[tuple[str, bool]]:
@@ -234,6 +237,8 @@ def test_committed_ends_open_parts_and_marks_version_written() -> None:
     assert (newest.version, newest.resolution, newest.transactions, newest.nonce) == (3, "committed", (), "operator")
     assert (newest.topic, newest.schema, newest.offsets_hash) == ("orders", "value string", "h")
     assert world.done() == "operator"
+    # `status` and the metrics show it as a time; the clock of this process shows 1970.
+    assert world.done(field="finished_ms") == NOVEMBER_2026
 
 
 def test_committed_leaves_later_transactions_of_the_id_alone() -> None:
