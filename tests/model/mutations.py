@@ -712,7 +712,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 restore.finish_decisions,
                 "{prepared.identity.transactional_id for prepared in logged.decision.transactions}",
-                "{prepared.identity for prepared in found.decision.transactions}",
+                "{prepared.identity for prepared in logged.decision.transactions}",
             ),
             Edit(
                 open_transactions.end_open,
