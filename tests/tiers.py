@@ -134,11 +134,10 @@ class Case:
     def lane(self, run: Tier) -> str:
         """Return the lane in a run of a tier."""
         folder = self.path.split("/")[0]
-        # In `make test` Spark's own tests end first, so their lane also takes the faults, and the killed writers, which start an
-        # interpreter each. In larger runs Spark's own tests end last.
-        if folder == "spark" or (
-            run is Tier.TEST and (folder == "faults" or self.path == "broker/test_write_deaths.py")
-        ):
+        # In `make test` Spark's own tests end first, so their lane also takes the faults. In larger runs it takes the killed writers only,
+        # which start an interpreter each.
+        killed_writers = self.path == "broker/test_write_deaths.py"
+        if folder == "spark" or killed_writers or (run is Tier.TEST and folder == "faults"):
             return "spark"
         return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"
 
