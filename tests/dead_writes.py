@@ -21,7 +21,6 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -30,9 +29,8 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_eos_sink.runtime.failpoints import VARIABLE
-from kafka_testing import unique_topic, wait_until
+from kafka_testing import end_as_driver, unique_topic, wait_until
 
 ROWS = 10
 POINTS = (
@@ -190,20 +188,8 @@ def abort_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskM
     """End prepared transactions as the coordinator's timeout would: behind the back of their driver."""
     identities = [prepared.identity for prepared in prepared_by(messages)]
     with NetworkClient(given.client) as client:
-        results = Admin(client).end_transactions(
-            [
-                EndTransaction(
-                    transactional_id=identity.transactional_id,
-                    producer_id=identity.producer_id,
-                    producer_epoch=identity.producer_epoch,
-                    committed=False,
-                    version=end_txn_version(identity),
-                )
-                for identity in identities
-            ],
-            client.clock() + 30_000,
-        )
-    assert [result.error_code for result in results] == [0] * len(identities)
+        codes = [end_as_driver(client, identity, committed=False) for identity in identities]
+    assert codes == [0] * len(identities)
 
 
 def abort_open(given: session.WriteSettings) -> None:

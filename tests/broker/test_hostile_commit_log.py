@@ -15,7 +15,6 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Route, single
-from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import commit_log
 from kafka_eos_sink.commit.commit_log import decision_records
 from kafka_eos_sink.commit.log_reading import read_to_end
@@ -33,8 +32,8 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.varints import encode_varint
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.executor import Executor, end_txn_version
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_testing import assert_nothing_open, create_topic, end_as_driver, read_committed, unique_topic
 from tests.torture.hostile_log import signed
 
 TIMEOUT_MS = 30_000
@@ -85,15 +84,7 @@ class HostileProducer:
         assert self.executor._performers[AppendInTransaction](step).error == ErrorCode.NONE
 
     def end(self, own: ProducerIdentity, committed: bool = True) -> None:
-        ended = EndTransaction(
-            transactional_id=own.transactional_id,
-            producer_id=own.producer_id,
-            producer_epoch=own.producer_epoch,
-            committed=committed,
-            version=end_txn_version(own),
-        )
-        (result,) = self.admin.end_transactions([ended], self.deadline)
-        assert result.error_code == ErrorCode.NONE
+        assert end_as_driver(self.admin.client, own, committed, self.deadline) == ErrorCode.NONE
 
     def newest(self, write_id: str) -> LoggedDecision | None:
         view = LogView(write_id)

@@ -10,7 +10,6 @@ import pytest
 from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
 from kafka_eos_sink.client.admin import Admin, connected
-from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -19,9 +18,8 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import driver_requests, session
-from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_eos_sink.runtime.requirements import VERIFICATION, broker_settings
-from kafka_testing import change_config, create_topic, read_committed, wait_until
+from kafka_testing import change_config, create_topic, end_as_driver, read_committed, wait_until
 
 TIMEOUT_MS = 30_000
 OFF = {VERIFICATION: "false"}
@@ -42,15 +40,7 @@ def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) 
         assert driver_requests.add_partition(admin, identity, where, deadline()) == ErrorCode.NONE
     records = (LogRecord(b"key", b"row"),)
     assert driver_requests.append(admin, AppendInTransaction(identity, 0, records), where, TIMEOUT_MS).error == 0
-    abort = EndTransaction(
-        transactional_id=name,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        committed=False,
-        version=end_txn_version(identity),
-    )
-    (ended,) = admin.end_transactions([abort], deadline())
-    assert ended.error_code == ErrorCode.NONE
+    assert end_as_driver(admin.client, identity, False, deadline()) == ErrorCode.NONE
 
     def is_aborted() -> bool:
         state = admin.describe_transactions([name], deadline())[name]
