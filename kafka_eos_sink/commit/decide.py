@@ -13,7 +13,7 @@ from uuid import UUID
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.driver import after_end, described_driver, is_held_by
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, after_end, described_driver, is_held_by
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
@@ -251,7 +251,9 @@ def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[Non
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no response" if error is None else ErrorCode.of(error).name
     if error in FENCED_BY_NEWER_OWNER:
-        return refusals.fenced(decision.write_id, f"{code} for {what}")
+        timeout_s = DRIVER_TRANSACTION_TIMEOUT_MS // 1_000
+        why = f"{code} for {what}; without another driver, the commit log took more than {timeout_s} s: run it again"
+        return refusals.fenced(decision.write_id, why)
     return refusals.not_decided(decision, what, code)
 
 

@@ -162,15 +162,21 @@ def _out_of_order(
     expected: DataFrame, found: DataFrame, columns: Sequence[str], examples: int
 ) -> tuple[int, list[Difference]]:
     """Count the records behind a record of the same key that is later in the source."""
-    # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on.
+    # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on. Nothing tells
+    # which partition of the source each came from, so equal records of several partitions, here or there, are left out.
+    same_record = Window.partitionBy(*columns)
+
+    def numbered(records: DataFrame, partition: str | None, order: str) -> DataFrame:
+        counted = records.withColumn("number", f.row_number().over(same_record.orderBy(order)))
+        if partition is None:
+            return counted
+        ends = [end(partition).over(same_record) for end in (f.min, f.max)]
+        return counted.withColumn("one_partition", ends[0].eqNullSafe(ends[1])).where("one_partition").drop("one_partition")
+
     source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
-    ordered = expected.select(*_comparable(expected, columns), ORDER, *source)
-    ordered = ordered.withColumn("number", f.row_number().over(Window.partitionBy(*columns).orderBy(*source, ORDER)))
+    ordered = numbered(expected.select(*_comparable(expected, columns), ORDER, *source), source[0] if source else None, ORDER)
     place = [f.col("partition").alias("topic_partition"), f.col("offset").alias("topic_offset")]
-    placed = found.select(*_comparable(found, columns), *place)
-    placed = placed.withColumn(
-        "number", f.row_number().over(Window.partitionBy(*columns).orderBy("topic_partition", "topic_offset"))
-    )
+    placed = numbered(found.select(*_comparable(found, columns), *place), "topic_partition", "topic_offset")
     # Null-safe: plain equality drops every record with a null key or no headers from the join.
     same = [f.col(f"expected.{name}").eqNullSafe(f.col(f"found.{name}")) for name in (*columns, "number")]
     paired = (

@@ -19,8 +19,10 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.commit.refusals import resolve_command
 from kafka_eos_sink.commit.steps import POLL_MS, Copied, CopyRecords, Gone, InitProducerId, Procedure
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -56,11 +58,18 @@ class _OperatorExecutor(Executor):
         for source in (copy.source for copy in step.copies):
             state = held[source.transactional_id]
             if state is None or state.producer_id != source.producer_id:
+                write_id = write_id_of(source.transactional_id) or ""
                 raise DecisionPendingError(
                     "DECIDED_NOT_FINISHED",
                     f"the coordinator of {source.transactional_id} does not know producer id {source.producer_id}, whose aborted rows the "
                     "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was "
-                    "copied. Run the write again under its own user, which copies them",
+                    "copied. "
+                    + (
+                        f"No other run uses this write id. {resolve_command(write_id, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
+                        "see rows of it; if they see none, it gives them up, and the job can run again"
+                        if is_random_write_id(write_id)
+                        else "Run the write again under its own user, which copies them"
+                    ),
                 )
         copied: tuple[Copied | Gone, ...] = self._copy(step)
         return copied

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -172,15 +173,27 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     assert not done.all_ended
 
 
-@pytest.mark.parametrize("foreign_at", [0, 1])
-def test_one_id_named_twice_hides_no_foreign_producer(foreign_at: int) -> None:
-    state = SimpleNamespace(producer_id=TASK.producer_id)
+def copy_own(state: Any, sources: Sequence[ProducerIdentity]) -> None:
+    """Ask for copies whose sources' coordinator is in `state`; none may happen."""
     client = SimpleNamespace(clock=lambda: 0, config=ClientConfig(bootstrap_servers=(("localhost", 1),)))
     admin: Any = SimpleNamespace(client=client, describe_transactions=lambda ids, _: dict.fromkeys(ids, state))
     executor = operator._OperatorExecutor(admin, ("log", 0), ProducerConfig())
     executor._copy = lambda _: pytest.fail("rows of another program were copied")
+    executor._copy_own(CopyRecords(tuple(Copy(TASK, source, (), LogRecord(b"", None)) for source in sources)))
+
+
+@pytest.mark.parametrize("foreign_at", [0, 1])
+def test_one_id_named_twice_hides_no_foreign_producer(foreign_at: int) -> None:
     sources = [TASK, TASK]
     sources[foreign_at] = replace(TASK, producer_id=666)
-    copies = tuple(Copy(TASK, source, (), LogRecord(b"", None)) for source in sources)
     with pytest.raises(DecisionPendingError, match="producer id 666, whose aborted rows"):
-        executor._copy_own(CopyRecords(copies))
+        copy_own(SimpleNamespace(producer_id=TASK.producer_id), sources)
+
+
+def test_advice_for_an_expired_id_can_be_followed() -> None:
+    """No second run has a random write id, so the advice must not ask for one."""
+    with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
+        copy_own(None, [TASK])
+    write_id = f"kafka-eos/{uuid.UUID(int=7)}"
+    with pytest.raises(DecisionPendingError, match=rf"--write-id {write_id} --version 0 --as rewrite tells .* the job can run again"):
+        copy_own(None, [replace(TASK, transactional_id=f"{write_id}.3.0")])
