@@ -171,10 +171,16 @@ def _out_of_order(
         if partition is None:
             return counted
         ends = [end(partition).over(same_record) for end in (f.min, f.max)]
-        return counted.withColumn("one_partition", ends[0].eqNullSafe(ends[1])).where("one_partition").drop("one_partition")
+        return (
+            counted.withColumn("one_partition", ends[0].eqNullSafe(ends[1]))
+            .where("one_partition")
+            .drop("one_partition")
+        )
 
     source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
-    ordered = numbered(expected.select(*_comparable(expected, columns), ORDER, *source), source[0] if source else None, ORDER)
+    ordered = numbered(
+        expected.select(*_comparable(expected, columns), ORDER, *source), source[0] if source else None, ORDER
+    )
     place = [f.col("partition").alias("topic_partition"), f.col("offset").alias("topic_offset")]
     placed = numbered(found.select(*_comparable(found, columns), *place), "topic_partition", "topic_offset")
     # Null-safe: plain equality drops every record with a null key or no headers from the join.

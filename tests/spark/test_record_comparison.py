@@ -169,5 +169,7 @@ def test_equal_records_of_several_partitions_have_no_order(spark: SparkSession) 
     assert disorder(expected, topic(spark, ("k", "x"), ("k", "c"), ("k", "a"), ("k", "x"), ("k", "b"))) == (1, [4])
     # One record in two partitions of the topic: the one at offset 0 of partition 1 may be the first or the second expected one.
     twice = ordered(spark, ("k", "x", 1), ("k", "a", 2), ("k", "x", 3))
-    apart = topic(spark, ("k", "x"), ("k", "a"), ("k", "x")).withColumn("partition", f.when(f.col("offset") == 0, 1).otherwise(0))
+    apart = topic(spark, ("k", "x"), ("k", "a"), ("k", "x")).withColumn(
+        "partition", f.when(f.col("offset") == 0, 1).otherwise(0)
+    )
     assert disorder(twice, apart) == (0, [])

@@ -361,7 +361,10 @@ def test_fenced_end_txn_of_decision_is_settled_by_the_log(marked: MarkerType) ->
     expected: tuple[type[KafkaEosError], str] = (
         (DecisionPendingError, "DECIDED_NOT_FINISHED.*a newer driver of the write id has taken over and finishes it")
         if marked is MarkerType.COMMIT
-        else (FencedError, "FENCED.*a newer driver of write id 'w' has taken over .*the commit log took more than 60 s: run it again")
+        else (
+            FencedError,
+            "FENCED.*a newer driver of write id 'w' has taken over .*the commit log took more than 60 s: run it again",
+        )
     )
     with pytest.raises(expected[0], match=expected[1]):
         world.run(commit(REQUEST, [MESSAGE]))

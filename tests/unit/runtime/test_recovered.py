@@ -195,5 +195,7 @@ def test_advice_for_an_expired_id_can_be_followed() -> None:
     with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
         copy_own(None, [TASK])
     write_id = f"kafka-eos/{uuid.UUID(int=7)}"
-    with pytest.raises(DecisionPendingError, match=rf"--write-id {write_id} --version 0 --as rewrite tells .* the job can run again"):
+    with pytest.raises(
+        DecisionPendingError, match=rf"--write-id {write_id} --version 0 --as rewrite tells .* the job can run again"
+    ):
         copy_own(None, [replace(TASK, transactional_id=f"{write_id}.3.0")])
