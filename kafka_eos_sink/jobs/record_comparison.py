@@ -166,23 +166,19 @@ def _out_of_order(
     # which partition of the source each came from, so equal records of several partitions, here or there, are left out.
     same_record = Window.partitionBy(*columns)
 
-    def numbered(records: DataFrame, partition: str | None, order: str) -> DataFrame:
-        counted = records.withColumn("number", f.row_number().over(same_record.orderBy(order)))
-        if partition is None:
-            return counted
-        ends = [end(partition).over(same_record) for end in (f.min, f.max)]
-        return (
-            counted.withColumn("one_partition", ends[0].eqNullSafe(ends[1]))
-            .where("one_partition")
-            .drop("one_partition")
+    def numbered(records: DataFrame, partition: Column, order: str) -> DataFrame:
+        number = f.row_number().over(same_record.orderBy(order))
+        first, last = f.min(partition).over(same_record), f.max(partition).over(same_record)
+        return records.select("*", number.alias("number"), (first == last).alias("one_partition")).where(
+            "one_partition"
         )
 
     source = [SOURCE_PARTITION] if SOURCE_PARTITION in expected.columns else []
-    ordered = numbered(
-        expected.select(*_comparable(expected, columns), ORDER, *source), source[0] if source else None, ORDER
-    )
+    of_source = f.struct(f.lit(0), *source)
+    ordered = numbered(expected.select(*_comparable(expected, columns), ORDER, *source), of_source, ORDER)
     place = [f.col("partition").alias("topic_partition"), f.col("offset").alias("topic_offset")]
-    placed = numbered(found.select(*_comparable(found, columns), *place), "topic_partition", "topic_offset")
+    of_topic = f.col("topic_partition")
+    placed = numbered(found.select(*_comparable(found, columns), *place), of_topic, "topic_offset")
     # Null-safe: plain equality drops every record with a null key or no headers from the join.
     same = [f.col(f"expected.{name}").eqNullSafe(f.col(f"found.{name}")) for name in (*columns, "number")]
     paired = (

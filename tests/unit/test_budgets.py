@@ -28,7 +28,7 @@ LINES = {
     "runtime": 3_434,  # one check for all writes with random ids, the dead letter topic's settings
     "settings": 1_630,  # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md
     "spark": 1_203,  # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5
-    "jobs": 706,  # with kafka.properties.file in place of --bootstrap-servers; no order between equal records of several partitions
+    "jobs": 708,  # with kafka.properties.file in place of --bootstrap-servers; no order between equal records of several partitions
     "embedded": 1_640,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 692,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
@@ -38,7 +38,7 @@ LINES = {
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data.
 # repair asks whether each range without a visible end is still open. Offsets of deleted source topics: 8.
-ALL_LINES = 28_201
+ALL_LINES = 28_203
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03
