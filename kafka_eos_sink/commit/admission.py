@@ -48,10 +48,11 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     raise refusals.checkpoint_rolled_back(plan.write_id, batch, newest)
 
 
-def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise the tasks' error in the planner."""
-    admit(plan, batch)
+def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[TaskOutcome | None]:
+    """Return the tasks' outcome, or raise their error, in the planner."""
+    outcome, _ = admit(plan, batch)
     yield from ()
+    return outcome
 
 
 def _admit_again(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> tuple[TaskOutcome | None, str | None]:
@@ -77,5 +78,6 @@ def _admit_again(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> t
         return TaskOutcome.ALREADY_COMMITTED, None
     return TaskOutcome.ALREADY_COMMITTED, (
         f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
-        f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on"
+        f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "
+        "query on a copy of that query's checkpoint, its rows are missing: give it a checkpoint of its own"
     )

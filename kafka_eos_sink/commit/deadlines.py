@@ -25,8 +25,8 @@ def timeout_margin_ms(timeout_ms: int) -> int:
     return min(timeout_ms // 10, MAX_MARGIN_MS)
 
 
-def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]:
-    """Raise ``TRANSACTION_TOO_OLD`` if another task's rows are lost.
+def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Procedure[None]:
+    """Raise ``TRANSACTION_TOO_OLD`` if another partition's rows than its own are lost.
 
     The proof: a partition's newest part record is of this batch and has an ABORT marker, and none of the partition's ids has an open
     transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
@@ -41,15 +41,15 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int) -> Procedure[None]
     lost = tuple(
         partition
         for partition, part in view.query(query_id).newest_parts.items()
-        if _is_aborted(part, version, plan.log_offset)
+        if partition != own and _is_aborted(part, version, plan.log_offset)
     )
     if not lost:
         return
     ids = tuple(task_transactional_id(plan.write_id, partition, slot) for partition in lost for slot in range(SLOTS))
     described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
     for partition in lost:
-        own = [described.get(task_transactional_id(plan.write_id, partition, slot)) for slot in range(SLOTS)]
-        if all(found is None or found.is_free for found in own):
+        held = [described.get(task_transactional_id(plan.write_id, partition, slot)) for slot in range(SLOTS)]
+        if all(found is None or found.is_free for found in held):
             raise refusals.too_old(
                 f"the finished transaction of partition {partition} was aborted while other tasks still wrote",
                 elapsed,

@@ -57,8 +57,12 @@ def verify_markers(
         watched=frozenset(prepared.identity.producer_id for prepared in committed),
     )
     missing = list(committed)
+    # A marker is missing only behind the end that the log had at first: reading up to it may take long.
+    end: int | None = None
     while True:
-        yield from read_on(view)
+        before = view.next_offset
+        chunk = yield from read_on(view)
+        end = chunk.end_offset if end is None else end
         waiting, missing, foreign = missing, [], None
         for prepared in waiting:
             marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)
@@ -70,6 +74,8 @@ def verify_markers(
         if not missing:
             return True
         now: int = yield Now()
+        if before < view.next_offset < end:
+            started, deadline = now, max(deadline, now + MARKERS_WITHIN_MS)
         is_due = foreign is not None or now > min(deadline, started + MARKERS_WITHIN_MS)
         if visible and is_due and (yield from _are_committed(decision, missing, coordinators=foreign is None)):
             yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")

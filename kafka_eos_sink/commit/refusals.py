@@ -166,19 +166,18 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
     """The version was committed with other source offsets, or another topic or schema."""
     answer = resolve_command(write_id, batch.query_id, batch.version, "committed")
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
+        written_to = "" if batch.topic == newest.topic else f" topic option {newest.topic!r}, not {batch.topic!r}, and"
         why = (
-            "other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix. Restore the offsets of this "
-            f"batch in the checkpoint. Or, if the topic holds every row that the batch now has: {answer}; missing rows are then never "
-            "written"
+            f"{written_to} other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix or copies of one "
+            "checkpoint. Give each query its own. Otherwise restore the offsets of this batch in the checkpoint. Or, if the topic holds "
+            f"every row that the batch now has: {answer}; missing rows are then never written"
         )
     else:
         why = (
-            f"topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
-            f"the topic are the right ones: {answer}; else take another txnVersion"
+            f" topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
+            f"the topic are the right ones: {answer}; else take another {'checkpoint' if batch.streaming else 'txnVersion'}"
         )
-    return WriteRefusedError(
-        "DIFFERENT_BATCH", f"{version_of(batch.version, write_id)} is already committed with {why}"
-    )
+    return WriteRefusedError("DIFFERENT_BATCH", f"{version_of(batch.version, write_id)} is already committed with{why}")
 
 
 # before the decision

@@ -72,10 +72,10 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
-    yield from fail_if_too_late(plan, batch.query_id, batch.version)
+    yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
     if not (yield HasRows()):  # Spark may compute for a long time before the first row
         return message(TaskOutcome.EMPTY)
-    yield from fail_if_too_late(plan, batch.query_id, batch.version)
+    yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
     own = slot_of(task.task_attempt_id)
     slots = (*range(own, SLOTS), *range(own))
     identity = yield from fresh_identity(plan.write_id, task.partition, slots, plan.transaction_timeout_ms)
@@ -87,7 +87,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         written: Written | None = yield WriteRows(identity)
         while written is None:
             # More rows follow. A batch that can no longer commit fails now, not after its last row.
-            yield from fail_if_too_late(plan, batch.query_id, batch.version)
+            yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
             written = yield WriteRows(identity)
         yield Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)

@@ -8,6 +8,7 @@ from kafka_eos_sink.commit.admission import require_admitted
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.take_over import fence_only, take_over
+from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers
@@ -55,6 +56,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     )
     # Pop the entry, so that a plan that fails leaves none: the next plan then checks and reads everything again.
     known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
+    reads_on = known.view.next_offset > 0
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
         known.transaction_timeout_ms = require_brokers(settings, admin)
         require_topics(settings, admin)
@@ -77,6 +79,16 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
     # Only the tasks of a micro-batch know its version, so they admit it.
-    if not settings.streaming:
-        executor.run(require_admitted(found, settings.batch))
-    return found
+    if settings.streaming:
+        return found
+    try:
+        outcome = executor.run(require_admitted(found, settings.batch))
+    except WriteRefusedError:
+        if not reads_on:
+            raise
+    else:
+        if outcome is None or not reads_on:
+            return found
+    # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. Read the log anew.
+    del _remembered[key]
+    return plan(settings, executor)

@@ -197,7 +197,7 @@ def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
 def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> int:
     """Return the configured transaction.timeout.ms, else the broker's maximum.
 
-    It is at most 15 minutes if none is configured, or if the write id is random.
+    It is at most 15 minutes if none is configured.
     """
     configured = settings.producer.transaction_timeout_ms
     maximum = number(found, MAX_TIMEOUT)
@@ -214,6 +214,5 @@ def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> in
                 f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
                 f"{MAX_TIMEOUT} on the brokers",
             )
-        # No later run uses a random id. Only the timeout ends its open transaction, so the sink keeps the timeout short.
-        return min(configured, DEFAULT_TRANSACTION_TIMEOUT_MS) if settings.random_write_id else configured
+        return configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)

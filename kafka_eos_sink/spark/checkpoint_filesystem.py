@@ -29,7 +29,7 @@ def open_location(location: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem, LocalFileSystem
 
     scheme, colon, rest = location.partition(":")
-    # Spark resolves a path without scheme against fs.defaultFS; the sink reads it as local and reports what it cannot read.
+    # Spark resolves a path without scheme against fs.defaultFS, which this process does not know.
     if not colon or "/" in scheme:
         return LocalFileSystem(), location.rstrip("/")
     if scheme == "file":

@@ -163,8 +163,10 @@ def _write_id(options: SinkOptions) -> str:
     except NOT_READABLE as error:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            f"the query's id cannot be read from {location}/metadata ({error}): set the option transactional.id.prefix with a name that "
-            "no other query uses; it identifies the query across restarts",
+            f"the query's id cannot be read from {location}/metadata ({error}). Without a scheme it is a local path: if "
+            "Spark's fs.defaultFS is another file system, write its scheme into checkpointLocation. Or set the option "
+            "transactional.id.prefix, which identifies the query across restarts: a name that no other query uses, or, for a query that "
+            "has run before, its kafka-eos-<query id> that kafka-eos status lists. Under another name its last batch can be written twice",
         ) from None
 
 
@@ -175,6 +177,8 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
         version = checkpoint.newest_batch()
         # Spark plans a micro-batch after it writes the batch's offsets and before it writes the batch's commit. Otherwise the query is
         # continuous. It must fail in the plan, because Spark only logs an error of a continuous query's commit.
+        if version is None:
+            checkpoint.query_id()  # Raises if this folder is not the checkpoint that Spark writes.
         if version is None or checkpoint.is_committed(version):
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
@@ -209,9 +213,8 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
             "CHECKPOINT_NOT_READABLE",
             f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
         )
-    if location is not None:
-        warn_once(
-            f"the source offsets in the checkpoint {location} cannot be read ({why}): the sink recognises a rolled-back "
-            "checkpoint by its batch number, but not a batch that Spark plans again with other offsets"
-        )
+    warn_once(
+        f"the source offsets in the checkpoint {location or ''} cannot be read ({why}): the sink recognises a rolled-back checkpoint by "
+        "its batch number, but skips a written batch that Spark plans again with other offsets"
+    )
     return None

@@ -5,6 +5,7 @@ Segments are as small as can be and the cleaner is always at work, so that secon
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,11 +13,11 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, write_settings
+from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
 from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -24,7 +25,15 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_testing import ReadRecord, assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
+from kafka_testing import (
+    ReadRecord,
+    assert_nothing_open,
+    create_topic,
+    read_committed,
+    read_uncommitted,
+    unique_topic,
+    wait_until,
+)
 
 KEYS = range(10)
 COMPACTED = {
@@ -166,6 +175,31 @@ def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     assert session.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
     assert 1_000 not in stored(cleaning_kafka, topic)
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
+
+
+def test_forgotten_version_is_written_by_a_planner_that_saw_its_decision(cleaning_kafka: EmbeddedKafka) -> None:
+    """The planner reads on where it stopped, and the cleaner has removed the tombstones before it gets there."""
+    servers, log = cleaning_kafka.bootstrap_servers, unique_topic("log")
+    create_topic(servers, log, partitions=16, configs=COMPACTED)
+    topic = create_topic(servers)
+    given = replace(write_settings(cleaning_kafka, topic), commit_log_topic=log)
+    for _ in range(2):  # the second one is skipped, and reads the decision
+        write_all(given)
+    where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
+    assert main(["forget", "--yes", *where, "--write-id", given.write_id]) == 0
+    fitting = (replace(given, write_id=f"other-{number}") for number in itertools.count())
+    other = next(each for each in fitting if each.log_partition == given.log_partition)
+    versions = itertools.count(1)
+
+    def forgotten() -> bool:
+        return not any(given.write_id.encode() in (record.key or b"") for record in read_uncommitted(servers, log))
+
+    def go_on() -> None:
+        session.plan(replace(other, version=next(versions)))
+
+    wait_until(forgotten, "the cleaner", meanwhile=go_on)
+    assert {message.outcome for message in write_all(given)} == {TaskOutcome.PREPARED}
+    assert len(read_committed(servers, topic)) == 4 * ROWS
 
 
 def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKafka) -> None:

@@ -64,6 +64,15 @@ def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
     assert outcome is SKIP
     assert warning is not None
     assert "'old'" in warning
+    assert "a copy of that query's checkpoint" in warning
+
+
+def test_other_offsets_and_another_topic_are_both_named() -> None:
+    """As after a checkpoint was copied for a second query: its own offsets must not be replaced by those of the first."""
+    with pytest.raises(
+        WriteRefusedError, match=r"already committed with topic option 'old', not .* copies of one checkpoint"
+    ):
+        admit(plan(replace(DECIDED, offsets_hash="other", topic="old")), BATCH)
 
 
 @pytest.mark.parametrize("change", [{"topic": "old"}, {"schema": "value binary"}])

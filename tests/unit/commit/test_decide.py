@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,12 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.commit_log import decision_records, part_record
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS
+from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS, verify_markers
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity
@@ -416,8 +417,49 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
 
     world = World(ReadLog=growing)
     world.now = PLAN.transaction_timeout_ms + 1
-    world.run(fail_if_too_late(PLAN, "batch", 1))
+    world.run(fail_if_too_late(PLAN, "batch", 1, 0))
     assert looks == 5
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_next_attempt_replaces_the_part_that_its_partition_lost(own: int) -> None:
+    """An attempt may fail behind its part record. In a long batch that must not stop its successor, only other partitions' attempts."""
+    part = part_record("w", "batch", 0, 1, 7)
+    world = World(DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids))
+    world.log = [
+        steps.ReadRecord(offset=3, producer_id=2, producer_epoch=0, transactional=True, key=part.key, value=part.value),
+        steps.Marker(offset=4, producer_id=2, producer_epoch=1, type=MarkerType.ABORT),
+    ]
+    world.now = PLAN.transaction_timeout_ms + 1
+    look = fail_if_too_late(PLAN, "batch", 1, own)
+    if own == 0:
+        world.run(look)
+        return
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*transaction of partition 0"):
+        world.run(look)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_marker_is_missing_only_once_the_log_is_read(there: bool) -> None:
+    """The partition is shared and long, and each Fetch takes six seconds."""
+    world = World()
+
+    def slow(step: steps.ReadLog) -> steps.LogChunk:
+        world.now += 6_000
+        end = min(step.offset + 10, 60)
+        marker = steps.Marker(offset=55, producer_id=2, producer_epoch=1, type=MarkerType.COMMIT)
+        entries = (marker,) if there and step.offset <= marker.offset < end else ()
+        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=60)
+
+    world.own = {"ReadLog": slow}
+    decision: Any = SimpleNamespace(write_id="w", version=1, query_id="batch")
+    verified = verify_markers(decision, (PREPARED,), 20_000, visible=False)
+    if there:
+        assert world.run(verified)
+        return
+    with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
+        world.run(verified)
+    assert world.now < 120_000
 
 
 @pytest.mark.parametrize(

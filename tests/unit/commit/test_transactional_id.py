@@ -17,6 +17,9 @@ def test_the_names_are_those_of_the_protocol() -> None:
     assert names.batch_write_id("team/a", "50%", None) == "team%2Fa/50%25/"
     assert names.random_write_id(None, "1234") == "kafka-eos/1234"
     assert names.streaming_write_id(None, "1234") == "kafka-eos-1234"
+    assert names.streaming_write_id("kafka-eos-1234", "") == names.streaming_write_id(None, "1234"), (
+        "CHECKPOINT_NOT_READABLE advises it"
+    )
     assert names.streaming_write_id("orders/eu", "1234") == "orders%2Feu"
     assert names.driver_transactional_id("orders") == "orders.driver"
     assert names.task_transactional_id("orders", 12, 7) == "orders.12.7"

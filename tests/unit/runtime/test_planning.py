@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.write_settings import WriteSettings
@@ -34,6 +37,8 @@ class Planner:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.checked: list[str] = []
+        self.read_from: list[int] = []
+        self.admitted: Iterator[Any] = iter(())
         client = SimpleNamespace(clock=lambda: 1_000)
         admin = SimpleNamespace(client=client, transaction_version=lambda _deadline: 2)
         self.executor: Any = SimpleNamespace(admin=admin, run=self.run)
@@ -47,11 +52,19 @@ class Planner:
         return 900_000
 
     def run(self, procedure: Any) -> Any:
+        of = procedure.gi_frame.f_locals
         procedure.close()
-        return object()
+        if "batch" not in of:
+            self.read_from.append(of["request"].view.next_offset)
+            of["request"].view.next_offset = 7
+            return object()
+        outcome = next(self.admitted)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def plan(self, write_id: str) -> None:
-        planning.plan(replace(SETTINGS, write_id=write_id), self.executor)
+    def plan(self, write_id: str, *, streaming: bool = True) -> None:
+        planning.plan(replace(SETTINGS, write_id=write_id, streaming=streaming), self.executor)
 
 
 def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +79,21 @@ def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatc
     assert planner.checked == []
     planner.plan(names[0])
     assert planner.checked == [names[0]]
+
+
+@pytest.mark.parametrize("stale", [TaskOutcome.ALREADY_COMMITTED, WriteRefusedError("DIFFERENT_BATCH", "w")], ids=repr)
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_batch_is_skipped_or_refused_only_after_the_whole_log_was_read(
+    monkeypatch: pytest.MonkeyPatch, stale: Any, forgotten: bool
+) -> None:
+    """`kafka-eos forget` may have removed the decision, and the cleaner the tombstones behind which the view reads on."""
+    planner = Planner(monkeypatch)
+    planner.admitted = iter([None, stale, None if forgotten else stale])
+    planner.plan("w", streaming=False)
+    if not forgotten and isinstance(stale, Exception):
+        with pytest.raises(WriteRefusedError):
+            planner.plan("w", streaming=False)
+    else:
+        planner.plan("w", streaming=False)
+    assert planner.read_from == [0, 7, 0]
+    assert next(planner.admitted, "all asked") == "all asked"

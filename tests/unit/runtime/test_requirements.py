@@ -21,6 +21,7 @@ from kafka_eos_sink.runtime.requirements import (
     broker_settings,
     missing_apis,
     require_verified_appends,
+    transaction_timeout,
     verifies_appends,
 )
 
@@ -107,3 +108,17 @@ def test_one_broker_before_3_6_is_rejected_in_any_order(first: int) -> None:
     upgrade = cluster(shown, [3, 4, 4], first=first)
     with pytest.raises(ConfigurationError, match="TRANSACTIONS_NOT_VERIFIED"):
         require_verified_appends(upgrade, broker_settings(upgrade, 1_000), 1_000)
+
+
+@pytest.mark.parametrize("random_write_id", [True, False])
+def test_configured_timeout_is_used_and_the_default_is_at_most_15_minutes(random_write_id: bool) -> None:
+    """Error messages advise to raise it, and that must help a job without txnAppId, too."""
+
+    def timeout(configured: int | None, maximum: str) -> int:
+        producer = SimpleNamespace(transaction_timeout_ms=configured)
+        settings: Any = SimpleNamespace(producer=producer, random_write_id=random_write_id)
+        return transaction_timeout(settings, {MAX_TIMEOUT: maximum})
+
+    assert timeout(7_200_000, "7200000") == 7_200_000
+    assert timeout(None, "7200000") == 900_000
+    assert timeout(None, "60000") == 60_000

@@ -10,6 +10,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.settings.options import read_options
 from kafka_eos_sink.spark import checkpoint_filesystem, stream_writer
 from kafka_eos_sink.spark.checkpoint import Checkpoint
@@ -104,3 +105,27 @@ def test_inaccessible_store_is_not_retried_for_every_batch(
     needed = read_options(options | {"source.offsets.group": "g"}, streaming=True)
     with pytest.raises(TypeError):  # who needs the offsets asks again each time
         stream_writer._offsets_of(needed, 8)
+
+
+def test_location_that_spark_resolves_elsewhere_is_no_continuous_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark resolves a path without scheme against fs.defaultFS, for instance HDFS, so the local folder does not exist."""
+    options = {"kafka.bootstrap.servers": "localhost:9092", "checkpointLocation": str(tmp_path / "orders")}
+    given = read_options(options | {"transactional.id.prefix": "orders"}, streaming=True)
+    assert stream_writer._newest_offsets(given) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"the source offsets in the checkpoint {tmp_path}/orders cannot be read" in said
+    with pytest.raises(ConfigurationError, match=r"CHECKPOINT_NOT_READABLE.*fs\.defaultFS.*kafka-eos-<query id>"):
+        stream_writer._write_id(read_options(options, streaming=True))
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    with pytest.raises(ConfigurationError, match="CONTINUOUS_TRIGGER"):
+        stream_writer._newest_offsets(read_options(options | {"checkpointLocation": str(tmp_path)}, streaming=True))
+
+
+def test_unknown_location_is_warned_of_before_anything_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "transactional.id.prefix": "orders"}
+    assert stream_writer._newest_offsets(read_options(options, streaming=True)) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "the option checkpointLocation is not given" in said
+    assert "skips a written batch that Spark plans again with other offsets" in said
