@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 NAME = "verify_exactly_once"
 SERVERS = "kafka.bootstrap.servers"
 SHOWN_CHARACTERS = 80
+SORT_ORDER = re.compile(r"\s(asc|desc)(\s+nulls\s+(first|last))?\s*$", re.IGNORECASE)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -113,6 +115,11 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} belongs to {'--from-topic' if given.files else '--files'}")
     if given.order_by is not None and given.compare is not None and "key" not in given.compare:
         parser.error("--order-by compares the order per key: add key to --compare")
+    if given.order_by is not None and SORT_ORDER.search(given.order_by):
+        # Spark would take the word for a column alias, and check the ascending order.
+        parser.error(
+            "--order-by is an ascending expression, without ASC or DESC: negate it for a descending order, for instance -id"
+        )
     if given.show < 0:
         parser.error(f"--show {given.show}: must be 0 or more")
     given.format = given.format or "parquet"

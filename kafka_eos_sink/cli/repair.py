@@ -109,7 +109,7 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
     if properties is not None:
         tool += ["--command-config", str(properties)]
     aborts = []
-    for finding in unproven:
+    for finding in (each for each in unproven if each.may_abort):
         (topic, partition), start = finding.where, finding.start_offset
         where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
         # An ABORT marker behind a decided part in the commit log would look like the coordinator's. That part blocks no reader.
@@ -123,6 +123,12 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
         f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed. First run kafka-eos recover: "
         f"it finishes what is decided, or names what to do.{how if aborts else ''}"
     )
+    if committed := [each for each in unproven if not each.may_abort]:
+        yield (
+            f"Do not abort {', '.join(sorted({each.transactional_id for each in committed}))}: the coordinator reports a commit, perhaps "
+            "of this transaction, and an ABORT marker would discard committed rows. If readers must go on, save the rows first, and "
+            "write them again after it."
+        )
 
 
 def _unchecked(done: Repaired) -> Iterator[str]:

@@ -76,10 +76,11 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     now: int = yield Now()
     give_up_at = now + settings.timeout_ms
     # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
-    while not why and any(query.newest for query in view.queries("decision")):
+    while not why and _has_decision(view):
         yield from read_on(view)
         now = yield Now()
-        why = "their marker is missing" if now > give_up_at else ""
+        if now > give_up_at and _has_decision(view):
+            why = "their marker is missing"
     if why:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
@@ -87,6 +88,10 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
             f"run {refusals.command('recover', write_id)}, and run this command again",
         )
     return len(tombstones)
+
+
+def _has_decision(view: LogView) -> bool:
+    return any(query.newest for query in view.queries("decision"))
 
 
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:

@@ -76,6 +76,7 @@ class Finding:
     start_offset  where the open transaction begins
     version       None if no newest decision names the transaction
     marker        only if it is missing
+    may_abort     False if an ABORT marker could discard committed records
     """
 
     transactional_id: str
@@ -85,6 +86,7 @@ class Finding:
     verdict: Verdict
     reason: str
     marker: TransactionMarker | None = None
+    may_abort: bool = True
 
 
 def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence]:
@@ -266,7 +268,7 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
 
 
 def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
-    """Report an attempt that no newest decision names, if its coordinator ended it."""
+    """Report a transaction that no newest decision names, if its coordinator ended it."""
     for transactional_id, described in evidence.described.items():
         if described is None or described.producer_id != producer.producer_id or described.is_ending:
             continue
@@ -280,6 +282,8 @@ def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: Producer
                 version=None,
                 verdict=Verdict.UNPROVEN,
                 reason=f"no newest decision names it, and its coordinator reports {_state_of(described)}",
+                # Without Read, a batch can commit without this marker, and the next decision then replaces the one that names it.
+                may_abort=described.state != "CompleteCommit" or described.producer_epoch > producer.producer_epoch + 1,
             )
     return None
 

@@ -115,7 +115,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     ended: tuple[str, ...] = ()
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is not None:
-        ended = yield from _end_named(query, same, request)
+        ended = yield from _end_named(query, same, request, opened)
     decision = Decision(
         write_id=write_id,
         query_id=query.query_id,
@@ -186,7 +186,17 @@ def _may_continue_above(newest: Decision, query: QueryState, request: ResolveReq
     """Whether versions between the newest and the requested one may count as written."""
     # A stream needs this after COMMIT_LOG_LOST; batch writes may skip versions anyway. The newest version must be done, because no later
     # run would finish it. A request without the query id is probably a typing error: the stream would skip a batch.
-    return request.query_id not in (None, BATCH_QUERY_ID) and newest.version < request.version and query.is_done(newest)
+    return (
+        request.query_id not in (None, BATCH_QUERY_ID)
+        and newest.version < request.version
+        and _is_settled(query, newest)
+    )
+
+
+def _is_settled(query: QueryState, decision: Decision) -> bool:
+    """Whether recovery has nothing left to do for a decision."""
+    # Recovery never writes the done record of a resolution, so it may be missing.
+    return query.is_done(decision) or decision.resolution == "committed"
 
 
 def _require_at_rest(request: ResolveRequest, opened: Sequence[ProducerIdentity]) -> None:
@@ -216,18 +226,31 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
     else:
         state = "finished" if query.has_done_record(newest) else "decided and not finished"
     is_unnamed_stream = request.query_id is None and query.query_id != BATCH_QUERY_ID
-    above = newest.version < request.version and query.is_done(newest)
+    above = newest.version < request.version and _is_settled(query, newest)
     # Any program with the right to write to the log can choose the query id.
     hint = f"; to let a stream continue above it, add --query-id {shlex.quote(query.query_id)}"
     return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
 
 
-def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
-    """End superseded open transactions by exact identity (I11); return their ids."""
+def _end_named(
+    query: QueryState, decision: Decision, request: ResolveRequest, opened: Sequence[ProducerIdentity]
+) -> Procedure[tuple[str, ...]]:
+    """End superseded open transactions by exact identity (I11); return their ids.
+
+    Args:
+        opened: What was open before the fence.
+    """
     commit = request.resolution == "committed"  # I1: the marker of the decision that names them was read
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
+    were_open = {(each.transactional_id, each.producer_id, each.producer_epoch) for each in opened}
+    over = [each.identity for each in named if each not in still_open]
+    over = [each for each in over if (each.transactional_id, each.producer_id, each.producer_epoch) in were_open]
+    if commit and over:
+        raise _run_recover_first(
+            decision, f"{over[0].transactional_id} and {len(over) - 1} more transactions ended meanwhile"
+        )
     if looks:
         yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])
     results: tuple[EndResult, ...] = ()
@@ -235,11 +258,15 @@ def _end_named(query: QueryState, decision: Decision, request: ResolveRequest) -
         results = yield EndTransactions(tuple(End(identity=each.identity, commit=commit) for each in still_open))
     ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
     failed = [each for each, succeeded in ended.items() if not succeeded]
-    # Recovery copies what has timed out, but nothing of a version that counts as written.
-    if failed and (commit or (yield from _still_open(failed))):
-        what = f"{failed[0].identity.transactional_id} and {len(failed) - 1} more transactions could not be ended"
-        first = f"First run {refusals.command('recover', decision.write_id)}. " if commit else ""
-        raise _not_resolved(decision, f"{what}. {first}Run the command again")
+    what = (
+        f"{failed[0].identity.transactional_id} and {len(failed) - 1} more transactions could not be ended"
+        if failed
+        else ""
+    )
+    if failed and commit:
+        raise _run_recover_first(decision, what)
+    if failed and (yield from _still_open(failed)):
+        raise _not_resolved(decision, f"{what}. Run the command again")
     if looks:
         # The driver that lost the write id may have committed them in the meantime. Below version 2, a late AddPartitionsToTxn may have
         # opened a committed transaction again, whose marker is missing in the commit log.
@@ -380,6 +407,13 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
         "NOT_RESOLVED",
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
         "run kafka-eos status, and run this command again if it is not resolved",
+    )
+
+
+def _run_recover_first(decision: Decision, what: str) -> TransactionAbortedError:
+    # Recovery copies what has timed out, but nothing of a version that counts as written.
+    return _not_resolved(
+        decision, f"{what}. First run {refusals.command('recover', decision.write_id)}. Run the command again"
     )
 
 

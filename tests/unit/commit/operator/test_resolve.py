@@ -398,6 +398,37 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
     assert not world.fenced
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["done record lost", "an older driver's done record hides it"])
+def test_stream_resumes_above_a_resolution_without_its_done_record(late: bool) -> None:
+    """Recovery never writes that record, so nothing else would let the stream continue."""
+    world = World()
+    older = world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
+    world.resolve("committed", 3, STREAM)
+    if late:
+        world.record(done_record(older, 1), None)
+    else:
+        key = done_record(older, 1).key
+        world.entries = [each for each in world.entries if not (isinstance(each, steps.ReadRecord) and each.key == key)]
+    assert world.resolve("committed", 10, STREAM).decision.version == 10
+
+
+@pytest.mark.parametrize("at", [steps.InitProducerId, steps.Append])
+def test_committed_is_refused_if_a_transaction_times_out_meanwhile(at: type) -> None:
+    """Its rows would be given up although recover can copy them; after recover, the same command is accepted."""
+    world = World()
+    kept, lost = world.prepare(0, 10), world.prepare(1, 11)
+    world.decide(kept, lost)
+    world.on[at] = lambda: world.end(lost.identity, MarkerType.ABORT)
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders\.1\.0 .*ended meanwhile.*recover"):
+        world.resolve("committed")
+    assert world.ends == []
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
+    world.on.clear()
+    world.resolve("committed")
+
+
 def test_query_id_in_a_command_is_quoted() -> None:
     """Any program with the right to write to the log can choose it."""
     world = finished("x'; touch /tmp/y; '")
