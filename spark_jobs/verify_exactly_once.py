@@ -118,7 +118,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if given.order_by is not None and SORT_ORDER.search(given.order_by):
         # Spark would take the word for a column alias, and check the ascending order.
         parser.error(
-            "--order-by is an ascending expression, without ASC or DESC: negate it for a descending order, for instance -id"
+            "--order-by is an ascending expression, without ASC or DESC: for a descending number negate it: --order-by=-id"
         )
     if given.show < 0:
         parser.error(f"--show {given.show}: must be 0 or more")

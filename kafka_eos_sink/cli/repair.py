@@ -109,26 +109,22 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
     if properties is not None:
         tool += ["--command-config", str(properties)]
     aborts = []
-    for finding in (each for each in unproven if each.may_abort):
+    for finding in unproven:
         (topic, partition), start = finding.where, finding.start_offset
         where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
         # An ABORT marker behind a decided part in the commit log would look like the coordinator's. That part blocks no reader.
         if finding.version is None or finding.where != settings.commit_log:
             aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
+    # Without Read, a batch can commit without this marker, and the next decision then replaces the one that names the transaction.
     how = (
-        " If they still block readers then, abort them with Kafka's own tool. That discards their records on the partition, so read them "
-        f"first:{''.join(aborts)}"
+        " If they still block readers then, look at their records from the start offset on, with isolation.level=read_uncommitted: a job "
+        "without Read on the topic may have committed them. Kafka's own tool aborts them, which discards these records on the partition. "
+        f"Write again what the topic does not hold a second time:{''.join(aborts)}"
     )
     yield (
-        f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed. First run kafka-eos recover: "
-        f"it finishes what is decided, or names what to do.{how if aborts else ''}"
+        f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed or aborted. First run "
+        f"kafka-eos recover: it finishes what is decided, or names what to do.{how if aborts else ''}"
     )
-    if committed := [each for each in unproven if not each.may_abort]:
-        yield (
-            f"Do not abort {', '.join(sorted({each.transactional_id for each in committed}))}: the coordinator reports a commit, perhaps "
-            "of this transaction, and an ABORT marker would discard committed rows. If readers must go on, save the rows first, and "
-            "write them again after it."
-        )
 
 
 def _unchecked(done: Repaired) -> Iterator[str]:

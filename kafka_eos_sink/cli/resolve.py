@@ -12,6 +12,7 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.operator import resolve as procedures
 from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 
 
 def resolve(
@@ -102,7 +103,8 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{before.version}; the versions in between count as written elsewhere."
         )
     is_written = decision.resolution == "committed"
-    meaning = "counts as written and will be skipped" if is_written else "is void: its next run writes it"
+    follows = "run its job again" if is_random_write_id(decision.write_id) else "its next run writes it"
+    meaning = "counts as written and will be skipped" if is_written else f"is void: {follows}"
     if allow_duplicates:
         meaning += ", and the topic then holds its visible rows twice"
     if not done.ended:

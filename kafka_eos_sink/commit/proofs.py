@@ -74,7 +74,7 @@ def verify_markers(
         if not missing:
             return True
         now: int = yield Now()
-        if before < view.next_offset < end:
+        if before < view.next_offset and before < end:
             started, deadline = now, max(deadline, now + MARKERS_WITHIN_MS)
         is_due = foreign is not None or now > min(deadline, started + MARKERS_WITHIN_MS)
         if visible and is_due and (yield from _are_committed(decision, missing, coordinators=foreign is None)):

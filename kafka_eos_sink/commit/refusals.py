@@ -175,7 +175,8 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
     else:
         why = (
             f" topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
-            f"the topic are the right ones: {answer}; else take another {'checkpoint' if batch.streaming else 'txnVersion'}"
+            f"the topic are the right ones: {answer}; else "
+            + ("run this batch with that topic and schema" if batch.streaming else "take another txnVersion")
         )
     return WriteRefusedError("DIFFERENT_BATCH", f"{version_of(batch.version, write_id)} is already committed with{why}")
 

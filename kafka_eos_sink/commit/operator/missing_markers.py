@@ -76,7 +76,6 @@ class Finding:
     start_offset  where the open transaction begins
     version       None if no newest decision names the transaction
     marker        only if it is missing
-    may_abort     False if an ABORT marker could discard committed records
     """
 
     transactional_id: str
@@ -86,7 +85,6 @@ class Finding:
     verdict: Verdict
     reason: str
     marker: TransactionMarker | None = None
-    may_abort: bool = True
 
 
 def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence]:
@@ -282,8 +280,6 @@ def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: Producer
                 version=None,
                 verdict=Verdict.UNPROVEN,
                 reason=f"no newest decision names it, and its coordinator reports {_state_of(described)}",
-                # Without Read, a batch can commit without this marker, and the next decision then replaces the one that names it.
-                may_abort=described.state != "CompleteCommit" or described.producer_epoch > producer.producer_epoch + 1,
             )
     return None
 

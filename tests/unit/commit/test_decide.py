@@ -17,10 +17,11 @@ from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
 from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS, verify_markers
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity
+from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.errors import (
     AuthenticationError,
@@ -34,6 +35,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from tests.unit.commit.scripted_world import (
+    BATCH,
     DECISION_OFFSET,
     DRIVER,
     MESSAGE,
@@ -434,32 +436,46 @@ def test_next_attempt_replaces_the_part_that_its_partition_lost(own: int) -> Non
     look = fail_if_too_late(PLAN, "batch", 1, own)
     if own == 0:
         world.run(look)
+        world.own["HasRows"] = lambda _: False
+        assert world.run(write_attempt(PLAN, BATCH, MESSAGE.task)).outcome is TaskOutcome.EMPTY
         return
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*transaction of partition 0"):
         world.run(look)
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_marker_is_missing_only_once_the_log_is_read(there: bool) -> None:
-    """The partition is shared and long, and each Fetch takes six seconds."""
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize(("chunk", "fetch_ms"), [(10, 6_000), (60, 12_000)])
+def test_marker_is_missing_only_once_the_log_is_read(chunk: int, fetch_ms: int, visible: bool) -> None:
+    """The partition is shared and long, and Fetch is slow. The marker arrives behind what the log held at first."""
     world = World()
 
     def slow(step: steps.ReadLog) -> steps.LogChunk:
-        world.now += 6_000
-        end = min(step.offset + 10, 60)
-        marker = steps.Marker(offset=55, producer_id=2, producer_epoch=1, type=MarkerType.COMMIT)
-        entries = (marker,) if there and step.offset <= marker.offset < end else ()
-        return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=60)
+        world.now += fetch_ms if step.offset < 60 else 100
+        if step.offset < 60:
+            return steps.LogChunk(
+                entries=(), next_offset=step.offset // 10 * 10 + chunk, log_start_offset=0, end_offset=60
+            )
+        marker = steps.Marker(offset=60, producer_id=2, producer_epoch=1, type=MarkerType.COMMIT)
+        return steps.LogChunk(entries=(marker,), next_offset=61, log_start_offset=0, end_offset=61)
 
     world.own = {"ReadLog": slow}
     decision: Any = SimpleNamespace(write_id="w", version=1, query_id="batch")
-    verified = verify_markers(decision, (PREPARED,), 20_000, visible=False)
-    if there:
-        assert world.run(verified)
-        return
+    assert world.run(verify_markers(decision, (PREPARED,), 20_000, visible=visible))
+    assert world.warnings == []
+
+
+def test_marker_that_never_comes_is_missing_after_the_deadline() -> None:
+    world = World(ReadLog=lambda _: steps.LogChunk(entries=(), next_offset=60, log_start_offset=0, end_offset=60))
+    world.own["Now"] = lambda _: seconds(world)
+    decision: Any = SimpleNamespace(write_id="w", version=1, query_id="batch")
     with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
-        world.run(verified)
-    assert world.now < 120_000
+        world.run(verify_markers(decision, (PREPARED,), 20_000, visible=False))
+    assert world.now < 40_000
+
+
+def seconds(world: World) -> int:
+    world.now += 1_000
+    return world.now
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ((*TOPIC, "--files", "f", "--compare", "value,offset"),
          "argument --compare: 'offset' is not among key, value, headers, timestamp, partition"),
         ((*TOPIC, "--files", "f", "--order-by", "id DESC nulls last"),
-         "--order-by is an ascending expression, without ASC or DESC: negate it for a descending order, for instance -id"),
+         "--order-by is an ascending expression, without ASC or DESC: for a descending number negate it: --order-by=-id"),
         ((*TOPIC, "--files", "f", "--compare", "value", "--order-by", "id"),
          "--order-by compares the order per key: add key to --compare"),
         ((*TOPIC, "--files", "f", "--show", "-1"), "--show -1: must be 0 or more"),
