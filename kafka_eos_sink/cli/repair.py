@@ -119,7 +119,8 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
     how = (
         " If they still block readers then, look at their records from the start offset on, with isolation.level=read_uncommitted: a job "
         "without Read on the topic may have committed them. Kafka's own tool aborts them, which discards these records on the partition. "
-        f"Write again what the topic does not hold a second time:{''.join(aborts)}"
+        "Then run the job, which writes what is not decided. Write by hand only the rows that the topic lacks after that:"
+        f"{''.join(aborts)}"
     )
     yield (
         f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed or aborted. First run "

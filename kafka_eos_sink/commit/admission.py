@@ -11,6 +11,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskOutcome,
 )
 from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.errors import WriteRefusedError
 
 
 def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
@@ -48,11 +49,18 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     raise refusals.checkpoint_rolled_back(plan.write_id, batch, newest)
 
 
-def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[TaskOutcome | None]:
-    """Return the tasks' outcome, or raise their error, in the planner."""
-    outcome, _ = admit(plan, batch)
+def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
+    """Raise the tasks' error in the planner."""
+    admit(plan, batch)
     yield from ()
-    return outcome
+
+
+def must_write(plan: Plan, batch: BatchIdentity) -> bool:
+    """Whether the newest decision neither forbids the batch nor makes it superfluous."""
+    try:
+        return admit(plan, batch)[0] is None
+    except WriteRefusedError:
+        return False
 
 
 def _admit_again(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> tuple[TaskOutcome | None, str | None]:

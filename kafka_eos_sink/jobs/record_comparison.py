@@ -163,7 +163,7 @@ def _out_of_order(
 ) -> tuple[int, list[Difference]]:
     """Count the records behind a record of the same key that is later in the source."""
     # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on. Nothing tells
-    # which partition of the source each came from, so equal records of several partitions, here or there, are left out.
+    # which partition of the source each came from, so the check excludes equal records of several partitions of the source or the topic.
     same_record = Window.partitionBy(*columns)
 
     def numbered(records: DataFrame, partition: Column, order: str) -> DataFrame:

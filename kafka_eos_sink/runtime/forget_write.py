@@ -76,11 +76,11 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     now: int = yield Now()
     give_up_at = now + settings.timeout_ms
     # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
-    while not why and _has_decision(view):
+    while not why and _has_decision(view) and now <= give_up_at:
         yield from read_on(view)
         now = yield Now()
-        if now > give_up_at and _has_decision(view):
-            why = "their marker is missing"
+    if not why and _has_decision(view):
+        why = "their marker is missing"
     if why:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",

@@ -64,8 +64,7 @@ def report(admin: Admin, topic: str, record: BatchRecord) -> None:
 
 def report_recovered(executor: Executor, topic: str, view: LogView) -> None:
     """Report the decisions of dead drivers that this executor has finished."""
-    while executor.stopwatch.finished:
-        query_id, copied = executor.stopwatch.finished.popitem()
+    for query_id, copied in executor.stopwatch.finished.items():
         if (newest := view.query(query_id).newest) is not None:
             now_ms = time.time_ns() // 1_000_000
             report(executor.admin, topic, record_of(newest.decision, now_ms, parts_copied=copied, recovered=True))

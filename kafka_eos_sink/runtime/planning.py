@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kafka_eos_sink.commit.admission import require_admitted
+from kafka_eos_sink.commit.admission import must_write, require_admitted
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.take_over import fence_only, take_over
-from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers
@@ -69,6 +68,10 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     request = take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, known.transaction_timeout_ms)
     request = replace(request, view=known.view, predecessor=None if must_list else known.plan)
     found = executor.run(fence_only(request) if settings.random_write_id else take_over(request, version))
+    # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. So only a view of the
+    # whole log may skip or reject a batch. The entry is popped, so the next plan reads it.
+    if reads_on and not settings.streaming and not must_write(found, settings.batch):
+        return plan(settings, executor)
     if not settings.random_write_id:
         known.plan = found
         history.report_recovered(executor, settings.history_topic, known.view)
@@ -79,16 +82,6 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
     # Only the tasks of a micro-batch know its version, so they admit it.
-    if settings.streaming:
-        return found
-    try:
-        outcome = executor.run(require_admitted(found, settings.batch))
-    except WriteRefusedError:
-        if not reads_on:
-            raise
-    else:
-        if outcome is None or not reads_on:
-            return found
-    # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. Read the log anew.
-    del _remembered[key]
-    return plan(settings, executor)
+    if not settings.streaming:
+        executor.run(require_admitted(found, settings.batch))
+    return found

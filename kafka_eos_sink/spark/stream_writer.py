@@ -214,7 +214,7 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
             f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
         )
     warn_once(
-        f"the source offsets in the checkpoint {location or ''} cannot be read ({why}): the sink recognises a rolled-back checkpoint by "
-        "its batch number, but skips a written batch that Spark plans again with other offsets"
+        f"the source offsets in the checkpoint{'' if location is None else f' {location}'} cannot be read ({why}): the sink recognises a "
+        "rolled-back checkpoint by its batch number, but skips a written batch that Spark plans again with other offsets"
     )
     return None

@@ -244,29 +244,21 @@ def _end_named(
     looks = not commit and not request.allow_duplicates
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
-    were_open = {(each.transactional_id, each.producer_id, each.producer_epoch) for each in opened}
-    over = [each.identity for each in named if each not in still_open]
-    over = [each for each in over if (each.transactional_id, each.producer_id, each.producer_epoch) in were_open]
-    if commit and over:
-        raise _run_recover_first(
-            decision, f"{over[0].transactional_id} and {len(over) - 1} more transactions ended meanwhile"
-        )
+    over = [each for each in named if each not in still_open]
+    were_open = {(each.producer_id, each.producer_epoch) for each in opened}
+    if commit and (
+        late := [each for each in over if (each.identity.producer_id, each.identity.producer_epoch) in were_open]
+    ):
+        raise _not_ended(decision, late, "ended meanwhile", commit=commit)
     if looks:
-        yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])
+        yield from _require_invisible(query, decision, request, over)
     results: tuple[EndResult, ...] = ()
     if still_open:
         results = yield EndTransactions(tuple(End(identity=each.identity, commit=commit) for each in still_open))
     ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
     failed = [each for each, succeeded in ended.items() if not succeeded]
-    what = (
-        f"{failed[0].identity.transactional_id} and {len(failed) - 1} more transactions could not be ended"
-        if failed
-        else ""
-    )
-    if failed and commit:
-        raise _run_recover_first(decision, what)
-    if failed and (yield from _still_open(failed)):
-        raise _not_resolved(decision, f"{what}. Run the command again")
+    if failed and (commit or (yield from _still_open(failed))):
+        raise _not_ended(decision, failed, "could not be ended", commit=commit)
     if looks:
         # The driver that lost the write id may have committed them in the meantime. Below version 2, a late AddPartitionsToTxn may have
         # opened a committed transaction again, whose marker is missing in the commit log.
@@ -410,11 +402,13 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     )
 
 
-def _run_recover_first(decision: Decision, what: str) -> TransactionAbortedError:
+def _not_ended(
+    decision: Decision, those: Sequence[PreparedTransaction], what: str, *, commit: bool
+) -> TransactionAbortedError:
     # Recovery copies what has timed out, but nothing of a version that counts as written.
-    return _not_resolved(
-        decision, f"{what}. First run {refusals.command('recover', decision.write_id)}. Run the command again"
-    )
+    first = f"First run {refusals.command('recover', decision.write_id)}. " if commit else ""
+    named = f"{those[0].identity.transactional_id} and {len(those) - 1} more transactions"
+    return _not_resolved(decision, f"{named} {what}. {first}Run the command again")
 
 
 def _not_resolved(decision: Decision, why: str) -> TransactionAbortedError:

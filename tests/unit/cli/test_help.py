@@ -117,6 +117,7 @@ def test_option_wins_over_file_and_file_over_variable(
     """Text that is no address shows which servers a command would use."""
     file = tmp_path / "client.properties"
     file.write_text("client.id=test\n" + (f"bootstrap.servers={in_file}\n" if in_file else ""), "utf-8")
+    monkeypatch.setenv("COLUMNS", "1000")  # the file's path must not decide where the message is broken
     monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", in_environment)
     arguments = ["transactions", *(("--bootstrap-servers", option) if option else ())]
     if named_by == "variable":

@@ -15,7 +15,6 @@ from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.history import TAIL_WITHIN_MS, WINDOW, HistoryTail, read_history
 
@@ -178,15 +177,3 @@ def test_reading_ends_when_records_fill_the_memory(monkeypatch: pytest.MonkeyPat
     assert len(read_history(admin, "history", "w", limit=5, timeout_ms=1)) == 5
     with pytest.raises(BrokerUnavailableError, match="without more memory; lower --limit"):
         read_history(admin, "history", "w", limit=6, timeout_ms=1)
-
-
-def test_recovered_batch_is_reported_once_although_the_plan_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that would skip the version reads the log anew, with the same executor."""
-    reported: list[Any] = []
-    monkeypatch.setattr(history, "record_of", lambda decision, *_, **__: decision)
-    monkeypatch.setattr(history, "report", lambda _admin, _topic, record: reported.append(record))
-    executor: Any = SimpleNamespace(stopwatch=SimpleNamespace(finished={"batch": 0}), admin=None)
-    view: Any = SimpleNamespace(query=lambda _: SimpleNamespace(newest=SimpleNamespace(decision="decision")))
-    for _ in range(2):
-        history.report_recovered(executor, "history", view)
-    assert reported == ["decision"]

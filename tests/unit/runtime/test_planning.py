@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.commit import admission
 from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -39,13 +40,16 @@ class Planner:
         self.checked: list[str] = []
         self.read_from: list[int] = []
         self.admitted: Iterator[Any] = iter(())
+        self.reported: list[int] = []
+        """How many times the log was read when recovered batches were reported."""
         client = SimpleNamespace(clock=lambda: 1_000)
         admin = SimpleNamespace(client=client, transaction_version=lambda _deadline: 2)
         self.executor: Any = SimpleNamespace(admin=admin, run=self.run)
         monkeypatch.setattr(planning, "_remembered", {})
         monkeypatch.setattr(planning, "require_brokers", self.require_brokers)
         monkeypatch.setattr(planning, "require_topics", lambda *_: None)
-        monkeypatch.setattr(history, "report_recovered", lambda *_: None)
+        monkeypatch.setattr(history, "report_recovered", lambda *_: self.reported.append(len(self.read_from)))
+        monkeypatch.setattr(admission, "admit", self.admit)
 
     def require_brokers(self, settings: WriteSettings, _: Any) -> int:
         self.checked.append(settings.write_id)
@@ -53,15 +57,18 @@ class Planner:
 
     def run(self, procedure: Any) -> Any:
         of = procedure.gi_frame.f_locals
+        if "batch" in of:
+            return next(procedure, None)
         procedure.close()
-        if "batch" not in of:
-            self.read_from.append(of["request"].view.next_offset)
-            of["request"].view.next_offset = 7
-            return object()
+        self.read_from.append(of["request"].view.next_offset)
+        of["request"].view.next_offset = 7
+        return object()
+
+    def admit(self, *_: Any) -> tuple[Any, None]:
         outcome = next(self.admitted)
         if isinstance(outcome, Exception):
             raise outcome
-        return outcome
+        return outcome, None
 
     def plan(self, write_id: str, *, streaming: bool = True) -> None:
         planning.plan(replace(SETTINGS, write_id=write_id, streaming=streaming), self.executor)
@@ -96,4 +103,5 @@ def test_batch_is_skipped_or_refused_only_after_the_whole_log_was_read(
     else:
         planner.plan("w", streaming=False)
     assert planner.read_from == [0, 7, 0]
+    assert planner.reported == [1, 3], "one history record, although the plan is made twice"
     assert next(planner.admitted, "all asked") == "all asked"

@@ -392,7 +392,10 @@ def test_unproven_transaction_gets_the_command_that_aborts_it(
     assert err.splitlines()[1:] == [f"    {command}"]
     # Its decision may have been replaced by a newer one.
     assert "may have committed them" in err
-    assert "Write again what the topic does not hold a second time" in err
+    assert (
+        "Then run the job, which writes what is not decided. Write by hand only the rows that the topic lacks after that"
+        in err
+    )
 
 
 def test_decided_part_in_commit_log_gets_no_abort_command(
