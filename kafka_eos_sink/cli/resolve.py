@@ -41,8 +41,8 @@ def resolve(
 
     Read the rows in the topic first.
 
-    committed: the version counts as written, and the next run skips it. Its open transactions are committed; lost rows stay
-    lost. If the commit log does not know the stream, or only older versions, the stream continues with the version after V.
+    committed: the next run skips the version. Recovery runs first, and a warning names the rows that it cannot restore. If the
+    commit log does not know the stream, or only older versions, the stream continues with the version after V.
 
     rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
     --allow-duplicates is given.
@@ -55,6 +55,7 @@ def resolve(
     For a write whose outcome can be proven: kafka-eos recover
     """
     from kafka_eos_sink.runtime import operator
+    from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
     if allow_duplicates and resolution != "rewrite":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
@@ -65,6 +66,7 @@ def resolve(
         version=version,
         resolution=resolution,
         nonce=uuid.uuid4().hex,
+        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
         allow_duplicates=allow_duplicates,
         within_ms=settings.timeout_ms,
     )
@@ -77,7 +79,7 @@ def resolve(
 
 def _effect(request: ResolveRequest) -> str:
     if request.resolution == "committed":
-        follows = "the next run skips it, its open transactions are committed, and rows that are missing stay missing"
+        follows = "it is finished as far as recovery can, the next run skips it, and rows that are missing stay missing"
     else:
         follows = "its next run writes it, and its open transactions are aborted"
         follows += "; rows that are visible are then there twice" if request.allow_duplicates else ""

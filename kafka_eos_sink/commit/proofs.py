@@ -60,9 +60,9 @@ def verify_markers(
     # A marker is missing only behind the end that the log had at first: reading up to it may take long.
     end: int | None = None
     while True:
-        before = view.next_offset
+        before, log_id = view.next_offset, view.topic_id
         chunk = yield from read_on(view)
-        end = chunk.end_offset if end is None else end
+        end = chunk.end_offset if end is None or view.topic_id != log_id else end
         waiting, missing, foreign = missing, [], None
         for prepared in waiting:
             marker = view.first_marker(prepared.identity.producer_id, prepared.part_offset)

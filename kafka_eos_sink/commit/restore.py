@@ -68,7 +68,7 @@ def finish_decisions(
         named = {prepared.identity.transactional_id for prepared in logged.decision.transactions}
         is_done = query.is_done(logged.decision)
         try:
-            decision, after = yield from _finish(logged, is_done, driver, nonce, within_ms, timeout_ms)
+            decision, after = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
             if after == driver and query.undecided:
                 # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
                 _, after = yield from decide_again(logged, driver, within_ms, proven=decision.proven)
@@ -84,9 +84,10 @@ def finish_decisions(
     return finished
 
 
-def _finish(
+def finish_decision(
     logged: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
+    """Finish a decision and write its done record, unless it is void or done."""
     decision = logged.decision
     if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -44,6 +44,53 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     other = write_settings(any_kafka, topic, write_id=given.write_id, schema="value string, other int")
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_uncommitted(servers, topic)) == 2 * ROWS
+
+
+@pytest.mark.parametrize("lost", [[0, 1], [1]], ids=["all", "one of two"])
+def test_resolve_committed_copies_what_timed_out(
+    any_kafka: EmbeddedKafka,
+    lost: list[int],
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, [messages[each] for each in lost])
+    assert resolve(any_kafka, given.write_id, 3, "committed") == 0
+    assert "counts as written and will be skipped." in capsys.readouterr().out
+    assert f"{len(lost) * ROWS} rows of {len(lost)} transactions" in caplog.text
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+    assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+
+
+def test_resolve_committed_gives_up_only_what_is_gone(
+    any_kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    given = write_settings(any_kafka, topic)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
+    delete_rows(any_kafka, messages[1:])
+    left = len(read_uncommitted(servers, topic))
+    assert resolve(any_kafka, given.write_id, 3, "committed") == 0
+    assert "counts as written and will be skipped" in capsys.readouterr().out
+    assert "is given up: [KAFKA_EOS.LOST_PARTS]" in caplog.text
+    assert len(read_committed(servers, topic)) == left
+    assert_nothing_open(servers, [topic])
+    assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
 
 
 def test_different_batch_is_skipped_after_resolve_committed(

@@ -1,7 +1,7 @@
 """Record an operator's resolution of a version whose outcome cannot be proven.
 
-committed   The version counts as written, and its open transactions are committed. The resolution also sets where a query begins, or where
-            it continues above the newest version in the log.
+committed   The version is finished as far as recovery can, and then counts as written. Rows that recovery cannot restore stay missing.
+            The resolution also sets where a query begins, or where it continues above the newest version in the log.
 rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
             them later, unless the operator accepts duplicates.
 
@@ -17,13 +17,14 @@ from typing import Literal
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
-from kafka_eos_sink.commit.decide import await_outcome
+from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
-from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, PreparedTransaction
 from kafka_eos_sink.commit.proofs import ends_in_topics, look_at, written_by
+from kafka_eos_sink.commit.restore import finish_decision
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -46,13 +47,16 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
-from kafka_eos_sink.errors import FencedError, TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import DecisionPendingError, FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
+
+GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
+"""Results of a recovery that has done all it can: *committed* then gives up the rows that they name."""
 
 Resolution = Literal["committed", "rewrite"]
 
@@ -61,9 +65,10 @@ Resolution = Literal["committed", "rewrite"]
 class ResolveRequest:
     """The operator's resolution of one version.
 
-    query_id           None: the only one that the write id has
-    nonce              fresh for every request
-    allow_duplicates   rewrite even if rows are visible
+    query_id                 None: the only one that the write id has
+    nonce                    fresh for every request
+    transaction_timeout_ms   of the transactions into which recovery copies lost rows
+    allow_duplicates         rewrite even if rows are visible
     """
 
     write_id: str
@@ -71,6 +76,7 @@ class ResolveRequest:
     version: int
     resolution: Resolution
     nonce: str
+    transaction_timeout_ms: int
     allow_duplicates: bool = False
     within_ms: int = PROOFS_WITHIN_MS
 
@@ -94,8 +100,18 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     Raises:
         WriteRefusedError: QUERY_ID_NEEDED, NOTHING_TO_RESOLVE, ROWS_ARE_VISIBLE or NOT_THIS_COMMIT_LOG.
         TransactionAbortedError: NOT_RESOLVED; nothing was recorded.
+        DecisionPendingError: DECIDED_NOT_FINISHED; nothing was recorded, and recovery can still finish the version.
         FencedError: Another driver has fenced this one.
     """
+    while True:
+        resolved = yield from _resolve(request, transaction_version)
+        if resolved is not None:
+            return resolved
+        # W.driver has written a decision, so the next one needs a new fence, as in `take_over`.
+
+
+def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Resolved | None]:
+    """Return the recorded resolution, or None if recovery has written a decision."""
     write_id = request.write_id
     view = LogView(write_id)
     yield from read_to_end(view)
@@ -114,8 +130,15 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     query, superseded = _target(view, request)
     ended: tuple[str, ...] = ()
     same = superseded if superseded is not None and superseded.version == request.version else None
-    if same is not None:
-        ended = yield from _end_named(query, same, request, opened)
+    if same is not None and request.resolution == "rewrite":
+        ended = yield from _abort_named(query, same, request)
+    elif same is not None and query.newest is not None:
+        ended = yield from _recover(query, query.newest, driver, request)
+        yield from read_to_end(view)
+        newest = view.query(query.query_id).newest
+        if newest is None or newest.decision != same:
+            return None
+        yield from _require_closed(same)
     decision = Decision(
         write_id=write_id,
         query_id=query.query_id,
@@ -232,42 +255,56 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
     return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
 
 
-def _end_named(
-    query: QueryState, decision: Decision, request: ResolveRequest, opened: Sequence[ProducerIdentity]
+def _recover(
+    query: QueryState, logged: LoggedDecision, driver: ProducerIdentity, request: ResolveRequest
 ) -> Procedure[tuple[str, ...]]:
-    """End superseded open transactions by exact identity (I11); return their ids.
+    """Finish the version as a recovery does; return the ids that were still open.
 
-    Args:
-        opened: What was open before the fence.
+    No later run copies a lost row of a version that counts as written.
     """
-    commit = request.resolution == "committed"  # I1: the marker of the decision that names them was read
-    looks = not commit and not request.allow_duplicates
+    decision, timeout_ms = logged.decision, request.transaction_timeout_ms
+    still_open = yield from _still_open(decision.transactions)
+    try:
+        settled, _ = yield from finish_decision(
+            logged, query.is_done(decision), DriverTransaction(driver), request.nonce, request.within_ms, timeout_ms
+        )
+    except DecisionPendingError as failure:
+        if failure.code not in GIVEN_UP:
+            raise
+        yield Warn(f"what recovery could not restore is given up: {failure}")
+    else:
+        if settled.status is DecisionStatus.VOID and decision.transactions:
+            raise _not_resolved(
+                decision,
+                "readers see none of its rows, and recovery cannot copy them. Its next run writes it. To give up all of its rows, run the "
+                "command again",
+            )
+    return tuple(each.identity.transactional_id for each in still_open)
+
+
+def _abort_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
+    """Abort superseded open transactions by exact identity (I11); return their ids."""
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     still_open = yield from _still_open(named)
-    over = [each for each in named if each not in still_open]
-    were_open = {(each.producer_id, each.producer_epoch) for each in opened}
-    if commit and (
-        late := [each for each in over if (each.identity.producer_id, each.identity.producer_epoch) in were_open]
-    ):
-        raise _not_ended(decision, late, "ended meanwhile", commit=commit)
-    if looks:
-        yield from _require_invisible(query, decision, request, over)
+    if not request.allow_duplicates:
+        yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])
     results: tuple[EndResult, ...] = ()
     if still_open:
-        results = yield EndTransactions(tuple(End(identity=each.identity, commit=commit) for each in still_open))
+        results = yield EndTransactions(tuple(End(identity=each.identity, commit=False) for each in still_open))
     ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
     failed = [each for each, succeeded in ended.items() if not succeeded]
-    if failed and (commit or (yield from _still_open(failed))):
-        raise _not_ended(decision, failed, "could not be ended", commit=commit)
-    if looks:
+    if failed and (yield from _still_open(failed)):
+        raise _not_resolved(
+            decision,
+            f"{failed[0].identity.transactional_id} and {len(failed) - 1} more transactions could not be ended. Run the command again",
+        )
+    if not request.allow_duplicates:
         # The driver that lost the write id may have committed them in the meantime. Below version 2, a late AddPartitionsToTxn may have
         # opened a committed transaction again, whose marker is missing in the commit log.
         committed = yield from _committed_among(query, still_open, request)
         ends = (yield from ends_in_topics(still_open)) or {}
         seen = {identity for (identity, _), is_committed in ends.items() if is_committed}
         _require_none(decision, [each for each in still_open if each in committed or each.identity in seen])
-    if commit:
-        yield from _require_closed(decision, named)
     return tuple(each.identity.transactional_id for each, succeeded in ended.items() if succeeded)
 
 
@@ -285,8 +322,8 @@ def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[Prepared
     ]
 
 
-def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) -> Procedure[None]:
-    """Wait until no partition holds a named transaction open.
+def _require_closed(decision: Decision) -> Procedure[None]:
+    """Wait until no partition holds one of the decision's transactions open.
 
     No later run checks a version recorded as committed. If a marker was omitted (KAFKA-20734), a later transaction of the id joins the
     open one, and its abort discards committed rows.
@@ -296,7 +333,8 @@ def _require_closed(decision: Decision, named: Sequence[PreparedTransaction]) ->
             part.last_offset,
             prepared.identity.transactional_id,
         )
-        for prepared in named
+        for prepared in decision.transactions
+        if not prepared.proven
         for part in prepared.offsets
     }
     topics = sorted({topic for topic, _, _ in own})
@@ -400,15 +438,6 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
         "run kafka-eos status, and run this command again if it is not resolved",
     )
-
-
-def _not_ended(
-    decision: Decision, those: Sequence[PreparedTransaction], what: str, *, commit: bool
-) -> TransactionAbortedError:
-    # Recovery copies what has timed out, but nothing of a version that counts as written.
-    first = f"First run {refusals.command('recover', decision.write_id)}. " if commit else ""
-    named = f"{those[0].identity.transactional_id} and {len(those) - 1} more transactions"
-    return _not_resolved(decision, f"{named} {what}. {first}Run the command again")
 
 
 def _not_resolved(decision: Decision, why: str) -> TransactionAbortedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -519,3 +520,20 @@ def test_failed_search_for_losing_attempts_stops_no_decision(failed: Callable[[A
     assert losers.within_ms is not None
     assert losers.within_ms < DRIVER_TRANSACTION_TIMEOUT_MS, "the decision's transaction is open meanwhile"
     assert [(end.identity, end.commit) for end in world.ended] == [(DRIVER, True), (TASK, True)]
+
+
+def test_marker_is_missing_although_the_deleted_log_was_longer() -> None:
+    """The log was created again, and others extend it with every read."""
+    deleted, created = uuid.uuid4(), uuid.uuid4()
+    chunks = iter([(deleted, 60, 1_000)])
+
+    def read(step: steps.ReadLog) -> steps.LogChunk:
+        topic_id, read_to, end = next(chunks, (created, step.offset + 1, step.offset + 1))
+        return steps.LogChunk(entries=(), next_offset=read_to, log_start_offset=0, end_offset=end, topic_id=topic_id)
+
+    world = World(ReadLog=read)
+    world.own["Now"] = lambda _: seconds(world)
+    decision: Any = SimpleNamespace(write_id="w", version=1, query_id="batch")
+    with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
+        world.run(verify_markers(decision, (PREPARED,), 20_000, visible=False))
+    assert world.now < 60_000

@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.commit_log import (
 )
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.operator.resolve import Resolution, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -35,7 +35,13 @@ from kafka_eos_sink.commit.restore import MOST_COPIES, finish
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    DecisionPendingError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -223,6 +229,9 @@ class Cluster(World):
         if identity == self.holder and identity.transaction_version >= 2:
             self.holder = replace(identity, producer_epoch=identity.producer_epoch + 1)
         is_copy = self.open.pop(identity.transactional_id, None) is not None
+        if is_copy:
+            for begun in self.first_offsets.values():
+                begun.pop(identity.producer_id, None)
         if is_copy and end.commit and self.times_lost:
             self.times_lost -= 1
             self.aborted.add(identity)
@@ -753,9 +762,75 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
     assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)
 
 
-def resolve_it(cluster: Cluster) -> None:
-    request = ResolveRequest(write_id="w", query_id="batch", version=1, resolution="rewrite", nonce="answer")
+def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> None:
+    request = ResolveRequest(
+        write_id="w",
+        query_id="batch",
+        version=1,
+        resolution=resolution,
+        nonce="answer",
+        transaction_timeout_ms=TIMEOUT_MS,
+    )
     cluster.run(resolve(request, 2))
+
+
+@pytest.mark.parametrize("at", ["ReadLog", "InitProducerId", "Append", "EndTransactions"])
+def test_version_counts_as_written_after_its_lost_rows_were_copied(at: str) -> None:
+    """No run copies a row of a version that counts as written. Kafka aborts one of its transactions before the step."""
+    cluster = Cluster(partitions=2)
+    lost = cluster.named[1].identity
+
+    def times_out(step: Any) -> Any:
+        if lost not in cluster.aborted:
+            cluster.aborted.add(lost)
+            cluster.mark(lost, MarkerType.ABORT)
+        return getattr(Cluster, at)(cluster, step)
+
+    cluster.own = {at: times_out}
+    resolve_it(cluster, "committed")
+    (copy,) = cluster.copies()
+    assert (copy.source, cluster.ended_copies) == (lost, [(copy.identity.transactional_id, True)])
+    assert cluster.newest().resolution == "committed"
+    assert "were copied from the log" in cluster.warnings[-1]
+
+
+def test_version_that_counts_as_written_names_the_rows_given_up() -> None:
+    cluster = Cluster(1)
+    cluster.gone = {1}
+    resolve_it(cluster, "committed")
+    assert cluster.newest().resolution == "committed"
+    assert any("given up" in each and "t-1 [100..109]" in each for each in cluster.warnings)
+
+
+def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
+    """W.driver has decided the copies. Below version 2, its next record would carry the sequence of that decision."""
+    cluster = Cluster(1)
+    cluster.times_lost = 1
+
+    def once(step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:
+        result = Cluster.CopyRecords(cluster, step)
+        cluster.gone = {1}
+        return result
+
+    cluster.own = {"CopyRecords": once}
+    resolve_it(cluster, "committed")
+    fences = [step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]
+    decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
+    assert (len(fences), len(set(decisions))) == (2, 2)
+    assert cluster.newest().resolution == "committed"
+    assert any("given up" in each and "10 rows" in each for each in cluster.warnings)
+
+
+def test_version_without_a_visible_row_counts_as_written_only_on_the_second_command() -> None:
+    """Its next run can write it."""
+    cluster = Cluster(0, 1)
+    cluster.gone = {0, 1}
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*none of its rows.*run the command again"):
+        resolve_it(cluster, "committed")
+    assert cluster.newest().resolution is None
+    assert cluster.newest().is_void
+    resolve_it(cluster, "committed")
+    assert cluster.newest().resolution == "committed"
 
 
 @pytest.mark.parametrize("response", ["arrives", "lost"])
