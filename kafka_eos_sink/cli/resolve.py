@@ -79,7 +79,8 @@ def resolve(
 
 def _effect(request: ResolveRequest) -> str:
     if request.resolution == "committed":
-        follows = "it is finished as far as recovery can, the next run skips it, and rows that are missing stay missing"
+        follows = "recovery commits what is open, and copies what was aborted if it can read all of it; "
+        follows += "then the next run skips the version, and rows that are still missing stay missing"
     else:
         follows = "its next run writes it, and its open transactions are aborted"
         follows += "; rows that are visible are then there twice" if request.allow_duplicates else ""

@@ -283,7 +283,7 @@ def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
 def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "
-        f"copied from the log: {'; '.join(gone)}. None of them is visible: the next run may write the version again"
+        f"copied from the log: {'; '.join(gone)}. None of them is visible: the version may be written again, before any higher one"
     )
 
 
@@ -292,9 +292,10 @@ def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Seq
     return DecisionPendingError(
         "LOST_PARTS",
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
-        f"with {sum(entry.rows for entry in lost)} rows, were aborted before they could be committed (by the transaction timeout, or by "
-        f"hand), and their rows cannot be copied from the log: {'; '.join(why)}. Nothing was copied. Once the rows can be read again, the "
-        "next run copies them. If they are gone for good, keep the version without them: "
+        f"with {sum(entry.rows for entry in lost)} rows in {describe_ranges(lost)}, were aborted before they could be committed (by the "
+        f"transaction timeout, or by hand). Lost rows are copied from the log all together or not at all, and some cannot be copied: "
+        f"{'; '.join(why)}. Once all can be read again, the next run copies them. If they are gone for good, keep the version without the "
+        "lost rows: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
         + "; or write all of it again, with duplicates of the visible rows: --as rewrite --allow-duplicates",
     )

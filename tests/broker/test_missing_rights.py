@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import confluent_kafka.admin as confluent
 import pytest
@@ -22,11 +23,13 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.commit.decide import GroupOffsets
+from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime.operator import OperatorSettings, perform
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
 
@@ -288,7 +291,7 @@ def test_write_without_proof_rights_succeeds_with_warnings(
 def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Nor are they given up where nothing of the version is visible."""
+    """Nor are they given up where nothing of the version is visible, or by an operator without Read."""
     user = NO_TOPIC_READ[point]
     topic = f"data-{user}"
     given = settings_of(guarded, user)
@@ -299,7 +302,20 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     abort_by_hand(given, messages[kept:])
     with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
         session.plan(given)
-    assert "Once the rows can be read again, the next run copies them" in str(raised.value)
+    assert "Once all can be read again, the next run copies them" in str(raised.value)
+    resolution = ResolveRequest(
+        write_id=given.write_id,
+        query_id=None,
+        version=3,
+        resolution="committed",
+        nonce="operator",
+        transaction_timeout_ms=60_000,
+    )
+    operator_without_read = OperatorSettings(
+        write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client
+    )
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*Read"):
+        perform(operator_without_read, partial(resolve, resolution))
     assert len(read_committed(guarded.plaintext_servers, topic)) == kept * ROWS
     assert_nothing_open(guarded.plaintext_servers)
     may_read = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))

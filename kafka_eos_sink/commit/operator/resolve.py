@@ -56,7 +56,7 @@ MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
 
 GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
-"""Results of a recovery that has done all it can: *committed* then gives up the rows that they name."""
+"""Results of a recovery that may Read the topics, and cannot do more: *committed* gives up the rows that they name."""
 
 Resolution = Literal["committed", "rewrite"]
 
@@ -99,8 +99,8 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
 
     Raises:
         WriteRefusedError: QUERY_ID_NEEDED, NOTHING_TO_RESOLVE, ROWS_ARE_VISIBLE or NOT_THIS_COMMIT_LOG.
-        TransactionAbortedError: NOT_RESOLVED; nothing was recorded.
-        DecisionPendingError: DECIDED_NOT_FINISHED; nothing was recorded, and recovery can still finish the version.
+        TransactionAbortedError: NOT_RESOLVED; nothing was recorded, or recovery has found the version void.
+        DecisionPendingError: Nothing was recorded, and recovery may still finish the version, perhaps with Read on the topics.
         FencedError: Another driver has fenced this one.
     """
     while True:
@@ -269,15 +269,18 @@ def _recover(
             logged, query.is_done(decision), DriverTransaction(driver), request.nonce, request.within_ms, timeout_ms
         )
     except DecisionPendingError as failure:
-        if failure.code not in GIVEN_UP:
-            raise
-        yield Warn(f"what recovery could not restore is given up: {failure}")
+        if failure.code not in GIVEN_UP or not (yield from look_at(written_by(decision.transactions))).may_read:
+            raise  # with Read, recovery may still copy the rows or find their outcome
+        yield Warn(
+            f"{refusals.version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it, in spite of "
+            f"this error of recovery: {failure}"
+        )
     else:
         if settled.status is DecisionStatus.VOID and decision.transactions:
-            raise _not_resolved(
-                decision,
-                "readers see none of its rows, and recovery cannot copy them. Its next run writes it. To give up all of its rows, run the "
-                "command again",
+            raise TransactionAbortedError(
+                "NOT_RESOLVED",
+                f"{refusals.version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery "
+                "cannot copy them. Run its job, which writes them. To give up all of its rows, run the command again",
             )
     return tuple(each.identity.transactional_id for each in still_open)
 

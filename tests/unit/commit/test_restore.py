@@ -455,9 +455,10 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\]") as raised:
         cluster.finish()
     message = raised.value.message
-    assert "2 of its 3 transactions, with 20 rows" in message
-    assert "t-2 [100..109]: the partition does not hold these offsets any more" in message
-    assert "t-1" not in message, "its records can be copied"
+    lost, _, gone = message.partition("some cannot be copied: ")
+    assert "2 of its 3 transactions, with 20 rows in t-1 [100..109], t-2 [100..109], were aborted" in lost
+    assert "t-2 [100..109]: the partition does not hold these offsets any more" in gone
+    assert "t-1" not in gone, "its records can be copied"
     assert "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as committed" in message
     assert "--as rewrite --allow-duplicates" in message
     assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
@@ -498,7 +499,7 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert settled.logged.decision.is_void
     assert driver == DriverTransaction(replace(DRIVER, producer_epoch=6))
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [100..109]" in cluster.warnings[-1]
-    assert "the next run may write the version again" in cluster.warnings[-1]
+    assert "the version may be written again, before any higher one" in cluster.warnings[-1]
 
 
 def hidden(step: steps.CopyRecords) -> Any:
@@ -799,7 +800,24 @@ def test_version_that_counts_as_written_names_the_rows_given_up() -> None:
     cluster.gone = {1}
     resolve_it(cluster, "committed")
     assert cluster.newest().resolution == "committed"
-    assert any("given up" in each and "t-1 [100..109]" in each for each in cluster.warnings)
+    assert any("will count as written" in each and "t-1 [100..109]" in each for each in cluster.warnings)
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 1)])
+def test_rows_that_the_operator_may_not_read_are_not_given_up(lost: tuple[int, ...]) -> None:
+    """The next run of a principal with Read copies them."""
+    cluster = Cluster(*lost)
+    hidden = {
+        "CopyRecords": lambda step: tuple(steps.Gone("not permitted", may_read=False) for _ in step.copies),
+        "AbortedTransactions": lambda _: None,
+    }
+    cluster.own = hidden
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*not permitted"):
+        resolve_it(cluster, "committed")
+    assert cluster.newest() == cluster.decision
+    cluster.own = {}
+    resolve_it(cluster, "committed")
+    assert len(cluster.ended_copies) == 2 * len(lost), "aborted at first, then committed"
 
 
 def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
@@ -818,14 +836,16 @@ def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
     decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
     assert (len(fences), len(set(decisions))) == (2, 2)
     assert cluster.newest().resolution == "committed"
-    assert any("given up" in each and "10 rows" in each for each in cluster.warnings)
+    assert any("will count as written" in each and "10 rows" in each for each in cluster.warnings)
 
 
 def test_version_without_a_visible_row_counts_as_written_only_on_the_second_command() -> None:
     """Its next run can write it."""
     cluster = Cluster(0, 1)
     cluster.gone = {0, 1}
-    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*none of its rows.*run the command again"):
+    with pytest.raises(
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*is void now.*none of its rows.*run the command again"
+    ):
         resolve_it(cluster, "committed")
     assert cluster.newest().resolution is None
     assert cluster.newest().is_void
