@@ -22,6 +22,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record, write_done
+from kafka_eos_sink.commit.operator.resolve import ResolveRequest
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
@@ -406,11 +407,16 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
         Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
 
     # Whoever calls it written now would have the next batch's transaction under the id join it.
-    monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
-    assert resolve_as_committed(any_kafka, given) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "kafka_eos_sink.cli.resolve.ResolveRequest",
+            lambda **fields: ResolveRequest(**(fields | {"within_ms": 5_000})),
+        )
+        assert resolve_as_committed(any_kafka, given) == 1
     said = capsys.readouterr().err
-    assert "[KAFKA_EOS.NOT_RESOLVED]" in said
-    assert f"{topic}-0 still holds" in said
+    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
+    assert f"partition {topic}-0 does not let readers past" in said
+    assert f"kafka-eos repair --bootstrap-servers ... --write-id {given.write_id}" in said
 
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert "1 markers were written" in capsys.readouterr().out
@@ -539,9 +545,10 @@ def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, caps
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
-def test_lost_part_without_abort_marker_is_reported(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, taken: bool
+def test_lost_part_without_abort_marker_is_restored_and_reported(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, taken: bool
 ) -> None:
+    """Its rows are copied; it blocks readers until a person aborts it."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
@@ -549,16 +556,17 @@ def test_lost_part_without_abort_marker_is_reported(
     if taken:
         with NetworkClient(given.client) as client:
             Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
-    monkeypatch.setattr("kafka_eos_sink.commit.operator.resolve.MARKERS_WITHIN_MS", 500)
-    assert resolve_as_committed(any_kafka, given) == 1
+    assert resolve_as_committed(any_kafka, given) == 0
+    assert "blocks read_committed readers there" in caplog.text
+    assert read_committed(servers, topic) == []
     capsys.readouterr()
     assert repair(any_kafka, given.write_id, "--yes") == 1
     shown = capsys.readouterr()
-    assert f"on {topic}-0, version {given.version}" in shown.out
+    assert f"on {topic}-0, an attempt" in shown.out
     abort_as_printed(any_kafka, shown.err)
-    assert resolve_as_committed(any_kafka, given) == 0
-    write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == ROWS
+    write_all(replace(given, version=given.version + 1), 1)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
 

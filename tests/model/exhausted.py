@@ -259,7 +259,7 @@ _STATES = {
     "one driver, a missing marker, no Read": (15_054, 14_496),
     "a missing marker, a late attempt, sweeps": (127_590, 237_732),
     "a missing marker, a late attempt fails": (914_892, 2_208_332),
-    "a missing marker, a late attempt, time": (655_422, 1_191_263),
+    "a missing marker, a late attempt, time": (1_587_911, 2_643_676),
     "speculation": (142_199, 362_770),
     "killed tasks": (2_423, 4_702),
     "dropped messages": (1_129, 1_422),
