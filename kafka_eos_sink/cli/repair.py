@@ -14,6 +14,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import agrees
 from kafka_eos_sink.commit.operator.missing_markers import Finding
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 
 if TYPE_CHECKING:
     from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
@@ -119,8 +120,8 @@ def _about_unproven(done: Repaired, settings: OperatorSettings, properties: Path
     how = (
         " If they still block readers then, look at their records from the start offset on, with isolation.level=read_uncommitted: a job "
         "without Read on the topic may have committed them. Kafka's own tool aborts them, which discards these records on the partition. "
-        "Then run the job, which writes what is not decided. Write by hand only the rows that the topic lacks after that:"
-        f"{''.join(aborts)}"
+        + ("" if is_random_write_id(settings.write_id) else "Then run the job, which writes what is not decided. ")
+        + f"Write by hand only the rows that the topic lacks after that:{''.join(aborts)}"
     )
     yield (
         f"{len(unproven)} transactions are open on a partition, and nothing proves that they are committed or aborted. First run "

@@ -280,6 +280,22 @@ def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
     )
 
 
+def found_void(decision: Decision) -> TransactionAbortedError:
+    """`resolve --as committed`, and no row of the version is left."""
+    return TransactionAbortedError(
+        "NOT_RESOLVED",
+        f"{version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery cannot copy them. Run "
+        "its job, which writes them. To give up all of its rows, run the command again",
+    )
+
+
+def given_up_warning(decision: Decision, failure: DecisionPendingError) -> str:
+    return (
+        f"{version_of(decision.version, decision.write_id)} counts as written, and its next run skips it, in spite of this error of "
+        f"recovery: {failure}"
+    )
+
+
 def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "

@@ -82,7 +82,8 @@ def settle(
                 raise refusals.unresolved(
                     decision,
                     f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log or the data topics "
-                    f"(first: {unresolved[0].identity.transactional_id}, its records: {refusals.describe_ranges(unresolved)})",
+                    f"(first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
+                    + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
                 )
         # First visibility, then markers: proven visibility lets `verify_markers` accept a missing marker in the commit log.
         proven = yield from verify_visible(decision, ended, deadline)

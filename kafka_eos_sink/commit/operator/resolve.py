@@ -129,11 +129,12 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
     yield from read_to_barrier(view, request.nonce)
     query, superseded = _target(view, request)
     ended: tuple[str, ...] = ()
+    given_up: DecisionPendingError | None = None
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is not None and request.resolution == "rewrite":
         ended = yield from _abort_named(query, same, request)
     elif same is not None and query.newest is not None:
-        ended = yield from _recover(query, query.newest, driver, request)
+        ended, given_up = yield from _recover(query, query.newest, driver, request)
         yield from read_to_end(view)
         newest = view.query(query.query_id).newest
         if newest is None or newest.decision != same:
@@ -154,6 +155,8 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
     yield Reached("resolve.before_decision")
     yield from _record(decision, request)
     yield Reached("resolve.decided")
+    if given_up is not None:
+        yield Warn(refusals.given_up_warning(decision, given_up))
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
         yield Append((done_record(decision, (yield WallClock())),))
@@ -257,11 +260,13 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 def _recover(
     query: QueryState, logged: LoggedDecision, driver: ProducerIdentity, request: ResolveRequest
-) -> Procedure[tuple[str, ...]]:
-    """Finish the version as a recovery does; return the ids that were still open.
+) -> Procedure[tuple[tuple[str, ...], DecisionPendingError | None]]:
+    """Finish the version as a recovery does; no later run copies a row of it.
 
-    No later run copies a lost row of a version that counts as written.
+    Returns:
+        The ids that were still open, and the error that names the rows to give up.
     """
+    given_up: DecisionPendingError | None = None
     decision, timeout_ms = logged.decision, request.transaction_timeout_ms
     still_open = yield from _still_open(decision.transactions)
     try:
@@ -271,18 +276,11 @@ def _recover(
     except DecisionPendingError as failure:
         if failure.code not in GIVEN_UP or not (yield from look_at(written_by(decision.transactions))).may_read:
             raise  # with Read, recovery may still copy the rows or find their outcome
-        yield Warn(
-            f"{refusals.version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it, in spite of "
-            f"this error of recovery: {failure}"
-        )
+        given_up = failure
     else:
         if settled.status is DecisionStatus.VOID and decision.transactions:
-            raise TransactionAbortedError(
-                "NOT_RESOLVED",
-                f"{refusals.version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery "
-                "cannot copy them. Run its job, which writes them. To give up all of its rows, run the command again",
-            )
-    return tuple(each.identity.transactional_id for each in still_open)
+            raise refusals.found_void(decision)
+    return tuple(each.identity.transactional_id for each in still_open), given_up
 
 
 def _abort_named(query: QueryState, decision: Decision, request: ResolveRequest) -> Procedure[tuple[str, ...]]:
