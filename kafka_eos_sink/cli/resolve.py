@@ -108,6 +108,8 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     is_written = decision.resolution == "committed"
     follows = "run its job again" if is_random_write_id(decision.write_id) else "its next run writes it"
     meaning = "counts as written and will be skipped" if is_written else f"is void: {follows}"
+    if is_written and before.is_void:
+        meaning += ", although none of its rows is in the topic"
     if allow_duplicates:
         meaning += ", and the topic then holds its visible rows twice"
     if not done.ended:

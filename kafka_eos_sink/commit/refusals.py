@@ -6,7 +6,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
-from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, Decision, PreparedTransaction, SettledDecision
+from kafka_eos_sink.commit.prepared_transaction import (
+    BatchIdentity,
+    Decision,
+    OffsetRange,
+    PreparedTransaction,
+    SettledDecision,
+)
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS
 from kafka_eos_sink.errors import (
     DecisionPendingError,
@@ -289,10 +295,12 @@ def found_void(decision: Decision) -> TransactionAbortedError:
     )
 
 
-def given_up_warning(decision: Decision, failure: DecisionPendingError) -> str:
+def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
+    """``aborted`` holds the ranges of aborted records that the log still has."""
+    where = some([f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]" for part in aborted])
     return (
-        f"{version_of(decision.version, decision.write_id)} counts as written, and its next run skips it, in spite of this error of "
-        f"recovery: {failure}"
+        f"{version_of(decision.version, decision.write_id)} counts as written, and its next run skips it"
+        f"{f' and the aborted rows in {where}' if aborted else ''}, in spite of this error of recovery: {failure}"
     )
 
 

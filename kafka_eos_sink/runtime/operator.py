@@ -66,7 +66,8 @@ class _OperatorExecutor(Executor):
                     "copied. "
                     + (
                         f"No other run uses this write id. {resolve_command(write_id, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
-                        "see rows of it; if they see none, it gives them up, and the job can run again"
+                        "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
+                        "--allow-duplicates keeps those and gives up the others"
                         if is_random_write_id(write_id)
                         else "Run the write again under its own user, which copies them"
                     ),

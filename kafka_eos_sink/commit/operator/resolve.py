@@ -129,13 +129,14 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
     yield from read_to_barrier(view, request.nonce)
     query, superseded = _target(view, request)
     ended: tuple[str, ...] = ()
-    given_up: DecisionPendingError | None = None
+    given_up: str | None = None
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is not None and request.resolution == "rewrite":
         ended = yield from _abort_named(query, same, request)
     elif same is not None and query.newest is not None:
         ended, given_up = yield from _recover(query, query.newest, driver, request)
-        yield from read_to_end(view)
+        # A new leader may know less of the log than the one that showed recovery its marker.
+        yield from read_to_barrier(view, request.nonce)
         newest = view.query(query.query_id).newest
         if newest is None or newest.decision != same:
             return None
@@ -156,7 +157,7 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
     yield from _record(decision, request)
     yield Reached("resolve.decided")
     if given_up is not None:
-        yield Warn(refusals.given_up_warning(decision, given_up))
+        yield Warn(given_up)
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
         yield Append((done_record(decision, (yield WallClock())),))
@@ -260,13 +261,13 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 def _recover(
     query: QueryState, logged: LoggedDecision, driver: ProducerIdentity, request: ResolveRequest
-) -> Procedure[tuple[tuple[str, ...], DecisionPendingError | None]]:
+) -> Procedure[tuple[tuple[str, ...], str | None]]:
     """Finish the version as a recovery does; no later run copies a row of it.
 
     Returns:
-        The ids that were still open, and the error that names the rows to give up.
+        The ids that were still open, and the warning that names the rows to give up.
     """
-    given_up: DecisionPendingError | None = None
+    given_up = None
     decision, timeout_ms = logged.decision, request.transaction_timeout_ms
     still_open = yield from _still_open(decision.transactions)
     try:
@@ -274,9 +275,10 @@ def _recover(
             logged, query.is_done(decision), DriverTransaction(driver), request.nonce, request.within_ms, timeout_ms
         )
     except DecisionPendingError as failure:
-        if failure.code not in GIVEN_UP or not (yield from look_at(written_by(decision.transactions))).may_read:
+        look = yield from look_at(written_by(decision.transactions))
+        if failure.code not in GIVEN_UP or not look.may_read:
             raise  # with Read, recovery may still copy the rows or find their outcome
-        given_up = failure
+        given_up = refusals.given_up_warning(decision, failure, [part for _, part in look.aborted])
     else:
         if settled.status is DecisionStatus.VOID and decision.transactions:
             raise refusals.found_void(decision)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kafka_eos_sink.cli.resolve import resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
@@ -23,7 +24,7 @@ from kafka_eos_sink.commit.commit_log import (
 )
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.operator.resolve import Resolution, ResolveRequest, resolve
+from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import (
     Decision,
     DecisionStatus,
@@ -763,7 +764,7 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
     assert cluster.ended[0] == steps.End(identity=named.identity, commit=True)
 
 
-def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> None:
+def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> Resolved:
     request = ResolveRequest(
         write_id="w",
         query_id="batch",
@@ -772,7 +773,8 @@ def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> None:
         nonce="answer",
         transaction_timeout_ms=TIMEOUT_MS,
     )
-    cluster.run(resolve(request, 2))
+    done: Resolved = cluster.run(resolve(request, 2))
+    return done
 
 
 @pytest.mark.parametrize("at", ["ReadLog", "InitProducerId", "Append", "EndTransactions"])
@@ -839,6 +841,39 @@ def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
     assert any("counts as written" in each and "10 rows" in each for each in cluster.warnings)
 
 
+def test_aborted_rows_behind_a_deleted_topic_are_named() -> None:
+    """Recovery copies nothing before it knows what readers see of the committed rows, and their topic is gone."""
+    cluster = Cluster(1)
+
+    def gone(_: steps.LastStableOffsets) -> None:
+        raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'other' is not known")
+
+    cluster.own = {"LastStableOffsets": gone}
+    resolve_it(cluster, "committed")
+    assert cluster.newest().resolution == "committed"
+    assert "and the aborted rows in t-1 [100..109]" in cluster.warnings[-1]
+    assert "TOPIC_GONE" in cluster.warnings[-1]
+
+
+def test_resolution_has_a_new_fence_although_a_new_leader_does_not_show_the_copies_yet() -> None:
+    """Below version 2, the leader would drop the resolution as a duplicate of the copies' decision."""
+    cluster = Cluster(1)
+    late: list[steps.ReadLog] = []
+
+    def lags(step: steps.ReadLog) -> steps.LogChunk:
+        chunk = Cluster.ReadLog(cluster, step)
+        if step.wait or late or not cluster.done(steps.AppendInTransaction):
+            return chunk
+        late.append(step)
+        return replace(chunk, entries=(), next_offset=step.offset, end_offset=step.offset)
+
+    cluster.own = {"ReadLog": lags}
+    resolve_it(cluster, "committed")
+    decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
+    assert len(set(decisions)) == len(decisions) == 2
+    assert cluster.newest().resolution == "committed"
+
+
 def test_version_without_a_visible_row_counts_as_written_only_on_the_second_command() -> None:
     """Its next run can write it."""
     cluster = Cluster(0, 1)
@@ -849,8 +884,9 @@ def test_version_without_a_visible_row_counts_as_written_only_on_the_second_comm
         resolve_it(cluster, "committed")
     assert cluster.newest().resolution is None
     assert cluster.newest().is_void
-    resolve_it(cluster, "committed")
+    done = resolve_it(cluster, "committed")
     assert cluster.newest().resolution == "committed"
+    assert "although none of its rows is in the topic" in resolved_sentence(done, allow_duplicates=False)
 
 
 @pytest.mark.parametrize("response", ["arrives", "lost"])
@@ -861,7 +897,7 @@ def test_version_without_a_visible_row_counts_as_written_only_on_the_second_comm
     ids=["take_over", "resolve"],
 )
 def test_log_created_again_after_the_list_ends_nothing(
-    procedure: Callable[[Cluster], None], kept: int, response: str
+    procedure: Callable[[Cluster], object], kept: int, response: str
 ) -> None:
     """The deleted log may have decided what is open. The next run does not treat the new log as the write's own, either."""
     cluster = Cluster(partitions=1)
