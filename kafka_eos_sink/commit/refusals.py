@@ -48,12 +48,11 @@ def on_commit_log(message: str, log_topic: str) -> str:
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     """List the offsets of transactions as text: ``topic-partition [first..last]``."""
-    ranges = [
-        f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"
-        for entry in prepared
-        for part in entry.offsets
-    ]
-    return some(ranges)
+    return _describe([part for entry in prepared for part in entry.offsets])
+
+
+def _describe(ranges: Iterable[OffsetRange]) -> str:
+    return some([f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]" for part in ranges])
 
 
 def some(names: Sequence[str]) -> str:
@@ -297,10 +296,9 @@ def found_void(decision: Decision) -> TransactionAbortedError:
 
 def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
     """``aborted`` holds the ranges of aborted records that the log still has."""
-    where = some([f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]" for part in aborted])
     return (
         f"{version_of(decision.version, decision.write_id)} counts as written, and its next run skips it"
-        f"{f' and the aborted rows in {where}' if aborted else ''}, in spite of this error of recovery: {failure}"
+        f"{f' and the aborted rows in {_describe(aborted)}' if aborted else ''}, in spite of this error of recovery: {failure}"
     )
 
 

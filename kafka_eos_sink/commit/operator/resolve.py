@@ -275,8 +275,8 @@ def _recover(
             logged, query.is_done(decision), DriverTransaction(driver), request.nonce, request.within_ms, timeout_ms
         )
     except DecisionPendingError as failure:
-        look = yield from look_at(written_by(decision.transactions))
-        if failure.code not in GIVEN_UP or not look.may_read:
+        written = written_by(decision.transactions)
+        if failure.code not in GIVEN_UP or not (look := (yield from look_at(written))).may_read:
             raise  # with Read, recovery may still copy the rows or find their outcome
         given_up = refusals.given_up_warning(decision, failure, [part for _, part in look.aborted])
     else:

@@ -747,6 +747,7 @@ def test_nothing_is_recorded_if_a_transaction_cannot_be_ended() -> None:
     world.decide(world.prepare(0, 10))
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*no response"):
         world.resolve("committed")
+    assert not any(isinstance(step, steps.AbortedTransactions) for step in world.asked), "another error could hide this"
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
