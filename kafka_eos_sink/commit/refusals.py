@@ -297,7 +297,7 @@ def found_void(decision: Decision) -> TransactionAbortedError:
 def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
     """``aborted`` holds the ranges of aborted records that the log still has."""
     return (
-        f"{version_of(decision.version, decision.write_id)} counts as written, and its next run skips it"
+        f"{version_of(decision.version, decision.write_id)} is being recorded as written, so that its next run skips it"
         f"{f' and the aborted rows in {_describe(aborted)}' if aborted else ''}, in spite of this error of recovery: {failure}"
     )
 

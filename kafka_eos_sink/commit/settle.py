@@ -31,8 +31,8 @@ PROOFS_WITHIN_MS = 120_000
 class Settled:
     """A decision's outcome: ``lost`` transactions are aborted, the others committed.
 
-    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
-    a COMMIT marker is missing in the commit log.
+    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers, or if transactions are
+    lost and a topic of the committed ones was deleted. ``marked`` is False if a COMMIT marker is missing in the commit log.
     """
 
     logged: LoggedDecision
@@ -59,7 +59,7 @@ def settle(
 
     Raises:
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
-            the data topics prove an outcome. TOPIC_GONE if a data topic was deleted.
+            the data topics prove an outcome. TOPIC_GONE if a data topic was deleted, and nothing is lost.
     """
     decision = logged.decision
     started: int = yield Now()
@@ -91,7 +91,9 @@ def settle(
             yield from verify_no_foreign_abort(decision, ended, deadline)
         marked = yield from verify_markers(decision, ended, deadline, visible=proven)
     except DataTopicGoneError as gone:
-        raise refusals.topic_gone(decision, gone.message) from gone
+        if not lost:
+            raise refusals.topic_gone(decision, gone.message) from gone
+        proven, marked = False, True  # first copy the lost rows of the other topics; then this one is found gone again
     return Settled(logged=logged, lost=tuple(lost), proven=proven, marked=marked)
 
 
@@ -99,13 +101,11 @@ def _sort_outcomes(
     doubtful: Sequence[PreparedTransaction], outcomes: Sequence[Outcome]
 ) -> tuple[list[PreparedTransaction], list[PreparedTransaction], list[PreparedTransaction]]:
     """Return the committed, the aborted and the unresolved transactions."""
-    committed: list[PreparedTransaction] = []
-    aborted: list[PreparedTransaction] = []
     unresolved: list[PreparedTransaction] = []
+    sorts: dict[Outcome, list[PreparedTransaction]] = {Outcome.COMMITTED: [], Outcome.ABORTED: []}
     for prepared, outcome in zip(doubtful, outcomes, strict=True):
-        sorts = {Outcome.COMMITTED: committed, Outcome.ABORTED: aborted}
         sorts.get(outcome, unresolved).append(prepared)
-    return committed, aborted, unresolved
+    return sorts[Outcome.COMMITTED], sorts[Outcome.ABORTED], unresolved
 
 
 def _sort_results(

@@ -152,8 +152,9 @@ def test_commit_fails_when_topic_is_created_again_after_the_write(kafka: Embedde
     assert len(read_committed(kafka.bootstrap_servers, topic)) == ROWS
 
 
+@pytest.mark.parametrize("aborted", [False, True], ids=["open", "aborted"])
 def test_decided_batch_is_finished_after_one_topic_is_deleted(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: EmbeddedKafka, aborted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     deleted, kept = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)
     given = settings_for(kafka, kept)
@@ -168,6 +169,8 @@ def test_decided_batch_is_finished_after_one_topic_is_deleted(
         for task, topic in enumerate((deleted, kept))
     ]
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    if aborted:
+        abort_by_hand(given, messages[1:])
     delete_topic(kafka.bootstrap_servers, deleted)
     plan = session.plan(given)
     assert [decision.status for decision in plan.decisions] == [DecisionStatus.FINISHED]

@@ -154,10 +154,10 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
         resolution=request.resolution,
     )
     yield Reached("resolve.before_decision")
-    yield from _record(decision, request)
-    yield Reached("resolve.decided")
     if given_up is not None:
         yield Warn(given_up)
+    yield from _record(decision, request)
+    yield Reached("resolve.decided")
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
         yield Append((done_record(decision, (yield WallClock())),))

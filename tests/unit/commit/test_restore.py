@@ -802,7 +802,7 @@ def test_version_that_counts_as_written_names_the_rows_given_up() -> None:
     cluster.gone = {1}
     resolve_it(cluster, "committed")
     assert cluster.newest().resolution == "committed"
-    assert any("counts as written" in each and "t-1 [100..109]" in each for each in cluster.warnings)
+    assert any("recorded as written" in each and "t-1 [100..109]" in each for each in cluster.warnings)
 
 
 @pytest.mark.parametrize("lost", [(1,), (0, 1)])
@@ -838,21 +838,51 @@ def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
     decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
     assert (len(fences), len(set(decisions))) == (2, 2)
     assert cluster.newest().resolution == "committed"
-    assert any("counts as written" in each and "10 rows" in each for each in cluster.warnings)
+    assert any("recorded as written" in each and "10 rows" in each for each in cluster.warnings)
 
 
-def test_aborted_rows_behind_a_deleted_topic_are_named() -> None:
-    """Recovery copies nothing before it knows what readers see of the committed rows, and their topic is gone."""
-    cluster = Cluster(1)
+def delete_under_readers(cluster: Cluster) -> None:
+    """The topic of the committed rows is not known any more; the lost ones can still be copied."""
 
     def gone(_: steps.LastStableOffsets) -> None:
         raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'other' is not known")
 
     cluster.own = {"LastStableOffsets": gone}
+
+
+def test_lost_rows_are_copied_although_the_topic_of_the_others_is_gone() -> None:
+    """The deleted topic takes only its own rows with it."""
+    cluster = Cluster(1)
+    delete_under_readers(cluster)
+    with pytest.raises(DecisionPendingError, match=r"TOPIC_GONE\].*topic 'other' is not known"):
+        cluster.finish()
+    (copies,) = cluster.done(steps.CopyRecords)
+    assert [copy.source for copy in copies.copies] == [cluster.named[1].identity]
+    newest = cluster.newest()
+    assert [entry.partition for entry in newest.transactions] == [0, 1]
+    assert newest.transactions[0] == cluster.named[0]
+    ended = {end.identity for step in cluster.done(steps.EndTransactions) for end in step.ends if end.commit}
+    assert newest.transactions[1].identity in ended
+
+
+def test_version_counts_as_written_without_its_deleted_topic_but_with_its_copies() -> None:
+    cluster = Cluster(1)
+    delete_under_readers(cluster)
     resolve_it(cluster, "committed")
+    assert len(cluster.done(steps.CopyRecords)) == 1
     assert cluster.newest().resolution == "committed"
-    assert "and the aborted rows in t-1 [100..109]" in cluster.warnings[-1]
     assert "TOPIC_GONE" in cluster.warnings[-1]
+    assert "aborted rows" not in cluster.warnings[-1]
+
+
+def test_rows_to_give_up_are_named_before_the_record_that_may_fail() -> None:
+    cluster = Cluster(1)
+    cluster.gone = {1}
+    cluster.own = {"AppendInTransaction": lambda _: steps.Appended(error=ErrorCode.REQUEST_TIMED_OUT)}
+    with pytest.raises(TransactionAbortedError, match="NOT_RESOLVED"):
+        resolve_it(cluster, "committed")
+    assert "is being recorded as written" in cluster.warnings[-1]
+    assert "the aborted rows in t-1 [100..109]" in cluster.warnings[-1]
 
 
 def test_resolution_has_a_new_fence_although_a_new_leader_does_not_show_the_copies_yet() -> None:
