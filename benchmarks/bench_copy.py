@@ -32,6 +32,7 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, operator, session
+from kafka_eos_sink.runtime.data_proofs import DataTopics
 from kafka_eos_sink.runtime.part_producer import written_by
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.write_settings import WriteSettings
@@ -84,7 +85,8 @@ def measure_copies(
     with lease_admin(ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers))) as admin:
         version = admin.transaction_version(admin.client.clock() + DEADLINE_MS)
         lost, ranges, count = aborted(admin, topic, megabytes, version)
-        copier = RecordCopier(admin, (log, 0), CONFIG)
+        topics = DataTopics(admin, timeout_ms=CONFIG.delivery_timeout_ms, max_block_ms=CONFIG.max_block_ms)
+        copier = RecordCopier(topics, (log, 0), CONFIG)
         for number in range(rounds):
             update(number, rounds, f"copy {number + 1} of {rounds}")
             to = identity(admin, f"bench.0.{number + 1}", version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -82,20 +82,54 @@ class _Search:
             self.found = steps.Unseen.GONE
 
 
-class DataProofs:
-    """Performs the steps that query data partitions.
+class DataTopics:
+    """Sends the queries of one procedure to the leaders of data partitions.
 
     Args:
-        timeout_ms: Bounds each step.
+        timeout_ms: Bounds each query.
         max_block_ms: How long a topic may be unknown to the cluster, or end before acknowledged records, until it counts as
-            deleted.
+            deleted. A topic that was unknown for so long stays gone, so that each further query does not wait again.
     """
 
     def __init__(self, admin: Admin, *, timeout_ms: int, max_block_ms: int) -> None:
-        self._admin = admin
-        self._clock = admin.client.clock
-        self._timeout_ms = timeout_ms
-        self._max_block_ms = max_block_ms
+        self.admin = admin
+        self.clock = admin.client.clock
+        self.timeout_ms = timeout_ms
+        self.max_block_ms = max_block_ms
+        self.gone: dict[str, str] = {}
+        """Topics that were unknown for ``max_block_ms``, with the brokers' message."""
+
+    def query(self, topics: Collection[str], query: Callable[[int], T]) -> T:
+        """Run a query of these topics' partitions, given its deadline.
+
+        Raises:
+            DataTopicGoneError: The cluster did not know one of the topics for max.block.ms.
+        """
+        if known := self.gone.keys() & topics:
+            raise steps.DataTopicGoneError("UNKNOWN_TOPIC", self.gone[min(known)])
+        deadline_ms = self.clock() + self.timeout_ms
+        for until in (min(deadline_ms, self.clock() + self.max_block_ms), deadline_ms):
+            try:
+                return query(until)
+            except BrokerRefusedError as refused:
+                if refused.code != "UNKNOWN_TOPIC":
+                    raise
+                left_ms = self.clock() + self.timeout_ms
+                self.gone |= {topic: refused.message for topic in topics if self.admin.topic(topic, left_ms) is None}
+                raise steps.DataTopicGoneError(refused.code, refused.message) from None
+            except BrokerUnavailableError:
+                if until == deadline_ms:
+                    raise
+        raise AssertionError("unreachable: the deadline returns or raises")
+
+
+class DataProofs:
+    """Performs the steps that query data partitions."""
+
+    def __init__(self, topics: DataTopics) -> None:
+        self._topics = topics
+        self._admin = topics.admin
+        self._clock = topics.clock
         self._next_check_of_ends_ms = self._clock() + CHECK_ENDS_EVERY_MS
         self._short_since: dict[TopicPartition, int] = {}
 
@@ -104,12 +138,10 @@ class DataProofs:
         try:
             stable |= self._stable(step.partitions)
         except steps.DataTopicGoneError:
-            deadline_ms = self._clock() + self._timeout_ms
-            topics = {topic for topic, _ in step.partitions}
-            left = {topic for topic in topics if self._admin.topic(topic, deadline_ms) is not None}
-            if not left or left == topics:
+            left = [where for where in step.partitions if where[0] not in self._topics.gone]
+            if not left or len(left) == len(step.partitions):
                 raise
-            stable |= self._stable([where for where in step.partitions if where[0] in left])
+            stable |= self._stable(left)
         blocked = {
             where: last
             for where, last in zip(step.partitions, step.last_offsets, strict=True)
@@ -120,7 +152,7 @@ class DataProofs:
         return stable
 
     def _stable(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return self._query(partial(self._admin.list_offsets, partitions, isolation="read_committed"))
+        return self._query(partitions, partial(self._admin.list_offsets, partitions, isolation="read_committed"))
 
     def describe_producers(
         self, step: steps.DescribeProducers
@@ -137,7 +169,7 @@ class DataProofs:
     def _describe_producers(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Mapping[int, tuple[int, int]] | None]:
-        described = self._query(partial(self._admin.describe_producers, partitions))
+        described = self._query(partitions, partial(self._admin.describe_producers, partitions))
         return {
             where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
             for where, remembered in described.items()
@@ -158,7 +190,7 @@ class DataProofs:
 
     def _search(self, searches: Sequence[_Search]) -> None:
         """Fetch one range per partition at a time, in one request per leader and round."""
-        give_up_at = self._clock() + self._timeout_ms
+        give_up_at = self._clock() + self._topics.timeout_ms
         by_partition: dict[TopicPartition, dict[int, list[_Search]]] = {}
         waiting: dict[TopicPartition, list[_Search]] = {}
         for search in sorted(searches, key=lambda search: search.offset):
@@ -170,10 +202,10 @@ class DataProofs:
             # With other partitions in the request, one may get no batch at all.
             alone = [where for where, look in looks.items() if look.wait_ms][:1]
             looks = {where: looks[where] for where in alone or looks}
-            fetched = self._query(partial(self._fetch_batches, looks))
+            fetched = self._query(looks, partial(self._fetch_batches, looks))
             behind = [where for where, found in fetched.items() if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE]
             earliest = partial(self._admin.list_offsets, behind, isolation="read_uncommitted", timestamp=EARLIEST)
-            starts = self._query(earliest) if behind else {}
+            starts = self._query(behind, earliest) if behind else {}
             for where, look in looks.items():
                 is_late = self._clock() > give_up_at
                 look.read(fetched[where], starts.get(where, -1), by_partition[where], is_late=is_late)
@@ -195,7 +227,8 @@ class DataProofs:
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
         """Raise if a partition ends too early for max.block.ms."""
-        ends = self._query(partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted"))
+        query = partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted")
+        ends = self._query(last_offsets, query)
         now = self._clock()
         self._next_check_of_ends_ms = now + CHECK_ENDS_EVERY_MS
         # A new leader's high watermark may lag for a moment, so one short end proves nothing.
@@ -203,7 +236,7 @@ class DataProofs:
             where: self._short_since.get(where, now) for where, last in last_offsets.items() if ends[where] <= last
         }
         for (topic, partition), since in self._short_since.items():
-            if now - since >= self._max_block_ms:
+            if now - since >= self._topics.max_block_ms:
                 last = last_offsets[topic, partition]
                 raise steps.DataTopicGoneError(
                     "UNKNOWN_TOPIC",
@@ -211,25 +244,5 @@ class DataProofs:
                     "topic was deleted and created again, or an unclean leader election lost records",
                 )
 
-    def _query(self, query: Callable[[int], T]) -> T:
-        return query_partitions(query, self._clock, timeout_ms=self._timeout_ms, max_block_ms=self._max_block_ms)
-
-
-def query_partitions(query: Callable[[int], T], clock: Callable[[], int], *, timeout_ms: int, max_block_ms: int) -> T:
-    """Run a query of data partitions, given its deadline.
-
-    Raises:
-        DataTopicGoneError: The cluster did not know the topic for max.block.ms.
-    """
-    deadline_ms = clock() + timeout_ms
-    for until in (min(deadline_ms, clock() + max_block_ms), deadline_ms):
-        try:
-            return query(until)
-        except BrokerRefusedError as refused:
-            if refused.code != "UNKNOWN_TOPIC":
-                raise
-            raise steps.DataTopicGoneError(refused.code, refused.message) from None
-        except BrokerUnavailableError:
-            if until == deadline_ms:
-                raise
-    raise AssertionError("unreachable: the deadline returns or raises")
+    def _query(self, partitions: Iterable[TopicPartition], query: Callable[[int], T]) -> T:
+        return self._topics.query({topic for topic, _ in partitions}, query)

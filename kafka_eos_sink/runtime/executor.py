@@ -34,7 +34,7 @@ from kafka_eos_sink.protocol.reactions import refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.batch_record import Stopwatch
-from kafka_eos_sink.runtime.data_proofs import DataProofs
+from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
@@ -75,8 +75,8 @@ class Executor:
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
         self.stopwatch = Stopwatch()
-        proofs = DataProofs(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
-        copier = RecordCopier(admin, where, config)
+        topics = DataTopics(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
+        proofs, copier = DataProofs(topics), RecordCopier(topics, where, config)
         self._performers: dict[type[Any], Callable[[Any], Any]] = {
             steps.ListOpenTransactions: self._list_open,
             steps.DescribeTransactions: self._describe,

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError, ProtocolError
@@ -18,7 +17,7 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, is_commit_marker, read_blocks
 from kafka_eos_sink.protocol.record_reader import BatchHeader
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, TIERED_FETCH_WAIT_MS, query_partitions
+from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, TIERED_FETCH_WAIT_MS, DataTopics
 from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
 
 TURN_MS = 10
@@ -47,12 +46,10 @@ class RecordCopier:
         where: The partition of the commit log for the part records.
     """
 
-    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
-        self._admin = admin
-        self._client = admin.client
+    def __init__(self, topics: DataTopics, where: TopicPartition, config: ProducerConfig) -> None:
+        self._topics = topics
+        self._client = topics.admin.client
         self._where = where
-        self._gone: dict[str, steps.Gone] = {}
-        """Unknown topics, with the reason: a deleted topic costs max.block.ms once, not per range."""
         # The rows passed interceptors and the dead letter topic when they were written.
         self._config = replace(config, interceptors=(), dead_letter_topic=None, partitioner="default")
         self._piece_bytes = min(FETCH_BYTES, config.buffer_memory // 4)
@@ -180,29 +177,23 @@ class RecordCopier:
             self._client.pump(TURN_MS)
 
     def _fetch(self, where: TopicPartition, offset: int) -> _Fetched | steps.Gone:
-        topic, _ = where
-        if topic in self._gone:
-            return self._gone[topic]
         fetch = partial(
-            self._admin.fetch,
+            self._topics.admin.fetch,
             where,
             offset,
             isolation="read_uncommitted",
             max_wait_ms=TIERED_FETCH_WAIT_MS,
             max_bytes=self._piece_bytes,
         )
-        limits = {"timeout_ms": self._config.delivery_timeout_ms, "max_block_ms": self._config.max_block_ms}
         try:
-            fetched = query_partitions(lambda deadline_ms: fetch(deadline_ms=deadline_ms), self._client.clock, **limits)
+            fetched = self._topics.query(where[:1], lambda deadline_ms: fetch(deadline_ms=deadline_ms))
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return steps.Gone("the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
         except AuthorizationError as failure:
             return steps.Gone(failure.message, may_read=False)
-        except ProtocolError as failure:
+        except (ProtocolError, steps.DataTopicGoneError) as failure:
             return steps.Gone(failure.message)
-        except steps.DataTopicGoneError as gone:
-            return self._gone.setdefault(topic, steps.Gone(gone.message))
         return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]), fetched.high_watermark)
 
 

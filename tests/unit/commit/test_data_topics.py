@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
@@ -13,11 +15,11 @@ from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.operator.missing_markers import Verdict, judge
 from kafka_eos_sink.commit.proofs import look_at, outcomes_for_readers
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, settle
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
-from kafka_eos_sink.runtime.data_proofs import DataProofs
+from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from tests.unit.commit.scripted_world import DRIVER, PART, PREPARED, World
 from tests.unit.commit.test_settle import decided
 from tests.unit.runtime.test_repair import HELD, LOG, Log, ended
@@ -85,7 +87,7 @@ class NewTopic:
 
 def outcome_of_lost_part(admin: NewTopic) -> Any:
     """The commit log proves the abort of a part whose rows began at offset 0; the driver looks again and again."""
-    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
     outcome: Any = None
     for _ in range(5):
@@ -111,7 +113,7 @@ def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
     aborted = (task.producer_id, task.producer_epoch + 1)
     control_and_transactional = 0x30
     admin = NewTopic((0, 0, control_and_transactional, aborted), (1, 30, 0, (-1, -1)))
-    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
     decision = replace(decided(), driver=driver, transactions=(lost,))
     part = part_record("w", "batch", 0, 0, 0)
@@ -187,7 +189,7 @@ def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
     )
     ranges = {(0, 9): 7, (10, 19): 9, (21, 25): 8, (26, 29): 7}
     parts = [replace(PART, first_offset=first, last_offset=last) for first, last in ranges]
-    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     written = [
         (replace(PREPARED.identity, producer_id=owner), part)
         for owner, part in zip(ranges.values(), parts, strict=True)
@@ -202,8 +204,49 @@ def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
 def test_a_range_behind_the_batches_of_others_takes_one_more_fetch() -> None:
     """The cleaner has removed the first batch of the range, and other programs' batches follow."""
     admin = OneResponse(*((at, at, 0, (-1, -1)) for at in range(50)), aborted=())
-    proofs = DataProofs(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS)  # type: ignore[arg-type]
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     part = replace(PART, first_offset=3, last_offset=200)
     found = proofs.aborted_transactions(steps.AbortedTransactions((part,), (7,)))
     assert found == {part: steps.Unseen.BLOCKED}
     assert admin.fetches == 2
+
+
+class OneDeleted(NewTopic):
+    """A cluster that has not known the topic ``deleted`` for as long as each query lets it."""
+
+    def __init__(self) -> None:
+        super().__init__((0, 9, 0x10, (7, 0)))
+        self.waits = 0
+
+    def topic(self, name: str, deadline_ms: int) -> object | None:
+        return None if name == "deleted" else object()
+
+    def list_offsets(self, partitions: Sequence[TopicPartition], deadline_ms: int, **_: Any) -> dict[Any, int]:
+        self._know(partitions, deadline_ms)
+        return super().list_offsets(partitions, deadline_ms)
+
+    def fetch_each(self, offsets: Mapping[TopicPartition, int], deadline_ms: int, **_: Any) -> dict[Any, Any]:
+        self._know(offsets, deadline_ms)
+        return super().fetch_each(offsets, deadline_ms)
+
+    def _know(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> None:
+        if "deleted" in {topic for topic, _ in partitions}:
+            self.now = deadline_ms
+            self.waits += 1
+            raise BrokerRefusedError("UNKNOWN_TOPIC", "deleted-0: there is no such topic")
+
+
+def test_a_deleted_topic_costs_max_block_ms_once_and_hides_no_other() -> None:
+    admin = OneDeleted()
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
+    deleted, kept = (
+        replace(PART, topic=topic, partition=0, first_offset=0, last_offset=9) for topic in ("deleted", "kept")
+    )
+    for _ in range(3):
+        stable = proofs.last_stable_offsets(steps.LastStableOffsets((("deleted", 0), ("kept", 0)), (9, 9)))
+        assert stable == {("deleted", 0): None, ("kept", 0): 10}
+        found = proofs.aborted_transactions(steps.AbortedTransactions((deleted, kept), (7, 7)))
+        assert found == {deleted: steps.Unseen.GONE, kept: ()}
+        with pytest.raises(steps.DataTopicGoneError, match="deleted-0: there is no such topic"):
+            proofs.last_stable_offsets(steps.LastStableOffsets((("deleted", 0),), (9,)))
+    assert (admin.waits, admin.now) == (1, 1_000 + MAX_BLOCK_MS)

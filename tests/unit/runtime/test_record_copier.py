@@ -36,7 +36,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceResponse,
 )
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
-from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES
+from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, DataTopics
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 
 LOST = ProducerIdentity(transactional_id="w.0.0", producer_id=7, producer_epoch=2, transaction_version=2)
@@ -95,7 +95,9 @@ class Cluster:
         self.start = 0
         self.fetched: list[tuple[int, str]] = []
         client: Any = self
-        self.copier = RecordCopier(client, LOG, ProducerConfig(linger_ms=0, **settings))
+        config = ProducerConfig(linger_ms=0, **settings)
+        topics = DataTopics(client, timeout_ms=config.delivery_timeout_ms, max_block_ms=config.max_block_ms)
+        self.copier = RecordCopier(topics, LOG, config)
 
     def end(self, where: tuple[str, int]) -> int:
         last = self.batches[where][-1:]
@@ -118,6 +120,9 @@ class Cluster:
                 found += data if not found else data[: max_bytes - len(found)]
         self.client.now += 10 if found else max_wait_ms
         return SimpleNamespace(error_code=0, records=found or None, high_watermark=self.end(where))
+
+    def topic(self, name: str, deadline_ms: int) -> object | None:
+        return None if self.refusal else object()
 
     def copy(self, *ranges: OffsetRange) -> Copied:
         (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges, PART),)))
