@@ -121,8 +121,8 @@ def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
         return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
-        has_copies = decision.nonce != plan_nonce(decision.nonce)
-        return "finished", "every row is visible" + ", finished just now" * now + copies * has_copies
+        meaning = "every row that its topics hold is visible" + ", finished just now" * now
+        return "finished", meaning + copies * (decision.nonce != plan_nonce(decision.nonce))
     return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {rerun}"
 
 

@@ -85,12 +85,13 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
 
     yield Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
-    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)
+    driver = DriverTransaction(plan.driver)
+    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > logged.offset for entry in prepared):
         # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
-    driver = yield from decide(logged, sequence, expires_ms, request.within_ms)
+    yield from decide(logged, driver, expires_ms, request.within_ms)
     try:
         yield Reached("commit.decided")
         return (yield from _finish(request, logged, losers, driver))
@@ -106,7 +107,7 @@ def _finish(
     losers: tuple[ProducerIdentity, ...],
     driver: DriverTransaction,
 ) -> Procedure[Decision]:
-    settled, driver = yield from finish(
+    settled = yield from finish(
         logged,
         driver,
         nonce=request.nonce,

@@ -46,11 +46,12 @@ class GroupOffsets:
     offsets: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DriverTransaction:
-    """W.driver's next transaction; ``sequence`` is that of its first log record.
+    """W.driver's next transaction, which each decision moves on.
 
-    ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one: below version 2 both have the same epoch.
+    ``sequence`` is that of its first log record. ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one:
+    while the last outcome is in doubt, and below version 2, where both have the same epoch, after a lost response.
     """
 
     identity: ProducerIdentity
@@ -152,38 +153,35 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
 
 
 def append_decision(
-    decision: Decision, sequence: int, log_id: UUID, group_offsets: GroupOffsets | None = None
-) -> Procedure[tuple[LoggedDecision, int]]:
+    decision: Decision, driver: DriverTransaction, log_id: UUID, group_offsets: GroupOffsets | None = None
+) -> Procedure[LoggedDecision]:
     """Append the decision in a transaction of W.driver, with the group's offsets.
 
     Args:
         log_id: Topic id of the log that the driver has read. A log that was deleted and created again has another one.
-
-    Returns:
-        The decision with its offset, and the next sequence number.
     """
     records = decision_records(decision)
     yield Reached("commit.before_decision")
-    appended: Appended = yield from append_in_transaction(decision.driver, records, sequence)
+    appended: Appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
     if appended.error != ErrorCode.NONE:
         raise _undecided(decision, "the decision record", appended.error)
     if group_offsets is not None:
-        error: int | None = yield CommitGroupOffsets(decision.driver, group_offsets.group_id, group_offsets.offsets)
+        error: int | None = yield CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {group_offsets.group_id!r}", error)
+    driver.sequence += len(records)
     yield Reached("commit.decision_written")
-    return LoggedDecision(decision, appended.offset, log_id), sequence + len(records)
+    return LoggedDecision(decision, appended.offset, log_id)
 
 
 def decide(
-    logged: LoggedDecision, sequence: int, expires_ms: int | None, within_ms: int
-) -> Procedure[DriverTransaction]:
-    """Commit the decision's transaction; return the driver's next one.
+    logged: LoggedDecision, driver: DriverTransaction, expires_ms: int | None, within_ms: int
+) -> Procedure[None]:
+    """Commit the decision's transaction.
 
     The batch is decided once the driver has read the COMMIT marker. No step bumps the epoch, so a resend is identical.
     """
-    decision = logged.decision
-    driver = decision.driver
+    decision, identity = logged.decision, driver.identity
     now: int = yield Now()
     if expires_ms is not None and now > expires_ms:
         raise TransactionAbortedError(
@@ -191,8 +189,9 @@ def decide(
             f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
             f"the commit log took too long; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
         )
+    driver.late_end_possible = True
     try:
-        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=identity, commit=True),))
     except Exception as failure:  # for example a rejected login after a lost response
         raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
     (ended,) = ends
@@ -203,16 +202,16 @@ def decide(
         raise
     except Exception as failure:
         raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
-    if driver.transaction_version < 2:
-        return DriverTransaction(driver, sequence, ended.has_lost_response)
-    if ended.producer_id < 0:
-        return DriverTransaction(after_end(driver), 0)
-    return DriverTransaction(replace(driver, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch), 0)
+    driver.late_end_possible = identity.transaction_version < 2 and ended.has_lost_response
+    if identity.transaction_version >= 2:
+        driver.identity, driver.sequence = after_end(identity), 0
+        if ended.producer_id >= 0:
+            driver.identity = replace(identity, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
 
 
 def decide_again(
     logged: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
-) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+) -> Procedure[LoggedDecision]:
     """Write a committed decision once more.
 
     With ``proven``, all its entries are marked proven. Both decisions have the same nonce, so one done record counts for both.
@@ -225,11 +224,11 @@ def decide_again(
     try:
         entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
-        logged, sequence = yield from append_decision(again, driver.sequence, logged.log_id)
-        after = yield from decide(logged, sequence, None, within_ms)
+        logged = yield from append_decision(again, driver, logged.log_id)
+        yield from decide(logged, driver, None, within_ms)
     except KafkaEosError as failure:
         raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
-    return logged, after
+    return logged
 
 
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
@@ -238,7 +237,7 @@ def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[Non
         # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
         raise refusals.pending(
             decision,
-            "its EndTxn was resent; below transaction.version 2 only a new driver can decide more then",
+            "an EndTxn of W.driver is in doubt, or below transaction.version 2 was resent: only a new driver can decide more",
         )
     held = yield from described_driver(driver.identity)
     if not is_held_by(driver.identity, held):

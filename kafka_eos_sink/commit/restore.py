@@ -60,7 +60,7 @@ def finish_decisions(
     """Finish each query id's newest decision; ``identity`` is that after the fence."""
     # One decision that cannot be settled must not keep the transactions of the others open.
     finished = FinishedDecisions()
-    driver = DriverTransaction(identity, 0)
+    driver = DriverTransaction(identity)
     for query in view.queries("decision"):
         logged = query.newest
         if logged is None:
@@ -68,16 +68,16 @@ def finish_decisions(
         named = {prepared.identity.transactional_id for prepared in logged.decision.transactions}
         is_done = query.is_done(logged.decision)
         try:
-            decision, after = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
-            if after == driver and query.undecided:
+            before = replace(driver)
+            decision = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
+            if driver == before and query.undecided:
                 # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
-                _, after = yield from decide_again(logged, driver, within_ms, proven=decision.proven)
+                yield from decide_again(logged, driver, within_ms, proven=decision.proven)
         except KafkaEosError as failure:
             finished.failures.append(failure)
             finished.unproven |= set() if is_done else named
             continue
-        finished.copied = finished.copied or after != driver
-        driver = after
+        finished.copied = finished.copied or driver != before
         finished.decisions.append(decision)
         if not decision.proven and not is_done:
             finished.unproven |= named
@@ -86,21 +86,21 @@ def finish_decisions(
 
 def finish_decision(
     logged: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
-) -> Procedure[tuple[SettledDecision, DriverTransaction]]:
+) -> Procedure[SettledDecision]:
     """Finish a decision and write its done record, unless it is void or done."""
     decision = logged.decision
     if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"
-        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED), driver
-    settled, driver = yield from finish(
+        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED)
+    settled = yield from finish(
         logged, driver, nonce=nonce, within_ms=within_ms, timeout_ms=timeout_ms, recovering=True
     )
     decision = settled.logged.decision
     if settled.lost:
-        return _settled(decision, DecisionStatus.VOID), driver
+        return _settled(decision, DecisionStatus.VOID)
     if settled.proven:
         yield from write_done(decision)
-    return _settled(decision, DecisionStatus.FINISHED, settled.proven), driver
+    return _settled(decision, DecisionStatus.FINISHED, settled.proven)
 
 
 def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) -> SettledDecision:
@@ -127,7 +127,7 @@ def finish(
     timeout_ms: int,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
-) -> Procedure[tuple[Settled, DriverTransaction]]:
+) -> Procedure[Settled]:
     """Settle a decision; copy what was aborted, and settle the decision of the copies.
 
     The caller holds W.driver.
@@ -137,8 +137,8 @@ def finish(
         timeout_ms: transaction.timeout.ms of the copies.
 
     Returns:
-        The last decision and the driver's transaction after it. If that decision is void, ``lost`` holds all transactions of the batch.
-        Then none of its rows is visible, their records are gone, and the batch may run again.
+        The last decision. If it is void, ``lost`` holds all transactions of the batch. Then none of its rows is visible, their records
+        are gone, and the batch may run again.
 
     Raises:
         DecisionPendingError: As `settle`. LOST_PARTS if lost records are gone while other rows of the batch are visible.
@@ -151,20 +151,20 @@ def finish(
             if not settled.marked:
                 # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough,
                 # because a late done record of an older driver can replace it. No older driver can decide, so decide again.
-                logged, driver = yield from decide_again(logged, driver, within_ms, proven=True)
-            return replace(settled, logged=logged), driver
+                logged = yield from decide_again(logged, driver, within_ms, proven=True)
+            return replace(settled, logged=logged)
         if copied_here == MOST_COPIES:
             break
         losers = ()
         decision = logged.decision
         try:
-            logged, driver = yield from _restore(settled, driver, timeout_ms, within_ms)
+            logged = yield from _restore(settled, driver, timeout_ms, within_ms)
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
             raise refusals.pending(decision, f"its lost rows could not be copied ({failure})") from failure
         if logged.decision.is_void:
-            return replace(settled, logged=logged), driver
+            return replace(settled, logged=logged)
     raise refusals.pending(
         logged.decision,
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
@@ -172,9 +172,7 @@ def finish(
     )
 
 
-def _restore(
-    settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int
-) -> Procedure[tuple[LoggedDecision, DriverTransaction]]:
+def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int) -> Procedure[LoggedDecision]:
     """Copy lost transactions; decide them with the committed ones, or a void batch."""
     decision, lost = settled.logged.decision, settled.lost
     started: int = yield WallClock()
@@ -193,6 +191,8 @@ def _restore(
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
+        elif settled.gone:
+            raise refusals.topic_gone(decision, "; ".join([settled.gone, *gone]))
         elif len(lost) < len(decision.transactions) or not _may_read(results):
             # All or nothing: a decision that lacks some of the rows would hide that they are missing.
             raise refusals.lost_parts(decision, lost, gone)
@@ -201,24 +201,24 @@ def _restore(
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
-        logged, sequence = yield from append_decision(second, driver.sequence, settled.logged.log_id)
+        logged = yield from append_decision(second, driver, settled.logged.log_id)
     except Exception:
         yield from give_up(opened)
         raise
     try:
-        after = yield from decide(logged, sequence, expires_ms, within_ms)
+        yield from decide(logged, driver, expires_ms, within_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise
     yield Reached("restore.decided")
     if gone:
         yield Warn(refusals.void_warning(decision, gone))
-        return logged, after
+        return logged
     yield Warn(
         f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
         f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
     )
-    return logged, after
+    return logged
 
 
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:

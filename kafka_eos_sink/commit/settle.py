@@ -31,14 +31,16 @@ PROOFS_WITHIN_MS = 120_000
 class Settled:
     """A decision's outcome: ``lost`` transactions are aborted, the others committed.
 
-    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers, or if transactions are
-    lost and a topic of the committed ones was deleted. ``marked`` is False if a COMMIT marker is missing in the commit log.
+    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
+    a COMMIT marker is missing in the commit log. ``gone`` says which topic of the committed ones was deleted, if some are lost; then
+    nothing is proven.
     """
 
     logged: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
     proven: bool
     marked: bool
+    gone: str = ""
 
 
 def settle(
@@ -93,7 +95,8 @@ def settle(
     except DataTopicGoneError as gone:
         if not lost:
             raise refusals.topic_gone(decision, gone.message) from gone
-        proven, marked = False, True  # first copy the lost rows of the other topics; then this one is found gone again
+        # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
+        return Settled(logged=logged, lost=tuple(lost), proven=False, marked=True, gone=gone.message)
     return Settled(logged=logged, lost=tuple(lost), proven=proven, marked=marked)
 
 

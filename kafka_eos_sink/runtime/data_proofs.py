@@ -240,8 +240,9 @@ class DataProofs:
                 last = last_offsets[topic, partition]
                 raise steps.DataTopicGoneError(
                     "UNKNOWN_TOPIC",
-                    f"{topic}-{partition} ends at offset {ends[topic, partition]}, before offset {last} that it acknowledged: the "
-                    "topic was deleted and created again, or an unclean leader election lost records",
+                    f"{topic}-{partition} ends at offset {ends[topic, partition]}, before offset {last} that it acknowledged: too "
+                    "few replicas are in sync (then bring its brokers back first), the topic was deleted and created again, or an unclean "
+                    "leader election lost records",
                 )
 
     def _query(self, partitions: Iterable[TopicPartition], query: Callable[[int], T]) -> T:

@@ -14,13 +14,24 @@ from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
 from kafka_eos_sink.commit.refusals import resolve_command
-from kafka_eos_sink.commit.steps import POLL_MS, Copied, CopyRecords, Gone, InitProducerId, Procedure
+from kafka_eos_sink.commit.steps import (
+    POLL_MS,
+    AbortedTransactions,
+    Copied,
+    Copy,
+    CopyRecords,
+    Gone,
+    InitProducerId,
+    Procedure,
+    Unseen,
+)
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
@@ -31,6 +42,7 @@ from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.record_copier import place
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
 
@@ -55,9 +67,12 @@ class _OperatorExecutor(Executor):
         """
         held = self.admin.describe_transactions({copy.source.transactional_id for copy in step.copies}, self._deadline)
         # Each copy, not each id: a forged decision may name one id twice.
-        for source in (copy.source for copy in step.copies):
-            state = held[source.transactional_id]
+        for copy in step.copies:
+            source, state = copy.source, held[copy.source.transactional_id]
             if state is None or state.producer_id != source.producer_id:
+                if gone := self._gone(copy):
+                    others = Gone("not copied, because either all rows are or none")
+                    return tuple(gone if each is copy else others for each in step.copies)
                 write_id = write_id_of(source.transactional_id) or ""
                 raise DecisionPendingError(
                     "DECIDED_NOT_FINISHED",
@@ -74,6 +89,17 @@ class _OperatorExecutor(Executor):
                 )
         copied: tuple[Copied | Gone, ...] = self._copy(step)
         return copied
+
+    def _gone(self, copy: Copy) -> Gone | None:
+        """Find a range of which all records are gone, or the first ones."""
+        owners = (copy.source.producer_id,) * len(copy.ranges)
+        found = self._performers[AbortedTransactions](AbortedTransactions(copy.ranges, owners)) or {}
+        left = {(part.topic, part.partition) for part in copy.ranges if found.get(part) is not Unseen.GONE}
+        starts = self.admin.list_offsets(left, self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
+        for part in copy.ranges:
+            if starts.get((part.topic, part.partition), part.last_offset + 1) > part.first_offset:
+                return Gone(f"{place(part)}: the partition does not hold these offsets any more")
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.operator.resolve import Resolution
 
 from .settings import Rows, Setting, faults, named
 
@@ -66,6 +67,17 @@ CALLS: dict[str, Any] = {
     **ONE,
 }
 """A version is written in call a, whose second write follows; then both are run again in call b."""
+
+_RESOLVED_EITHER: dict[str, dict[str, Any]] = {
+    "": {},
+    ", a timeout": {"faults": faults(resolve=1, timeout=1)},
+    ", a restart": {"drivers": 2, "restart": "crash", "zombie_tasks": False},
+    ", a missing marker": {"faults": faults(resolve=1, skip_marker=1, pause=1), "loud": HEALED},
+}
+_RESOLVED: dict[Resolution, dict[str, dict[str, Any]]] = {
+    "committed": {},
+    "rewrite": {", late requests": {"faults": faults(resolve=1, float=1), "loud": UNRESOLVABLE}},
+}
 
 EXHAUSTED = named(
     (
@@ -242,6 +254,19 @@ EXHAUSTED = named(
             **EAGER,
             **ONE,
         ),
+        # An operator resolves the version while its driver runs, has died, or is restarted.
+        *(
+            Setting(
+                name=f"resolved as {resolution}{name}",
+                resolution=resolution,
+                attempts=1,
+                **{"drivers": 1, "faults": faults(resolve=1), **changes},
+                **EAGER,
+                **ONE,
+            )
+            for resolution, more in _RESOLVED.items()
+            for name, changes in {**_RESOLVED_EITHER, **more}.items()
+        ),
     )
 )
 
@@ -281,6 +306,15 @@ _STATES = {
     "timeouts and a restart": (393, 622),
     "two drivers beside each other": (56_696, 55_072),
     "second writes of a foreachBatch call": (2_477, 3_151),
+    "resolved as committed": (736, 871),
+    "resolved as committed, a timeout": (686_765, 352_784),
+    "resolved as committed, a restart": (22_898, 27_355),
+    "resolved as committed, a missing marker": (3_546, 4_129),
+    "resolved as rewrite": (684, 771),
+    "resolved as rewrite, a timeout": (191_841, 30_732),
+    "resolved as rewrite, a restart": (33_446, 38_465),
+    "resolved as rewrite, a missing marker": (2_061, 2_304),
+    "resolved as rewrite, late requests": (405_926, 93_679),
     "crash and restart in the same planner process": (6_691, 22_141),
     "a planner process that remembers an older driver": (6_691, 22_141),
 }
@@ -304,6 +338,15 @@ CAPPED = {
 
 LARGE = named(
     (
+        Setting(
+            name="resolved as committed, records gone",
+            drivers=1,
+            attempts=1,
+            loud=frozenset({"LOST_PARTS"}),
+            faults=faults(resolve=1, timeout=1, clean=1),
+            **EAGER,
+            **ONE,
+        ),
         Setting(
             name="timeouts and a restart, two tasks",
             restart="failed",
@@ -423,6 +466,18 @@ WALKED = named(
             loud=UNRESOLVABLE,
             rows=lambda driver, version: ((2 * driver,), (2 * driver + 1,)),
             faults=faults(timeout=1, speculate=1, lost=1, unavailable=1),
+        ),
+        *(
+            Setting(
+                name=f"operators resolve as {resolution}",
+                drivers=3,
+                batches=2,
+                sweeps=True,
+                resolution=resolution,
+                loud=UNRESOLVABLE,
+                faults=faults(resolve=2, timeout=2, lost=1, float=1, speculate=1, pause=2, compact=1, foreign_abort=1),
+            )
+            for resolution in _RESOLVED
         ),
         Setting(
             name="everything",

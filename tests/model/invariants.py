@@ -169,6 +169,15 @@ def unproven_in_log(cluster: Cluster, write_id: str, query_id: str, version: int
     return None
 
 
+def counts_as_written(cluster: Cluster, write_id: str, query_id: str, version: int) -> bool:
+    """Whether an operator has resolved a version as committed."""
+    return any(
+        (each.write_id, each.query_id, each.version, each.fields["resolution"])
+        == (write_id, query_id, version, "committed")
+        for each in decisions(cluster)
+    )
+
+
 def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any]) -> bool | None:
     """Whether a named transaction is committed (True), aborted (False), or neither.
 
@@ -219,8 +228,8 @@ def _check_cluster(cluster: Cluster, rewrite: bool, streaming: bool) -> str | No
         name = (found.write_id, found.query_id, found.version)
         earlier = chain.get(name)
         chain[name] = found
-        if earlier is None or rewrite:
-            continue
+        if earlier is None or rewrite or found.fields["resolution"]:
+            continue  # what an operator may replace is checked where the command ends
         mine = found.identities()
         for identity, entry in earlier.identities().items():
             if identity in mine:
@@ -238,8 +247,13 @@ def _is_row(key: Any) -> bool:
     return isinstance(key, tuple) and key[0] == "row"
 
 
-def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, write_ids: tuple[str, ...]) -> str | None:
-    """I1, I3, I9, I11, I12 and foreign transactions, at the moment a request is processed."""
+def check_request(
+    cluster: Cluster, request: tuple[Any, ...], after: Cluster, write_ids: tuple[str, ...], *, voids: bool = False
+) -> str | None:
+    """I1, I3, I9, I11, I12 and foreign transactions, at the moment a request is processed.
+
+    ``voids``: an operator may abort what a decision names, to make its version void.
+    """
     match request:
         case ("end", identity, commit, version):
             owner = owner_of(identity.transactional_id, write_ids)
@@ -254,7 +268,7 @@ def check_request(cluster: Cluster, request: tuple[Any, ...], after: Cluster, wr
             unproven = [found for found in naming if part_outcome(cluster, found.identities()[name]) is None]
             if commit and not naming:
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
-            if not commit and unproven and after is not cluster:
+            if not commit and unproven and after is not cluster and not voids:
                 return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
             if not commit and after is not cluster and (joined := _committed_and_joined(cluster, identity)) is not None:
                 return f"I3: EndTxn(abort) of {name} discards records of {joined}, which is committed and without its marker"
@@ -292,7 +306,7 @@ def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
     return None
 
 
-DECIDING = ("commit", "plan", "abort")
+DECIDING = ("commit", "plan", "abort", "resolve")
 """Procedures that write decisions: the batch's own, or that of copies."""
 
 

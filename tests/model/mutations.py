@@ -31,6 +31,7 @@ from kafka_eos_sink.commit import (
 )
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.operator import resolve
 
 from . import performer
 from .exhausted import CALLS, HEALED, UNRESOLVABLE
@@ -138,11 +139,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    driver = yield from decide(",
+                "    yield from decide(",
                 "    if prepared:\n"
                 "        from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
-                "    driver = yield from decide(",
+                "    yield from decide(",
             ),
         ),
         setting=_small("first end before the decision"),
@@ -365,10 +366,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n"
+                "    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)\n"
                 "    losers = yield from _losers(plan, complete, prepared)\n",
                 "    losers = yield from _losers(plan, complete, prepared)\n"
-                "    logged, sequence = yield from append_decision(decision, 0, plan.log_id, request.group_offsets)\n",
+                "    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)\n",
             ),
         ),
         setting=LOSING,
@@ -437,10 +438,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._restore,
-                "    try:\n        after = yield from decide(",
+                "    try:\n        yield from decide(",
                 "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
-                "    try:\n        after = yield from decide(",
+                "    try:\n        yield from decide(",
             ),
         ),
         setting=_small("copies committed early", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
@@ -846,5 +847,45 @@ MUTATIONS: tuple[Mutation, ...] = (
             **ONE_ROW,
         ),
         caught=("I16",),
+    ),
+    # What `kafka-eos resolve` must not leave out.
+    Mutation(
+        name="a version counts as written before recovery has finished it",
+        what="no run copies what was aborted of a version that it skips",
+        edits=(
+            Edit(
+                resolve._resolve,
+                "ended, given_up = yield from _recover(query, query.newest, driver, request)",
+                "ended, given_up = (), None",
+            ),
+        ),
+        setting=_small("not recovered", faults=faults(resolve=1, timeout=1), recover_from_every=0, **ONE_ROW),
+        caught=("resolve",),
+    ),
+    Mutation(
+        name="rewrite without a look at what readers see",
+        what="a version is void although its rows are visible",
+        edits=(
+            Edit(
+                resolve._abort_named,
+                "yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])",
+                "pass",
+            ),
+        ),
+        setting=_small("visible", resolution="rewrite", faults=faults(resolve=1), **ONE_ROW),
+        caught=("at most once",),
+    ),
+    Mutation(
+        name="rewrite without a second look behind its ABORTs",
+        what="the driver that lost the write id commits between the look and the ABORT",
+        edits=(
+            Edit(
+                resolve._abort_named,
+                "_require_none(decision, [each for each in still_open if each in committed or each.identity in seen])",
+                "pass",
+            ),
+        ),
+        setting=_small("committed meanwhile", resolution="rewrite", faults=faults(resolve=1), **ONE_ROW),
+        caught=("at most once",),
     ),
 )

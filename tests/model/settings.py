@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka_eos_sink.commit.commit_log import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.operator.resolve import Resolution
 
 WRITE_ID = "w"
 START_MS = 1_000_000
@@ -31,6 +32,7 @@ FAULTS = (
     "hand_marker",  # somebody writes an ABORT marker by hand
     "foreign_abort",  # somebody ends an open transaction through its coordinator
     "foreign_init",  # a zombie's InitProducerId of a task's id
+    "resolve",  # an operator runs `kafka-eos resolve` on the newest decided version, beside whatever runs
 )
 
 
@@ -81,6 +83,8 @@ class Setting:
     foreach_call: Callable[[int], str | None] = field(default=lambda driver: None)
     """The call of a `foreachBatch` function in which a driver writes its batches."""
     rollback: str = "fail"
+    resolution: Resolution = "committed"
+    """What the operator of the fault ``resolve`` records."""
     remembers: Callable[[int], int] = field(default=lambda driver: -1)
     """Whose last plan a driver's planner process remembers, as after a restart of a query in one Spark session; -1 for a new process."""
     start_version: Callable[[int], int] | None = None

@@ -16,6 +16,7 @@ from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
+from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, DecisionStatus, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
@@ -167,6 +168,16 @@ class World:
         number, kind, version, partition, attempt = name
         write_id = setting.write_id(number)
         request = TakeOver(write_id=write_id, nonce=f"{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
+        if kind == "resolve":
+            asked = ResolveRequest(
+                write_id=write_id,
+                query_id=setting.query_id(number),
+                version=version,
+                resolution=setting.resolution,
+                nonce=f"r{attempt}",
+                transaction_timeout_ms=setting.timeout_ms,
+            )
+            return lambda: resolve(asked, setting.version)
         batch = self._batch(number, version)
         results = [None if node < 0 else self.procedures.nodes[node].result for node in inputs]
         if kind == "plan":
@@ -244,7 +255,8 @@ class World:
         if found is None:
             before, asked = self.clusters[cluster], self.values[request]
             after, answer = performer.process(before, asked)
-            wrong = invariants.check_request(before, asked, after, self.setting.write_ids)
+            voids = bool(self.setting.fault("resolve")) and self.setting.resolution == "rewrite"
+            wrong = invariants.check_request(before, asked, after, self.setting.write_ids, voids=voids)
             if wrong is not None:
                 raise Violation(wrong)
             number = cluster if after is before else self.cluster_number(after)
@@ -284,6 +296,7 @@ class World:
         yield from self._of_processes(state)
         yield from self._of_spark(state)
         yield from self._of_cluster(state)
+        yield from self._of_operator(state)
 
     def _of_processes(self, state: State) -> Iterator[tuple[Label, State]]:
         lost, unavailable, floats = state.budgets[_LOST], state.budgets[_UNAVAILABLE], state.budgets[_FLOAT]
@@ -403,6 +416,10 @@ class World:
         if failure is not None:
             self.count(f"{name[1]}:{code}")
         number, kind, version, _partition, _attempt = name
+        if kind == "resolve":
+            if failure is None:
+                self._check_resolved(state, version)
+            return state
         driver = state.drivers[number]
         if driver.phase in ("dead", "failed") or driver.version != version:
             return state
@@ -498,12 +515,27 @@ class World:
                     wrong = f"I7: commit of batch {version} by driver {number} returned, but the log does not prove the end of {unproven}"
                 for rows in setting.rows(number, version):
                     for row in rows:
-                        if ("row", setting.query_id(number), version, row) not in seen:
+                        given_up = self._gives_up(cluster, number, version)
+                        if ("row", setting.query_id(number), version, row) not in seen and not given_up:
                             wrong = f"I7: commit of batch {version} by driver {number} returned, but row {row} is not visible"
             self._ended_well[key] = wrong
         if (wrong := self._ended_well[key]) is not None:
             raise Violation(wrong)
         self.count(f"commit:{'ok' if node.result is not None else 'already committed'}")
+
+    def _check_resolved(self, state: State, version: int) -> None:
+        """What counts as written has every row that its topics hold."""
+        self.count(f"resolve:{self.setting.resolution}")
+        seen = invariants.committed_rows(self.clusters[state.cluster])
+        rows = [row for part in self.setting.rows(0, version) for row in part]
+        missing = [row for row in rows if ("row", self.setting.query_id(0), version, row) not in seen]
+        if missing and self.setting.resolution == "committed" and not self.setting.fault("clean"):
+            raise Violation(f"resolve: batch {version} counts as written, but rows {missing} are not visible")
+
+    def _gives_up(self, cluster: Cluster, number: int, version: int) -> bool:
+        """Whether an operator has given up the rows of a batch that the cleaner has removed."""
+        batch = self.setting.write_id(number), self.setting.query_id(number), version
+        return bool(self.setting.fault("clean")) and invariants.counts_as_written(cluster, *batch)
 
     def _check_undecided(self, state: State, number: int, version: int, code: str) -> None:
         """What says that it failed before the decision was not decided: its caller may write the rows again."""
@@ -545,6 +577,9 @@ class World:
                 return None
         for name, number, _ in state.processes:
             driver = state.drivers[name[0]]
+            if name[1] == "resolve":
+                step = self.procedures.nodes[number].step
+                return f"I14: resolve waits for ever at {type(step).__name__}"
             if driver.phase not in ("failed", "dead", "done") and driver.version == name[2]:
                 step = self.procedures.nodes[number].step
                 return f"I14: {name[1]} of driver {name[0]} waits for ever at {type(step).__name__}"
@@ -625,6 +660,15 @@ class World:
                     left = state.processes[:index] + state.processes[index + 1 :]
                     killed = self._spend(state._replace(processes=left), _KILL_TASK)
                     yield (name, "kill"), self._attempt_failed(killed, number, partition, "KILLED")
+
+    def _of_operator(self, state: State) -> Iterator[tuple[Label, State]]:
+        if not state.budgets[_RESOLVE]:
+            return
+        self.doing = ("operator", "resolves")
+        decided = invariants.decisions(self.clusters[state.cluster])
+        if decided:
+            name = (0, "resolve", decided[-1].version, 0, self.setting.fault("resolve") - state.budgets[_RESOLVE])
+            yield ("operator", "resolves", decided[-1].version), self._spawn(self._spend(state, _RESOLVE), name, ())
 
     # the cluster's own actions
 
@@ -774,7 +818,7 @@ class World:
                 for rows in setting.rows(number, version):
                     for row in rows:
                         times = visible.get(("row", setting.query_id(number), version, row), 0)
-                        if times != 1:
+                        if times != 1 and not (times == 0 and self._gives_up(cluster, number, version)):
                             return f"exactly once: row {row} of batch {version} is visible {times} times in the end"
         return None
 
@@ -803,7 +847,7 @@ WAITS_FOR_A_DEADLINE = ("skip_marker", "hand_marker", "unavailable")
 
 _INDEX = {name: index for index, name in enumerate(FAULTS)}
 _KILL_TASK, _SPECULATE, _DROP_MESSAGE = _INDEX["kill_task"], _INDEX["speculate"], _INDEX["drop_message"]
-_HAND_MARKER = _INDEX["hand_marker"]
+_HAND_MARKER, _RESOLVE = _INDEX["hand_marker"], _INDEX["resolve"]
 _LOST, _UNAVAILABLE, _FLOAT, _PAUSE = _INDEX["lost"], _INDEX["unavailable"], _INDEX["float"], _INDEX["pause"]
 
 

@@ -36,6 +36,7 @@ def _safe(label: Label) -> bool:
     return not (len(label) == 4 and label[1] == "do" and label[3] == -1) and label not in (
         ("spark", "acts"),
         ("cluster", "acts"),
+        ("operator", "resolves"),
         ("recovery",),
         ("nobody moves",),
     )
@@ -58,6 +59,8 @@ def _consequence(world: World, before: State, after: State | None) -> str:
 
 def who(name: Any) -> str:
     driver, kind, version, partition, attempt = name
+    if kind == "resolve":
+        return f"the operator's resolve of batch {version}"
     if kind == "task":
         return f"driver {driver}'s task {partition} (attempt {attempt}, batch {version})"
     return f"driver {driver}'s {kind} of batch {version}"

@@ -271,7 +271,7 @@ def _recover(
     decision, timeout_ms = logged.decision, request.transaction_timeout_ms
     still_open = yield from _still_open(decision.transactions)
     try:
-        settled, _ = yield from finish_decision(
+        settled = yield from finish_decision(
             logged, query.is_done(decision), DriverTransaction(driver), request.nonce, request.within_ms, timeout_ms
         )
     except DecisionPendingError as failure:
@@ -378,8 +378,8 @@ def _require_invisible(
     """Raise if readers see, or may see later, rows of these or proven transactions."""
     if query.has_done_record(decision) or decision.resolution == "committed":
         raise _not_void(decision, "it counts as written")
-    visible = [prepared for prepared in decision.transactions if prepared.proven]
-    visible += yield from _committed_among(query, ended, request)
+    committed = yield from _committed_among(query, ended, request)
+    visible = [*committed, *(prepared for prepared in decision.transactions if prepared.proven)]
     # The data topics may hold a proof that the commit log lacks.
     look = yield from look_at(written_by(prepared for prepared in ended if prepared not in visible))
     seen, unreached = ({identity for identity, _ in each} for each in (look.seen, look.hidden))

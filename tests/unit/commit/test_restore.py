@@ -99,11 +99,12 @@ class Cluster(World):
 
     def finish(
         self,
-        driver: DriverTransaction = DriverTransaction(NEXT_DRIVER),  # noqa: B008
+        driver: DriverTransaction | None = None,
         losers: Sequence[ProducerIdentity] = (),
         within_ms: int = PROOFS_WITHIN_MS,
     ) -> tuple[Settled, DriverTransaction]:
-        result: tuple[Settled, DriverTransaction] = self.run(
+        driver = driver or DriverTransaction(NEXT_DRIVER)
+        settled: Settled = self.run(
             finish(
                 self.found,
                 driver,
@@ -114,7 +115,7 @@ class Cluster(World):
                 recovering=True,
             )
         )
-        return result
+        return settled, driver
 
     # the log
 
@@ -842,7 +843,7 @@ def test_copies_that_are_lost_and_gone_are_given_up_under_a_new_fence() -> None:
 
 
 def delete_under_readers(cluster: Cluster) -> None:
-    """The topic of the committed rows is not known any more; the lost ones can still be copied."""
+    """The topic of the committed rows was created again; the lost rows of other topics can still be copied."""
 
     def gone(_: steps.LastStableOffsets) -> None:
         raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'other' is not known")
@@ -863,6 +864,37 @@ def test_lost_rows_are_copied_although_the_topic_of_the_others_is_gone() -> None
     assert newest.transactions[0] == cluster.named[0]
     ended = {end.identity for step in cluster.done(steps.EndTransactions) for end in step.ends if end.commit}
     assert newest.transactions[1].identity in ended
+
+
+def test_deleted_topic_of_all_rows_is_not_taken_for_a_few_lost_rows() -> None:
+    """Readers see none of the rows, so `--as rewrite --allow-duplicates` doubles none; LOST_PARTS would name visible ones."""
+    cluster = Cluster(1)
+    cluster.gone = {1}
+    delete_under_readers(cluster)
+    with pytest.raises(
+        DecisionPendingError,
+        match=r"TOPIC_GONE\].*topic 'other' is not known; 10 rows of Spark partition 1: .*create the topic",
+    ):
+        cluster.finish()
+    resolve_it(cluster, "committed")
+    assert "TOPIC_GONE" in cluster.warnings[-1]
+
+
+def test_failure_behind_copies_leaves_the_next_query_id_a_driver_that_can_decide() -> None:
+    """W.driver has decided the copies of one query id, whose settling then fails; the other query id has lost rows, too."""
+    cluster = Cluster(1)
+    other = replace(prepared(2), part_offset=cluster.end)
+    cluster.append(part_record("w", "second", 2, 1, 0), other.identity)
+    cluster.aborted.add(other.identity)
+    cluster.mark(other.identity, MarkerType.ABORT)
+    (record,) = decision_records(replace(cluster.decision, query_id="second", transactions=(other,)))
+    cluster.append(record, DRIVER)
+    cluster.mark(DRIVER, MarkerType.COMMIT)
+    delete_under_readers(cluster)
+    with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
+        cluster.run(take_over(TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS), 2))
+    deciding = [step.identity for step in cluster.done(steps.AppendInTransaction)]
+    assert len(deciding) == len(set(deciding)) == 2
 
 
 def test_version_counts_as_written_without_its_deleted_topic_but_with_its_copies() -> None:

@@ -14,8 +14,19 @@ import pytest
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
-from kafka_eos_sink.commit.steps import Copy, CopyRecords, End, EndResult, LogRecord
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
+from kafka_eos_sink.commit.steps import (
+    AbortedTransactions,
+    Copied,
+    Copy,
+    CopyRecords,
+    End,
+    EndResult,
+    Gone,
+    Listed,
+    LogRecord,
+    Unseen,
+)
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -62,14 +73,14 @@ def test_unproven_rows_are_not_reported_visible(
     unproven = Recovered(decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=())
     status, shown, fields = said(monkeypatch, capsys, unproven)
     assert status == 0
-    assert "every row is visible" not in shown
+    assert "every row that its topics hold is visible" not in shown
     assert "not proven" in shown
     assert "the right to Read the topics is missing" in shown
     assert fields["decisions"][0]["proven"] is False
 
     proven = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
     _, shown, fields = said(monkeypatch, capsys, proven)
-    assert "every row is visible, finished just now" in shown
+    assert "every row that its topics hold is visible, finished just now" in shown
     assert fields["decisions"][0]["proven"] is True
 
 
@@ -173,13 +184,34 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     assert not done.all_ended
 
 
-def copy_own(state: Any, sources: Sequence[ProducerIdentity]) -> None:
-    """Ask for copies whose sources' coordinator is in `state`; none may happen."""
+PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
+
+
+def copy_own(
+    state: Any, sources: Sequence[ProducerIdentity], seen: Listed = (), start: int = 0
+) -> tuple[Copied | Gone, ...]:
+    """Ask for copies whose sources' coordinator is in `state`; none may happen. The partition begins at offset `start`."""
     client = SimpleNamespace(clock=lambda: 0, config=ClientConfig(bootstrap_servers=(("localhost", 1),)))
-    admin: Any = SimpleNamespace(client=client, describe_transactions=lambda ids, _: dict.fromkeys(ids, state))
+    admin: Any = SimpleNamespace(
+        client=client,
+        describe_transactions=lambda ids, _: dict.fromkeys(ids, state),
+        list_offsets=lambda partitions, *_, **__: dict.fromkeys(partitions, start),
+    )
     executor = operator._OperatorExecutor(admin, ("log", 0), ProducerConfig())
     executor._copy = lambda _: pytest.fail("rows of another program were copied")
-    executor._copy_own(CopyRecords(tuple(Copy(TASK, source, (), LogRecord(b"", None)) for source in sources)))
+    executor._performers[AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, seen)
+    copies = tuple(Copy(TASK, source, (PART,), LogRecord(b"", None)) for source in sources)
+    return executor._copy_own(CopyRecords(copies))
+
+
+@pytest.mark.parametrize(("seen", "start"), [(Unseen.GONE, 0), ((), 6), ((), 10)], ids=["cleaned", "some", "all"])
+def test_records_of_an_expired_id_that_are_gone_are_reported_as_gone(seen: Listed, start: int) -> None:
+    """The write's own user cannot copy them either, so nobody is sent there."""
+    known = replace(TASK, transactional_id="w.1.0")
+    gone, other = copy_own(None, [TASK, known], seen, start)
+    assert isinstance(gone, Gone)
+    assert gone.why == "orders-0 [5..9]: the partition does not hold these offsets any more"
+    assert other == Gone("not copied, because either all rows are or none")
 
 
 @pytest.mark.parametrize("foreign_at", [0, 1])
