@@ -251,9 +251,10 @@ def unresolved(decision: Decision, what: str) -> DecisionPendingError:
 def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
-        f"{version_of(decision.version, decision.write_id)} is decided, but rows of it are gone with their topic: {what}. To "
-        f"keep it without them: {resolve_command(decision.write_id, decision.query_id, decision.version, 'committed')}; or create the "
-        "topic and write the whole version again, which doubles its rows in other topics: --as rewrite --allow-duplicates",
+        f"{version_of(decision.version, decision.write_id)} is decided, but its topic does not hold all its rows: {what}. If "
+        "brokers are down, bring them back, and run it again. To keep it without these rows: "
+        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
+        + "; or write all of it again, into a new topic, with duplicates of its rows in other topics: --as rewrite --allow-duplicates",
     )
 
 
@@ -297,8 +298,8 @@ def found_void(decision: Decision) -> TransactionAbortedError:
 def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
     """``aborted`` holds the ranges of aborted records that the log still has."""
     return (
-        f"{version_of(decision.version, decision.write_id)} is being recorded as written, so that its next run skips it"
-        f"{f' and the aborted rows in {_describe(aborted)}' if aborted else ''}, in spite of this error of recovery: {failure}"
+        f"{version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it"
+        f"{f', with the aborted rows in {_describe(aborted)} given up' if aborted else ''}, in spite of this error of recovery: {failure}"
     )
 
 
@@ -309,15 +310,18 @@ def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     )
 
 
-def lost_parts(decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str]) -> DecisionPendingError:
-    """Some transactions of the batch are visible, and the others cannot be copied."""
+def lost_parts(
+    decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], topic_gone: str
+) -> DecisionPendingError:
+    """Some transactions are committed, maybe in a deleted topic, the others lost."""
+    gone = f". The rows of the committed transactions are gone with their topic: {topic_gone}" if topic_gone else ""
     return DecisionPendingError(
         "LOST_PARTS",
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
         f"with {sum(entry.rows for entry in lost)} rows in {describe_ranges(lost)}, were aborted before they could be committed (by the "
         f"transaction timeout, or by hand). Lost rows are copied from the log all together or not at all, and some cannot be copied: "
-        f"{'; '.join(why)}. Once all can be read again, the next run copies them. If they are gone for good, keep the version without the "
-        "lost rows: "
+        f"{'; '.join(why)}{gone}. Once all can be read again, the next run copies them. If they are gone for good, keep the version "
+        "without the lost rows: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
         + "; or write all of it again, with duplicates of the visible rows: --as rewrite --allow-duplicates",
     )

@@ -191,11 +191,9 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
-        elif settled.gone:
-            raise refusals.topic_gone(decision, "; ".join([settled.gone, *gone]))
         elif len(lost) < len(decision.transactions) or not _may_read(results):
             # All or nothing: a decision that lacks some of the rows would hide that they are missing.
-            raise refusals.lost_parts(decision, lost, gone)
+            raise refusals.lost_parts(decision, lost, gone, settled.gone)
         else:
             # The void decision is final: the user may then write the rows again, so no copy may become visible.
             yield from give_up(opened)

@@ -88,7 +88,7 @@ class DataTopics:
     Args:
         timeout_ms: Bounds each query.
         max_block_ms: How long a topic may be unknown to the cluster, or end before acknowledged records, until it counts as
-            deleted. A topic that was unknown for so long stays gone, so that each further query does not wait again.
+            deleted. If a query of it alone has waited for so long, further queries do not.
     """
 
     def __init__(self, admin: Admin, *, timeout_ms: int, max_block_ms: int) -> None:
@@ -114,8 +114,8 @@ class DataTopics:
             except BrokerRefusedError as refused:
                 if refused.code != "UNKNOWN_TOPIC":
                     raise
-                left_ms = self.clock() + self.timeout_ms
-                self.gone |= {topic: refused.message for topic in topics if self.admin.topic(topic, left_ms) is None}
+                if len(topics) == 1:  # of several, the others were not unknown for so long
+                    self.gone |= dict.fromkeys(topics, refused.message)
                 raise steps.DataTopicGoneError(refused.code, refused.message) from None
             except BrokerUnavailableError:
                 if until == deadline_ms:
@@ -138,7 +138,9 @@ class DataProofs:
         try:
             stable |= self._stable(step.partitions)
         except steps.DataTopicGoneError:
-            left = [where for where in step.partitions if where[0] not in self._topics.gone]
+            deadline_ms = self._clock() + self._topics.timeout_ms
+            known = {topic for topic, _ in step.partitions if self._admin.topic(topic, deadline_ms) is not None}
+            left = [where for where in step.partitions if where[0] in known]
             if not left or len(left) == len(step.partitions):
                 raise
             stable |= self._stable(left)
@@ -241,8 +243,7 @@ class DataProofs:
                 raise steps.DataTopicGoneError(
                     "UNKNOWN_TOPIC",
                     f"{topic}-{partition} ends at offset {ends[topic, partition]}, before offset {last} that it acknowledged: too "
-                    "few replicas are in sync (then bring its brokers back first), the topic was deleted and created again, or an unclean "
-                    "leader election lost records",
+                    "few replicas are in sync, the topic was deleted and created again, or an unclean leader election lost records",
                 )
 
     def _query(self, partitions: Iterable[TopicPartition], query: Callable[[int], T]) -> T:

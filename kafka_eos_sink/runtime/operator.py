@@ -67,28 +67,29 @@ class _OperatorExecutor(Executor):
         """
         held = self.admin.describe_transactions({copy.source.transactional_id for copy in step.copies}, self._deadline)
         # Each copy, not each id: a forged decision may name one id twice.
-        for copy in step.copies:
-            source, state = copy.source, held[copy.source.transactional_id]
-            if state is None or state.producer_id != source.producer_id:
-                if gone := self._gone(copy):
-                    others = Gone("not copied, because either all rows are or none")
-                    return tuple(gone if each is copy else others for each in step.copies)
-                write_id = write_id_of(source.transactional_id) or ""
-                raise DecisionPendingError(
-                    "DECIDED_NOT_FINISHED",
-                    f"the coordinator of {source.transactional_id} does not know producer id {source.producer_id}, whose aborted rows the "
-                    "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was "
-                    "copied. "
-                    + (
-                        f"No other run uses this write id. {resolve_command(write_id, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
-                        "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
-                        "--allow-duplicates keeps those and gives up the others"
-                        if is_random_write_id(write_id)
-                        else "Run the write again under its own user, which copies them"
-                    ),
-                )
-        copied: tuple[Copied | Gone, ...] = self._copy(step)
-        return copied
+        sources = [copy.source for copy in step.copies]
+        states = {source: held[source.transactional_id] for source in sources}
+        unknown = [each for each, state in states.items() if state is None or state.producer_id != each.producer_id]
+        if not unknown:
+            copied: tuple[Copied | Gone, ...] = self._copy(step)
+            return copied
+        gone = [self._gone(copy) for copy in step.copies]
+        if any(gone):
+            return tuple(each or Gone("not copied, because either all lost rows are or none") for each in gone)
+        write_id = write_id_of(unknown[0].transactional_id) or ""
+        raise DecisionPendingError(
+            "DECIDED_NOT_FINISHED",
+            f"the coordinator of {unknown[0].transactional_id} does not know producer id {unknown[0].producer_id}, whose aborted rows the "
+            "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was copied. "
+            + (
+                f"No other run uses this write id. {resolve_command(write_id, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
+                "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
+                "--allow-duplicates keeps those and gives up the others"
+                if is_random_write_id(write_id)
+                else "Run the write again under its own user, which copies them. If that ends in LOST_PARTS, only kafka-eos resolve --as "
+                "rewrite --allow-duplicates ends the version"
+            ),
+        )
 
     def _gone(self, copy: Copy) -> Gone | None:
         """Find a range of which all records are gone, or the first ones."""

@@ -142,7 +142,7 @@ class RecordCopier:
                     offset, waited_ms = fetched.next_offset, 0
                     wanted = {source: one for source, one in wanted.items() if one[0].last_offset >= offset}
                 elif waited_ms > self._config.max_block_ms:
-                    fetched = steps.Gone(f"its leader returns nothing from offset {offset} on")
+                    fetched = steps.Gone(f"its leader returns nothing from offset {offset} on (brokers down?)")
             if isinstance(fetched, steps.Gone):
                 # A later range may still exist.
                 for source, (part, each) in list(wanted.items()):

@@ -383,6 +383,12 @@ def committed_rows(cluster: Cluster) -> set[Any]:
     return seen
 
 
+def held_rows(cluster: Cluster) -> set[Any]:
+    """Rows of which a data partition holds a record, however its transaction ended."""
+    entries = (entry for log in cluster.logs[1:] for entry in log)
+    return {entry.key for entry in entries if isinstance(entry, Data) and not entry.gone}
+
+
 def hanging_ids(cluster: Cluster, write_ids: tuple[str, ...]) -> tuple[str, ...]:
     """Transactional ids of ours that a partition holds open although their coordinator has ended them."""
     ended = {

@@ -859,7 +859,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "ended, given_up = (), None",
             ),
         ),
-        setting=_small("not recovered", faults=faults(resolve=1, timeout=1), recover_from_every=0, **ONE_ROW),
+        setting=_small("not recovered", faults=faults(resolve=1, timeout=1, clean=1), recover_from_every=0, **ONE_ROW),
         caught=("resolve",),
     ),
     Mutation(

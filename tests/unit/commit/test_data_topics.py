@@ -249,4 +249,5 @@ def test_a_deleted_topic_costs_max_block_ms_once_and_hides_no_other() -> None:
         assert found == {deleted: steps.Unseen.GONE, kept: ()}
         with pytest.raises(steps.DataTopicGoneError, match="deleted-0: there is no such topic"):
             proofs.last_stable_offsets(steps.LastStableOffsets((("deleted", 0),), (9,)))
-    assert (admin.waits, admin.now) == (1, 1_000 + MAX_BLOCK_MS)
+    # Once together with another topic, which might not have been unknown for so long, and once alone.
+    assert (admin.waits, admin.now) == (2, 1_000 + 2 * MAX_BLOCK_MS)

@@ -190,28 +190,36 @@ PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
 def copy_own(
     state: Any, sources: Sequence[ProducerIdentity], seen: Listed = (), start: int = 0
 ) -> tuple[Copied | Gone, ...]:
-    """Ask for copies whose sources' coordinator is in `state`; none may happen. The partition begins at offset `start`."""
+    """Ask for copies whose sources' coordinator is in `state`; none may happen.
+
+    The last source's partition begins at offset `start`, and a Fetch of its range shows `seen`.
+    """
+    last = len(sources) - 1
     client = SimpleNamespace(clock=lambda: 0, config=ClientConfig(bootstrap_servers=(("localhost", 1),)))
     admin: Any = SimpleNamespace(
         client=client,
         describe_transactions=lambda ids, _: dict.fromkeys(ids, state),
-        list_offsets=lambda partitions, *_, **__: dict.fromkeys(partitions, start),
+        list_offsets=lambda partitions, *_, **__: {each: start if each[1] == last else 0 for each in partitions},
     )
     executor = operator._OperatorExecutor(admin, ("log", 0), ProducerConfig())
     executor._copy = lambda _: pytest.fail("rows of another program were copied")
-    executor._performers[AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, seen)
-    copies = tuple(Copy(TASK, source, (PART,), LogRecord(b"", None)) for source in sources)
+    executor._performers[AbortedTransactions] = lambda step: {
+        part: seen if part.partition == last else () for part in step.ranges
+    }
+    copies = tuple(
+        Copy(TASK, source, (replace(PART, partition=number),), LogRecord(b"", None))
+        for number, source in enumerate(sources)
+    )
     return executor._copy_own(CopyRecords(copies))
 
 
 @pytest.mark.parametrize(("seen", "start"), [(Unseen.GONE, 0), ((), 6), ((), 10)], ids=["cleaned", "some", "all"])
 def test_records_of_an_expired_id_that_are_gone_are_reported_as_gone(seen: Listed, start: int) -> None:
     """The write's own user cannot copy them either, so nobody is sent there."""
-    known = replace(TASK, transactional_id="w.1.0")
-    gone, other = copy_own(None, [TASK, known], seen, start)
+    other, gone = copy_own(None, [TASK, replace(TASK, transactional_id="w.1.0")], seen, start)
     assert isinstance(gone, Gone)
-    assert gone.why == "orders-0 [5..9]: the partition does not hold these offsets any more"
-    assert other == Gone("not copied, because either all rows are or none")
+    assert gone.why == "orders-1 [5..9]: the partition does not hold these offsets any more"
+    assert other == Gone("not copied, because either all lost rows are or none")
 
 
 @pytest.mark.parametrize("foreign_at", [0, 1])
