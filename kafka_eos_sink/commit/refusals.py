@@ -254,7 +254,7 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
         f"{version_of(decision.version, decision.write_id)} is decided, but its topic does not hold all its rows: {what}. If "
         "brokers are down, bring them back, and run it again. To keep it without these rows: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
-        + "; or write all of it again, into a new topic, with duplicates of its rows in other topics: --as rewrite --allow-duplicates",
+        + "; or write all of it again, with duplicates of its rows that are still visible: --as rewrite --allow-duplicates",
     )
 
 
@@ -314,7 +314,11 @@ def lost_parts(
     decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], topic_gone: str
 ) -> DecisionPendingError:
     """Some transactions are committed, maybe in a deleted topic, the others lost."""
-    gone = f". The rows of the committed transactions are gone with their topic: {topic_gone}" if topic_gone else ""
+    gone = (
+        f". Nor are all rows of the committed ones seen: {topic_gone}. If brokers are down, bring them back first"
+        if topic_gone
+        else ""
+    )
     return DecisionPendingError(
         "LOST_PARTS",
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "

@@ -86,8 +86,9 @@ class _OperatorExecutor(Executor):
                 "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
                 "--allow-duplicates keeps those and gives up the others"
                 if is_random_write_id(write_id)
-                else "Run the write again under its own user, which copies them. If that ends in LOST_PARTS, only kafka-eos resolve --as "
-                "rewrite --allow-duplicates ends the version"
+                else "Run the write again under its own user, with Read on its topics, which copies them. If that ends in LOST_PARTS, "
+                "do what it says. If the records are gone and resolve --as committed still ends here, only --as rewrite "
+                "--allow-duplicates ends the version"
             ),
         )
 
