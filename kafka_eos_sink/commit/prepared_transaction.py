@@ -24,6 +24,9 @@ class OffsetRange:
     first_offset: int
     last_offset: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.first_offset}..{self.last_offset}]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction:

@@ -48,11 +48,7 @@ def on_commit_log(message: str, log_topic: str) -> str:
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     """List the offsets of transactions as text: ``topic-partition [first..last]``."""
-    return _describe([part for entry in prepared for part in entry.offsets])
-
-
-def _describe(ranges: Iterable[OffsetRange]) -> str:
-    return some([f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]" for part in ranges])
+    return some([str(part) for entry in prepared for part in entry.offsets])
 
 
 def some(names: Sequence[str]) -> str:
@@ -297,9 +293,10 @@ def found_void(decision: Decision) -> TransactionAbortedError:
 
 def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
     """``aborted`` holds the ranges of aborted records that the log still has."""
+    rows = f", with the aborted rows in {some([*map(str, aborted)])} given up" if aborted else ""
     return (
-        f"{version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it"
-        f"{f', with the aborted rows in {_describe(aborted)} given up' if aborted else ''}, in spite of this error of recovery: {failure}"
+        f"{version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it{rows}, in spite of this "
+        f"error of recovery: {failure}"
     )
 
 
@@ -311,12 +308,12 @@ def void_warning(decision: Decision, gone: Sequence[str]) -> str:
 
 
 def lost_parts(
-    decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], topic_gone: str
+    decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], unseen: str
 ) -> DecisionPendingError:
     """Some transactions are committed, maybe in a deleted topic, the others lost."""
-    gone = (
-        f". Nor are all rows of the committed ones seen: {topic_gone}. If brokers are down, bring them back first"
-        if topic_gone
+    nor = (
+        f". Nor are all rows of the committed ones seen: {unseen}. If brokers are down, bring them back first"
+        if unseen
         else ""
     )
     return DecisionPendingError(
@@ -324,7 +321,7 @@ def lost_parts(
         f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
         f"with {sum(entry.rows for entry in lost)} rows in {describe_ranges(lost)}, were aborted before they could be committed (by the "
         f"transaction timeout, or by hand). Lost rows are copied from the log all together or not at all, and some cannot be copied: "
-        f"{'; '.join(why)}{gone}. Once all can be read again, the next run copies them. If they are gone for good, keep the version "
+        f"{'; '.join(why)}{nor}. Once all can be read again, the next run copies them. If they are gone for good, keep the version "
         "without the lost rows: "
         + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
         + "; or write all of it again, with duplicates of the visible rows: --as rewrite --allow-duplicates",

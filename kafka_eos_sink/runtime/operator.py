@@ -6,7 +6,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, Plan, SettledDecision
+from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.commit.refusals import resolve_command
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -42,7 +42,6 @@ from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.record_copier import place
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
 
@@ -67,13 +66,15 @@ class _OperatorExecutor(Executor):
         """
         held = self.admin.describe_transactions({copy.source.transactional_id for copy in step.copies}, self._deadline)
         # Each copy, not each id: a forged decision may name one id twice.
-        sources = [copy.source for copy in step.copies]
-        states = {source: held[source.transactional_id] for source in sources}
-        unknown = [each for each, state in states.items() if state is None or state.producer_id != each.producer_id]
+        unknown = [
+            copy.source
+            for copy in step.copies
+            if (state := held[copy.source.transactional_id]) is None or state.producer_id != copy.source.producer_id
+        ]
         if not unknown:
             copied: tuple[Copied | Gone, ...] = self._copy(step)
             return copied
-        gone = [self._gone(copy) for copy in step.copies]
+        gone = self._gone(step.copies)
         if any(gone):
             return tuple(each or Gone("not copied, because either all lost rows are or none") for each in gone)
         write_id = write_id_of(unknown[0].transactional_id) or ""
@@ -92,16 +93,19 @@ class _OperatorExecutor(Executor):
             ),
         )
 
-    def _gone(self, copy: Copy) -> Gone | None:
-        """Find a range of which all records are gone, or the first ones."""
-        owners = (copy.source.producer_id,) * len(copy.ranges)
-        found = self._performers[AbortedTransactions](AbortedTransactions(copy.ranges, owners)) or {}
-        left = {(part.topic, part.partition) for part in copy.ranges if found.get(part) is not Unseen.GONE}
+    def _gone(self, copies: Sequence[Copy]) -> list[Gone | None]:
+        """Find in each copy a range of which all records are gone, or the first ones."""
+        ranges = tuple(part for copy in copies for part in copy.ranges)
+        owners = tuple(copy.source.producer_id for copy in copies for _ in copy.ranges)
+        found = self._performers[AbortedTransactions](AbortedTransactions(ranges, owners)) or {}
+        left = {(part.topic, part.partition) for part in ranges if found.get(part) is not Unseen.GONE}
         starts = self.admin.list_offsets(left, self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
-        for part in copy.ranges:
-            if starts.get((part.topic, part.partition), part.last_offset + 1) > part.first_offset:
-                return Gone(f"{place(part)}: the partition does not hold these offsets any more")
-        return None
+
+        def is_gone(part: OffsetRange) -> bool:
+            return starts.get((part.topic, part.partition), part.last_offset + 1) > part.first_offset
+
+        why = "the partition does not hold these offsets any more"
+        return [next((Gone(f"{part}: {why}") for part in copy.ranges if is_gone(part)), None) for copy in copies]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

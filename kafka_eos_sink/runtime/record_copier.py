@@ -147,7 +147,7 @@ class RecordCopier:
                 # A later range may still exist.
                 for source, (part, each) in list(wanted.items()):
                     if part.first_offset <= offset:
-                        each.gone = replace(fetched, why=f"{place(part)}: {fetched.why}")
+                        each.gone = replace(fetched, why=f"{part}: {fetched.why}")
                         del wanted[source]
                 waited_ms = 0
 
@@ -195,8 +195,3 @@ class RecordCopier:
         except (ProtocolError, steps.DataTopicGoneError) as failure:
             return steps.Gone(failure.message)
         return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]), fetched.high_watermark)
-
-
-def place(part: OffsetRange) -> str:
-    """Return a range as text: ``topic-partition [first..last]``."""
-    return f"{part.topic}-{part.partition} [{part.first_offset}..{part.last_offset}]"

@@ -66,12 +66,10 @@ def _some(named: Iterable[Any]) -> str:
 def _text(value: Any) -> str:
     """Describe a value; of a type that is not named here, only the type."""
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int() | str() | OffsetRange():
             return str(value)
         case (str(topic), int(partition)):
             return f"{topic}-{partition}"
-        case OffsetRange():
-            return f"{value.topic}-{value.partition} [{value.first_offset}..{value.last_offset}]"
         case ProducerIdentity():
             return f"{value.transactional_id} (producer id {value.producer_id}, epoch {value.producer_epoch})"
         case steps.TransactionDescription():

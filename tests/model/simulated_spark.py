@@ -512,15 +512,13 @@ class World:
             unseen = not setting.may_read and setting.foreign and setting.fault("skip_marker")
             if not unseen and not self._skips(state, number, version):
                 cluster = self.clusters[state.cluster]
-                seen = invariants.committed_rows(cluster)
                 batch = setting.write_id(number), setting.query_id(number), version
                 if (unproven := invariants.unproven_in_log(cluster, *batch)) is not None:
                     wrong = f"I7: commit of batch {version} by driver {number} returned, but the log does not prove the end of {unproven}"
-                for rows in setting.rows(number, version):
-                    for row in rows:
-                        given_up = self._gives_up(cluster, number, version)
-                        if ("row", setting.query_id(number), version, row) not in seen and not given_up:
-                            wrong = f"I7: commit of batch {version} by driver {number} returned, but row {row} is not visible"
+                if (lost := self._lost_rows(cluster, number, version)) and not self._gives_up(cluster, number, version):
+                    wrong = (
+                        f"I7: commit of batch {version} by driver {number} returned, but rows {lost} are not visible"
+                    )
             self._ended_well[key] = wrong
         if (wrong := self._ended_well[key]) is not None:
             raise Violation(wrong)
@@ -588,10 +586,8 @@ class World:
                 return None
         for name, number, _ in state.processes:
             driver = state.drivers[name[0]]
-            if name[1] == "resolve":
-                step = self.procedures.nodes[number].step
-                return f"I14: resolve waits for ever at {type(step).__name__}"
-            if driver.phase not in ("failed", "dead", "done") and driver.version == name[2]:
+            is_waited_for = driver.phase not in ("failed", "dead", "done") and driver.version == name[2]
+            if is_waited_for or name[1] == "resolve":
                 step = self.procedures.nodes[number].step
                 return f"I14: {name[1]} of driver {name[0]} waits for ever at {type(step).__name__}"
         return None

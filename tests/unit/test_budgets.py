@@ -26,7 +26,7 @@ LINES = {
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
-    "runtime": 3_479,  # one check for all writes with random ids, the dead letter topic's settings
+    "runtime": 3_476,  # one check for all writes with random ids, the dead letter topic's settings
     "settings": 1_630,  # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md
     # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5; where a checkpoint is: 3
     "spark": 1_206,
@@ -40,7 +40,7 @@ LINES = {
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data.
 # repair asks whether each range without a visible end is still open. Offsets of deleted source topics: 8.
-ALL_LINES = 28_372
+ALL_LINES = 28_369
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

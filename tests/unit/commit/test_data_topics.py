@@ -236,7 +236,7 @@ class OneDeleted(NewTopic):
             raise BrokerRefusedError("UNKNOWN_TOPIC", "deleted-0: there is no such topic")
 
 
-def test_a_deleted_topic_costs_max_block_ms_once_and_hides_no_other() -> None:
+def test_a_deleted_topic_costs_max_block_ms_at_most_twice_and_hides_no_other() -> None:
     admin = OneDeleted()
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     deleted, kept = (

@@ -121,9 +121,6 @@ class Cluster:
         self.client.now += 10 if found else max_wait_ms
         return SimpleNamespace(error_code=0, records=found or None, high_watermark=self.end(where))
 
-    def topic(self, name: str, deadline_ms: int) -> object | None:
-        return None if self.refusal else object()
-
     def copy(self, *ranges: OffsetRange) -> Copied:
         (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges, PART),)))
         assert isinstance(copied, Copied), copied
