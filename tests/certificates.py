@@ -5,6 +5,7 @@ Importable from every test as ``certificates`` (pytest's ``pythonpath`` names th
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -23,9 +24,10 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_text(self.pem)
 
-    def issue(self, *names: str) -> Certificate:
+    def issue(self, *names: str, not_before: datetime | None = None, not_after: datetime | None = None) -> Certificate:
         """A certificate for these host names, addresses or whatever else a principal is called."""
-        return Certificate(self._folder, self._authority.issue_cert(*names), self.pem)
+        leaf = self._authority.issue_cert(*names, not_before=not_before, not_after=not_after)
+        return Certificate(self._folder, leaf, self.pem)
 
 
 class Certificate:

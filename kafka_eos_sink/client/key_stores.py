@@ -6,8 +6,10 @@ Error texts name the command that converts a store, and never contain a part of 
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,33 @@ def pem_key_material(key: str, certificate_chain: str) -> KeyMaterial:
 def pem_certificates(text: str) -> str:
     """Return only the certificates in ``text``, in order; line ends may be missing."""
     return "\n".join(block for label, block in _blocks(text) if label in _CERTIFICATES)
+
+
+def validity(certificate_chain: str) -> tuple[datetime, datetime]:
+    """Return the first and the last moment of the first certificate in PEM (RFC 5280)."""
+    der = base64.b64decode("".join(_blocks(certificate_chain)[0][1].splitlines()[1:-1]))
+    at = _element(der, _element(der, 0)[1])[1]  # the first field of TBSCertificate
+    # An explicit version, tag 0xA0, may precede serial number, signature algorithm and issuer.
+    for _ in range(4 if der[at] == 0xA0 else 3):
+        at = _element(der, at)[2]
+    times = []
+    at = _element(der, at)[1]
+    for _ in range(2):
+        tag, begin, at = _element(der, at)
+        text = der[begin:at].decode()
+        # UTCTime has a year of two digits, up to 2049.
+        century = "" if tag != 0x17 else "20" if text < "50" else "19"
+        times.append(datetime.strptime(f"{century}{text}", "%Y%m%d%H%M%SZ").replace(tzinfo=UTC))
+    return times[0], times[1]
+
+
+def _element(der: bytes, at: int) -> tuple[int, int, int]:
+    """Return an element's tag, and where its content begins and ends."""
+    size, begin = der[at + 1], at + 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(der[at + 2 : begin], "big")
+    return der[at], begin, begin + size
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:

@@ -7,8 +7,10 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.key_stores import validity
 from kafka_eos_sink.client.security import TlsConfig
 from kafka_eos_sink.client.transport import Address, Transport, closed_by_broker
 from kafka_eos_sink.errors import ConfigurationError
@@ -119,6 +121,7 @@ class TlsTransport(Transport):
     def __init__(self, address: Address, config: ClientConfig, tls: TlsContext, host: str) -> None:
         super().__init__(address, config)
         self._tls = tls
+        self._own = config.security.tls
         self._host = host
         self._secured: ssl.SSLSocket | None = None
         self._handshake_wants_write = True
@@ -149,7 +152,7 @@ class TlsTransport(Transport):
         except ssl.SSLWantWriteError:
             self._handshake_wants_write = True
         except ssl.SSLError as error:
-            raise tls_error(error, " during the TLS handshake") from None
+            raise tls_error(error, " during the TLS handshake", self._own) from None
         else:
             self.connected = True
         return self.connected
@@ -166,7 +169,7 @@ class TlsTransport(Transport):
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
             except ssl.SSLError as error:
-                raise tls_error(error) from None
+                raise tls_error(error, own=self._own) from None
 
     def _next_bytes(self) -> bytes:
         """Join the first queued buffers: one TLS record per small buffer is slow."""
@@ -189,7 +192,7 @@ class TlsTransport(Transport):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except ssl.SSLError as error:
-            raise tls_error(error) from None
+            raise tls_error(error, own=self._own) from None
         if not data:
             raise closed_by_broker()
         return data
@@ -205,23 +208,64 @@ class TlsTransport(Transport):
 
 
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-_CERTIFICATE_ALERTS = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_", "HANDSHAKE_FAILURE")
+_ABOUT_OWN_CERTIFICATE = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_OTHER_NAME = (62, 64)
+_UNKNOWN_ISSUER = (2, 18, 19, 20, 21)
+"""OpenSSL's X509_V_ERR codes. An issuer is also unknown if the broker sends its certificate without the intermediate ones."""
 
 
-def tls_error(error: ssl.SSLError, when: str = "") -> OSError:
-    """Translate an OpenSSL error: which side rejected what, and which option to check."""
+def tls_error(error: ssl.SSLError, when: str = "", own: TlsConfig | None = None) -> OSError:
+    """Translate an OpenSSL error: which side rejected what, and what to change.
+
+    Args:
+        own: Holds this client's certificate, if it has one to show.
+    """
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
         return closed_by_broker(when)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsError(
-            f"its certificate is not trusted: {error.verify_message.rstrip('.')}; add its issuer to ssl.truststore.* "
-            "(or ssl.ca.location), and connect to a host that the certificate names"
-        )
+        return TlsError(_why_untrusted(error))
     reason = error.reason or str(error)
     if reason in _NOT_TLS:
         return TlsError(f"the listener does not speak TLS ({reason}); check security.protocol and the port")
     if "ALERT" in reason:
-        hint = "check ssl.keystore.* (a client certificate), ssl.enabled.protocols and ssl.cipher.suites"
-        concerns_certificate = any(word in reason for word in _CERTIFICATE_ALERTS)
-        return TlsError(f"it rejected TLS ({reason})" + (f"; {hint}" if concerns_certificate else ""))
+        return TlsError(f"it rejected TLS ({reason})" + _advice_on_alert(reason, own))
     return TlsError(f"TLS failed ({reason})")
+
+
+def _why_untrusted(error: ssl.SSLCertVerificationError) -> str:
+    reason = error.verify_message.rstrip(".")
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    if error.verify_code == _EXPIRED:
+        return (
+            "its certificate, or one of its issuers' certificates, has expired; renew the expired one (an issuer's also in "
+            f"ssl.truststore.* or ssl.ca.location), and check this machine's clock, which shows {now}"
+        )
+    if error.verify_code == _NOT_YET_VALID:
+        return f"its certificate is not valid yet; check this machine's clock, which shows {now}, and the certificate's first day"
+    if error.verify_code in _OTHER_NAME:
+        return f"{reason}; connect to a host that the certificate names, or issue a certificate with this name"
+    if error.verify_code in _UNKNOWN_ISSUER:
+        return f"its certificate is not trusted: {reason}; add its issuer to ssl.truststore.* (or ssl.ca.location)"
+    return f"its certificate is not accepted: {reason}; issue another one"
+
+
+def _advice_on_alert(reason: str, own: TlsConfig | None) -> str:
+    if "PROTOCOL_VERSION" in reason:
+        return "; it speaks other versions of TLS: check ssl.enabled.protocols"
+    if not any(word in reason for word in _ABOUT_OWN_CERTIFICATE):
+        return ""
+    # A broker sends HANDSHAKE_FAILURE for many reasons.
+    suites = "; or check ssl.enabled.protocols and ssl.cipher.suites" if "HANDSHAKE_FAILURE" in reason else ""
+    if own is None or own.certificate_chain is None:
+        return f"; it requires a client certificate, and none is configured: set ssl.keystore.*{suites}"
+    now, (first, last) = datetime.now(UTC), validity(own.certificate_chain)
+    # Java's brokers send the same alert for an expired certificate as for one of an unknown issuer.
+    if now > last:
+        return f"; the client's certificate in ssl.keystore.* expired on {last:%Y-%m-%d}: renew it"
+    if now < first:
+        return f"; the client's certificate in ssl.keystore.* is not valid before {first:%Y-%m-%d}: check it and the clocks"
+    return (
+        f"; it does not trust the client's certificate in ssl.keystore.* (valid until {last:%Y-%m-%d}): use one of an issuer that the "
+        f"broker trusts, or add its issuer to the broker's truststore{suites}"
+    )

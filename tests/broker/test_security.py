@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -274,12 +275,30 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
 ) -> None:
     """In TLS 1.3 the client is done before the broker has looked at its certificate: the refusal comes later."""
     base = ssl(mutual_tls, authority, ssl__enabled__protocols=version)
-    foreign = Authority(tmp_path).issue("client")
-    for shown in ({}, key_stores(foreign)["PEM file"]):
-        error = refused({**base, **shown})
+    now = datetime.now(UTC)
+    expired = authority.issue("client", not_before=now - timedelta(days=9), not_after=now - timedelta(days=2))
+    future = authority.issue("client", not_before=now + timedelta(days=2), not_after=now + timedelta(days=9))
+    shown = {
+        "and none is configured: set ssl.keystore": {},
+        "it does not trust the client's certificate in ssl.keystore": key_stores(Authority(tmp_path).issue("client")),
+        f"ssl.keystore.* expired on {now - timedelta(days=2):%Y-%m-%d}": key_stores(expired),
+        f"ssl.keystore.* is not valid before {now + timedelta(days=2):%Y-%m-%d}": key_stores(future),
+    }
+    for reason, stores in shown.items():
+        error = refused({**base, **stores.get("PEM file", {})})
         assert error.code == "TLS_FAILED"
         assert "it rejected TLS" in str(error)
-        assert "ssl.keystore" in str(error)
+        assert reason in str(error)
+
+
+def test_expired_broker_certificate_is_not_told_to_be_untrusted(authority: Authority) -> None:
+    now = datetime.now(UTC)
+    expired = authority.issue("127.0.0.1", not_before=now - timedelta(days=9), not_after=now - timedelta(days=2))
+    with EmbeddedKafka(security=BrokerSecurity(protocol="SSL", certificate=expired.file)) as kafka:
+        error = refused(ssl(kafka, authority))
+    assert error.code == "TLS_FAILED"
+    assert "has expired; renew" in str(error)
+    assert "add its issuer" not in str(error)
 
 
 def test_configured_cipher_suite_connects(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
