@@ -139,8 +139,10 @@ def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
     try:
         properties = read_properties(path)
     except OSError as error:
+        # In quotes, white space around the path is visible.
+        name = str(path) if str(path) == str(path).strip() else repr(str(path))
         raise ConfigurationError(
-            "INVALID_PROPERTIES", f"{path} cannot be read on this machine: {error.strerror}"
+            "INVALID_PROPERTIES", f"{name} cannot be read on this machine: {error.strerror}"
         ) from None
     except UnicodeDecodeError:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path} is not a text file in UTF-8") from None

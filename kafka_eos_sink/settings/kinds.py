@@ -104,7 +104,8 @@ def _object_name(text: str) -> str:
 
 BOOLEAN = Kind(lambda text: choice("true", "false", fold=str.lower).parse(text) == "true", "true or false")
 TEXT = Kind(str.strip, "any text")
-AS_GIVEN = Kind(str, "any text")
+# Secrets and paths: Java's clients trim these too, and cannot use a password or file name that begins or ends with white space.
+AS_GIVEN = Kind(str, "any text, white space included")
 ID = Kind(_id_of, "text that is not empty")
 TOPIC = Kind(_topic_of, f"a topic name ({TOPIC_NAME_RULE})")
 TOPIC_OR_NONE = Kind(lambda text: _topic_of(text) if text.strip() else "", "a topic name, or empty for none")

@@ -93,7 +93,7 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
         return kafka, ()
     try:
         # Each process reads the file itself, so its content, secrets included, never travels.
-        ours, warnings = client_part(resolve(path).strip())
+        ours, warnings = client_part(resolve(path))
     except ConfigurationError as error:
         problems.append(f"{PROPERTIES_FILE}: {error.message}")
         return kafka, ()

@@ -27,6 +27,9 @@ properties file has the same names without `kafka.`.
 
 A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
 so no secret given in this way stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
+
+White space around a value is trimmed, as in Java, except around ids and "any text, white space included". One warning names each
+password, user or path that begins or ends with it, because Java's clients trim these too.
 """
 
 _GROUPS = {

@@ -18,8 +18,9 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import OBJECT_NAME
 from kafka_eos_sink.settings.jaas import parse_jaas
+from kafka_eos_sink.settings.kinds import AS_GIVEN
 from kafka_eos_sink.settings.secrets import VARIABLE, switched_off
-from kafka_eos_sink.settings.table import fields_of
+from kafka_eos_sink.settings.table import SECURITY, fields_of
 
 T = TypeVar("T")
 
@@ -76,8 +77,16 @@ class SecurityReader:
             self.warnings.append(f"{', '.join(unused)}: no effect while {self.prefix}security.protocol is {protocol}")
         tls = self._tls(protocol) if with_tls else security.TlsConfig()
         sasl = self._sasl(protocol) if with_sasl else None
+        # Often a mistake: the file of a secret ends with a line feed. Java's clients trim these values.
+        spaced = [
+            f"{self.prefix}{name} begins or ends with white space, and the sink does not trim it"
+            for name in sorted(self.values)
+            if SECURITY[name].kind is AS_GIVEN and self.values[name] != self.values[name].strip()
+        ]
         if self.broken or len(self.problems) > before:
+            self.problems += spaced
             return None
+        self.warnings += spaced
         found = security.SecurityConfig(protocol=protocol, tls=tls, sasl=sasl)
         self._warn_of_weakness(found)
         return found

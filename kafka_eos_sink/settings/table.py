@@ -121,7 +121,7 @@ SINK = _rows(
         target=ProducerConfig),
     Setting("interceptors", kinds.CLASSES,
         "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
-) | _rows("sink", None, Setting(PROPERTIES_FILE, kinds.TEXT,
+) | _rows("sink", None, Setting(PROPERTIES_FILE, kinds.AS_GIVEN,
     "Java-style client properties file, which the driver and every executor read. Options `kafka.*` win over it."))  # fmt: skip
 
 # Spark adds every option of the query to the sink's; without these rows they would be unknown names.
@@ -257,21 +257,21 @@ _SECURITY_ROWS = _rows(
     None,
     Setting("security.protocol", kinds.PROTOCOL,
         "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, field_name="protocol"),
-    Setting("ssl.ca.location", kinds.TEXT, "PEM file or folder of trusted certificates, as in librdkafka."),
+    Setting("ssl.ca.location", kinds.AS_GIVEN, "PEM file or folder of trusted certificates, as in librdkafka."),
     Setting("ssl.cipher.suites", kinds.TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
     Setting("ssl.enabled.protocols", kinds.TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
     Setting("ssl.endpoint.identification.algorithm", kinds.HOST_CHECK,
         "Whether a broker's certificate must name its host.", default="https"),
-    Setting("ssl.key.password", kinds.TEXT, "Password of an encrypted private key."),
+    Setting("ssl.key.password", kinds.AS_GIVEN, "Password of an encrypted private key."),
     Setting("ssl.keystore.certificate.chain", kinds.TEXT, "This client's certificate in PEM, followed by its issuers."),
     Setting("ssl.keystore.key", kinds.TEXT, "This client's private key in PEM."),
-    Setting("ssl.keystore.location", kinds.TEXT, "File with this client's private key and certificates."),
-    Setting("ssl.keystore.password", kinds.TEXT, "Password of the key store."),
+    Setting("ssl.keystore.location", kinds.AS_GIVEN, "File with this client's private key and certificates."),
+    Setting("ssl.keystore.password", kinds.AS_GIVEN, "Password of the key store."),
     _store_type("ssl.keystore.type", "Format of the key store. The content decides; JKS is refused."),
     Setting("ssl.protocol", choice("TLS", "TLSv1.2", "TLSv1.3"), "Newest TLS version.", default="TLSv1.3"),
     Setting("ssl.truststore.certificates", kinds.TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
-    Setting("ssl.truststore.location", kinds.TEXT, "File of trusted certificates. Default: those of the operating system."),
-    Setting("ssl.truststore.password", kinds.TEXT, "Password of the trust store."),
+    Setting("ssl.truststore.location", kinds.AS_GIVEN, "File of trusted certificates. Default: those of the operating system."),
+    Setting("ssl.truststore.password", kinds.AS_GIVEN, "Password of the trust store."),
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides; JKS is refused."),
     Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. No class is loaded."),
     Setting("sasl.login.connect.timeout.ms", integer(1),
@@ -280,10 +280,10 @@ _SECURITY_ROWS = _rows(
         "How long the response of the token endpoint may take.", target=ClientCredentials, field_name="read_timeout_ms"),
     Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.",
         refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
-    Setting("sasl.oauthbearer.client.credentials.client.id", kinds.TEXT, "Client id for the token endpoint."),
-    Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.TEXT, "Client secret for the token endpoint."),
-    Setting("sasl.oauthbearer.client.id", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
-    Setting("sasl.oauthbearer.client.secret", kinds.TEXT, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
+    Setting("sasl.oauthbearer.client.credentials.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
+    Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.AS_GIVEN, "Client secret for the token endpoint."),
+    Setting("sasl.oauthbearer.client.id", kinds.AS_GIVEN, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
+    Setting("sasl.oauthbearer.client.secret", kinds.AS_GIVEN, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
     Setting("sasl.oauthbearer.extensions", kinds.TEXT,
         "`name=value` pairs, comma-separated, that the broker receives with each token (`extension_` in Java's login module)."),
     Setting("sasl.oauthbearer.header.urlencode", kinds.BOOLEAN,
@@ -292,11 +292,11 @@ _SECURITY_ROWS = _rows(
     Setting("sasl.oauthbearer.token.endpoint.url", kinds.TEXT, "https address that issues tokens for client credentials."),
     Setting("sasl.oauthbearer.token.provider", kinds.TEXT,
         "`package.module:callable` of yours, which returns (token, expiry in seconds since 1970), or `msk-iam:<region>` for Amazon MSK."),
-    Setting("sasl.password", kinds.TEXT, "Password of PLAIN and SCRAM."),
-    Setting("sasl.username", kinds.TEXT, "User of PLAIN and SCRAM."),
+    Setting("sasl.password", kinds.AS_GIVEN, "Password of PLAIN and SCRAM."),
+    Setting("sasl.username", kinds.AS_GIVEN, "User of PLAIN and SCRAM."),
 )  # fmt: skip
 # Every text of security may be a secret: a password, a key, or an address with a token in it.
-SECURITY = {name: replace(row, secret=row.kind is kinds.TEXT) for name, row in _SECURITY_ROWS.items()}
+SECURITY = {name: replace(row, secret=row.kind in (kinds.TEXT, kinds.AS_GIVEN)) for name, row in _SECURITY_ROWS.items()}
 """TLS and SASL, which ``security_properties.py`` reads into one ``SecurityConfig``."""
 
 

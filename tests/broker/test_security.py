@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from certificates import Authority, Certificate
 from dead_writes import rows_of, tasks, write_settings
@@ -38,6 +39,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed
 
 PASSWORD = "correct-horse"
 WRONG = "battery-staple"
+SPACED = "  two words "
 SESSION_MS = 3_000
 PATIENCE_MS = 60_000
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -146,6 +148,19 @@ def oauth(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_password_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
     assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
+
+
+def test_password_with_white_space_around_it_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
+    other = AdminClient({"bootstrap.servers": sasl_ssl.bootstrap_servers, **librdkafka(sasl_ssl, authority)})
+    mechanism = ScramMechanism.SCRAM_SHA_512
+    info = ScramCredentialInfo(mechanism, 4_096)
+    change = UserScramCredentialUpsertion("bob", info, SPACED.encode())
+    other.alter_user_scram_credentials([change])["bob"].result(PATIENCE_MS / 1_000)
+    # The broker learns of the user after the controller's response.
+    deadline = time.monotonic() + PATIENCE_MS / 1_000
+    while "bob" not in other.describe_user_scram_credentials().result(PATIENCE_MS / 1_000):
+        assert time.monotonic() < deadline
+    assert reached(scram(sasl_ssl, authority, sasl__username="bob", sasl__password=SPACED)) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import kafka_eos_sink
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.security import PasswordCredentials, Secret
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.settings.kafka_properties import (
@@ -18,6 +20,7 @@ from kafka_eos_sink.settings.kafka_properties import (
     options_from_file,
     read_kafka_properties,
 )
+from kafka_eos_sink.settings.options import read_options
 from kafka_eos_sink.settings.table import JAVA
 
 PROPERTIES = {name: row for name, row in JAVA.items() if row.target in (ClientConfig, ProducerConfig)}
@@ -276,6 +279,26 @@ def test_warning_shows_no_line_of_a_key(tmp_path: Path) -> None:
     assert warning == f"{path}: not for this client: group.id, 2 names that are no Kafka client property"
     path.write_text("hunter2\n", "utf-8")
     assert client_part(path)[1] == (f"{path}: not for this client: 1 name that is no Kafka client property",)
+
+
+def test_white_space_around_a_password_in_a_file_is_kept(tmp_path: Path) -> None:
+    """Behind the value as it is; in front of it behind a backslash, as in Java's properties."""
+    path = tmp_path / "client.properties "
+    text = "bootstrap.servers = b:1 \nsecurity.protocol = SASL_SSL \nsasl.mechanism = PLAIN \nclient.id = reports \n"
+    path.write_text(text + "sasl.username =  alice \nsasl.password = \\  hunter2 \t\n", "utf-8")
+    options = read_options({"kafka.properties.file": str(path), "topic": "t"})
+    for found in (kafka_properties_from_file(path), options):
+        assert found.client.security.sasl is not None
+        credentials = PasswordCredentials(username="alice ", password=Secret("  hunter2 \t"))
+        assert found.client.security.sasl.credentials == credentials
+        assert [warning.split()[0].removeprefix("kafka.") for warning in found.warnings] == [
+            "sasl.password",
+            "sasl.username",
+        ]
+        # Other values are trimmed, as Java's clients do.
+        assert found.client.client_id == "reports"
+    with pytest.raises(ConfigurationError, match=re.escape(f"{f'{path} '!r} cannot be read")):
+        read_options({"kafka.properties.file": f"{path} ", "topic": "t"})
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:

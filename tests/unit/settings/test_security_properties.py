@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kafka_eos_sink.client.security import (
     ClientCredentials,
@@ -362,6 +364,86 @@ def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> No
     assert problems == []
     assert found is not None
     assert found.tls.trusted_certificates == stores.authority.strip()
+
+
+# White space
+
+SPACED = f"  {SECRET} with \t"
+
+
+def credentials_of(properties: Mapping[str, str]) -> tuple[object, tuple[str, ...]]:
+    found, problems, warnings = read(properties)
+    assert problems == []
+    assert found is not None
+    assert found.sasl is not None
+    credentials = found.sasl.credentials
+    return (credentials.source if isinstance(credentials, TokenCredentials) else credentials), warnings
+
+
+@pytest.mark.parametrize("given", ["literally", "${env:SPACED}", "${file:FOLDER/secrets:spaced}"])
+def test_white_space_around_credentials_is_kept(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java's clients remove it; a broker that has such a password rejects the shorter one."""
+    monkeypatch.setenv("SPACED", SPACED)
+    # As in Java's properties: white space in front of a value needs a backslash, behind it none.
+    (tmp_path / "secrets").write_text("spaced = \\" + SPACED + "\n", "utf-8")
+    value = SPACED if given == "literally" else given.replace("FOLDER", str(tmp_path))
+    found, warnings = credentials_of(SCRAM | {"sasl.username": value, "sasl.password": value})
+    assert found == PasswordCredentials(username=SPACED, password=Secret(SPACED))
+    assert [warning.split()[0] for warning in warnings] == ["kafka.sasl.password", "kafka.sasl.username"]
+    assert all("white space" in warning for warning in warnings)
+    for prefix in ("sasl.oauthbearer.client.", "sasl.oauthbearer.client.credentials.client."):
+        names = {f"{prefix}id": value, f"{prefix}secret": value}
+        found, warnings = credentials_of(OAUTH | CLIENT | names)
+        assert isinstance(found, ClientCredentials)
+        assert (found.client_id, found.client_secret) == (SPACED, Secret(SPACED))
+        assert [warning.split()[0] for warning in warnings] == [f"kafka.{name}" for name in sorted(names)]
+
+
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_white_space_inside_quotes_of_a_login_module_is_kept(quote: str) -> None:
+    value = f"{quote}{SPACED}{quote}"
+    found, warnings = credentials_of(SCRAM | {"sasl.jaas.config": f"{SCRAM_MODULE} username={value} password={value};"})
+    assert (found, warnings) == (PasswordCredentials(username=SPACED, password=Secret(SPACED)), ())
+    module = f" {OAUTH_MODULE} clientId={value} clientSecret={value}; "
+    source, warnings = credentials_of(OAUTH | CLIENT | {"sasl.jaas.config": module})
+    assert isinstance(source, ClientCredentials)
+    assert (source.client_id, source.client_secret, warnings) == (SPACED, Secret(SPACED), ())
+
+
+def test_white_space_around_passwords_of_keys_and_stores_is_kept(stores: Stores, tmp_path: Path) -> None:
+    key = serialization.load_pem_private_key(stores.key.encode(), None)
+    encryption = serialization.BestAvailableEncryption(SPACED.encode())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+    encrypted = {"security.protocol": "SSL", "ssl.keystore.key": pem, "ssl.keystore.certificate.chain": stores.chain}
+    found, problems, (warning,) = read(encrypted | {"ssl.key.password": SPACED})
+    assert problems == []
+    assert found is not None
+    assert found.tls.private_key_password == Secret(SPACED)
+    assert warning.startswith("kafka.ssl.key.password ")
+    certificate = x509.load_pem_x509_certificate(stores.chain.encode())
+    store = pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, encryption)  # type: ignore[arg-type]
+    (tmp_path / "store.p12").write_bytes(store)
+    for kind in ("keystore", "truststore"):
+        given = {"security.protocol": "SSL", f"ssl.{kind}.location": str(tmp_path / "store.p12")}
+        found, problems, (warning,) = read(given | {f"ssl.{kind}.password": SPACED})
+        assert (problems, found is None) == ([], False)
+        assert warning.startswith(f"kafka.ssl.{kind}.password ")
+        _, (wrong, why), _ = read(given | {f"ssl.{kind}.password": f"{SPACED} "})
+        assert f"ssl.{kind}.password is wrong" in wrong
+        assert why.startswith(f"kafka.ssl.{kind}.password begins or ends with white space")
+        assert "white space" not in problem(given | {f"ssl.{kind}.password": SPACED.strip()})
+
+
+@pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.truststore.location", "ssl.keystore.location"])
+def test_white_space_around_paths_is_kept(stores: Stores, name: str, tmp_path: Path) -> None:
+    spaced = tmp_path / "store.pem "
+    spaced.write_text(stores.key + stores.chain if "keystore" in name else stores.authority)
+    found, problems, (warning,) = read({"security.protocol": "SSL", name: str(spaced)})
+    assert (problems, found is None) == ([], False)
+    assert warning.startswith(f"kafka.{name} ")
+    _, (missing, why), _ = read({"security.protocol": "SSL", name: f"{spaced}\n"})
+    assert "cannot be read" in missing
+    assert why.startswith(f"kafka.{name} begins or ends with white space")
 
 
 MODULE = "sasl.jaas.config"
