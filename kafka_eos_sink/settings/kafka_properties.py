@@ -19,16 +19,9 @@ from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.reading import read_values
 from kafka_eos_sink.settings.security_properties import SecurityReader
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SECURITY, fields_of
+from kafka_eos_sink.settings.unknown_names import OTHER_CLIENTS
 
 _JAVA_PRODUCER_ONLY = frozenset({"key.serializer", "value.serializer", "transactional.id"})
-# Names of Java's consumer and admin client that its producer does not have.
-_OTHER_CLIENTS = """
-    allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers check.crcs client.rack
-    default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
-    group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms isolation.level key.deserializer
-    max.partition.fetch.bytes max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms
-    share.acknowledgement.mode value.deserializer
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +142,7 @@ def client_part(path: str | Path) -> tuple[dict[str, str], tuple[str, ...]]:
     ours = {name: value for name, value in properties.items() if name in JAVA and name not in _JAVA_PRODUCER_ONLY}
     foreign = properties.keys() - ours.keys()
     # A line of a private key or of a password file parses as a property's name, so the warning shows only known names.
-    named = sorted(foreign & ({*JAVA, *_OTHER_CLIENTS.split()}))
+    named = sorted(foreign & (JAVA.keys() | OTHER_CLIENTS))
     if unnamed := len(foreign) - len(named):
         named.append(f"{unnamed} {'names that are' if unnamed > 1 else 'name that is'} no Kafka client property")
     return ours, (f"{path}: not for this client: {', '.join(named)}",) if named else ()

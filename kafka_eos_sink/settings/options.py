@@ -15,11 +15,10 @@ from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.settings.kafka_properties import client_part, read_kafka_properties
-from kafka_eos_sink.settings.reading import nearest, read_values, shown, written_name
+from kafka_eos_sink.settings.reading import read_values, shown
 from kafka_eos_sink.settings.secrets import VARIABLE, resolve, switched_off
-from kafka_eos_sink.settings.table import JAVA, PREFIX, PROPERTIES_FILE, SINK, STREAMING, SinkOptions, fields_of
-
-_ASYNC_PROGRESS = "asyncprogresstracking"
+from kafka_eos_sink.settings.table import PREFIX, PROPERTIES_FILE, SINK, STREAMING, SinkOptions, fields_of
+from kafka_eos_sink.settings.unknown_names import ASYNC_PROGRESS, about_unknown, written_name
 
 
 def resolve_own_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -118,11 +117,10 @@ def _unknown(options: Mapping[str, str], streaming: bool) -> list[str]:
         if lowered == "path":
             call = "start" if streaming else "save"
             found.append(f"{call}(path) has no meaning for Kafka: use {call}() and the option topic")
-        elif streaming and (written_name(name) in STREAMING or lowered.startswith(_ASYNC_PROGRESS)):
+        elif streaming and (written_name(name) in STREAMING or lowered.startswith(ASYNC_PROGRESS)):
             continue
         elif not lowered.startswith(PREFIX) and written_name(name) not in SINK:
-            known = nearest(lowered, (*map(str.lower, SINK), *(PREFIX + each for each in JAVA)))
-            found.append(f"{name} is not known; the nearest known name is {written_name(known)}")
+            found.append(about_unknown(name))
     return found
 
 

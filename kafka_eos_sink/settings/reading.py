@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.settings.secrets import HIDDEN, references, resolve
-from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING, Setting
-
-
-def written_name(name: str) -> str:
-    """Return an option's name as users write it; Spark passes names in lower case."""
-    return _WRITTEN.get(name.lower(), name)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that is most similar to `name`."""
-    return difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
+from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
+from kafka_eos_sink.settings.unknown_names import about_unknown, written_name
 
 
 def shown(name: str, value: str) -> str:
@@ -60,7 +50,7 @@ def read_values(
         row = table.get("config.providers" if name.startswith("config.providers.") else name)
         label = f"{prefix}{name}"
         if row is None:
-            problems.append(f"{label} is not known; the nearest known name is {prefix}{nearest(name, table)}")
+            problems.append(about_unknown(label))
         elif row.group == "refused":
             problems.append(f"{label} is not possible: {row.meaning}")
         elif row.group == "without effect":
@@ -103,6 +93,3 @@ def _is_text(value: str) -> bool:
 
 def _shown_by(row: Setting | None, text: str) -> str:
     return text if row is not None and not row.secret else references(text) or HIDDEN
-
-
-_WRITTEN = {name.lower(): name for name in (*SINK, *STREAMING)}

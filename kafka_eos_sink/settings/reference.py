@@ -19,7 +19,7 @@ _INTRODUCTION = f"""\
      {COMMAND} -->
 
 Set options with `.option(name, value)`. Option names are case-insensitive. The sink checks all options before it writes, and
-one error names every problem. An unknown name is an error with the nearest known name.
+one error names every problem. An unknown name is an error, which says what to do or names an option whose name is near.
 
 `kafka.*` options carry the Java producer's names, meanings and defaults. Four defaults differ: `kafka.batch.size` and
 `kafka.linger.ms`, because rows arrive in thousands here, `kafka.transaction.timeout.ms` and `kafka.client.id`. A Java-style

@@ -28,7 +28,9 @@ LINES = {
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
     "runtime": 3_476,  # one check for all writes with random ids, the dead letter topic's settings
-    "settings": 1_630,  # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md
+    # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
+    # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
+    "settings": 1_715,
     # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5; where a checkpoint is: 3
     "spark": 1_206,
     "jobs": 708,  # with kafka.properties.file in place of --bootstrap-servers; no order between equal records of several partitions
@@ -40,8 +42,8 @@ LINES = {
     "cli": 3_118,
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data.
-# repair asks whether each range without a visible end is still open. Offsets of deleted source topics: 8.
-ALL_LINES = 28_442
+# repair asks whether each range without a visible end is still open. Offsets of deleted source topics: 8. Hints about options: 85.
+ALL_LINES = 28_527
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -213,7 +213,7 @@ def test_stream_accepts_sparks_options_and_rejects_batch_options() -> None:
         )
     for part in ("txnAppId is for batch", "txnVersion is for batch", "cannot be exactly once", "start(path)"):
         assert part in caught.value.message
-    assert "checkpointLocation is not known" in problems(checkpointLocation="/checkpoint")
+    assert "checkpointLocation is an option of streaming queries" in problems(checkpointLocation="/checkpoint")
 
 
 def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
