@@ -33,7 +33,7 @@ from kafka_eos_sink.client.security import (
     TokenProvider,
     TokenSource,
 )
-from kafka_eos_sink.client.tls import TlsError, tls_error, trust
+from kafka_eos_sink.client.tls import TlsError, certificate_name, tls_error, trust
 from kafka_eos_sink.errors import AuthenticationError
 
 REFRESH_AT = 0.8
@@ -245,12 +245,25 @@ def _within(
         raise OSError(f"no complete response within {limit_s:g} s") from None
 
 
+class _HttpsConnection(http.client.HTTPSConnection):
+    """HTTPS, also through a tunnel; the certificate must hold ``name``."""
+
+    def __init__(self, host: str, port: int, name: str, timeout_s: float, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=timeout_s, context=context)
+        self._name = name
+        self._tls = context
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
+
+
 def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLContext) -> http.client.HTTPSConnection:
     """Return an unopened connection to the endpoint, through the environment's proxy."""
     host, port = endpoint.hostname or "", endpoint.port or http.client.HTTPS_PORT
     proxy = urllib.request.getproxies().get("https")
     if not proxy or urllib.request.proxy_bypass(f"{host}:{port}"):
-        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        return _HttpsConnection(host, port, certificate_name(host), timeout_s, context)
     try:
         through = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         proxy_host, proxy_port = through.hostname, through.port or http.client.HTTP_PORT
@@ -263,7 +276,7 @@ def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLC
     if through.username is not None:
         pair = f"{unquote(through.username)}:{unquote(through.password or '')}"
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
-    connection = http.client.HTTPSConnection(proxy_host, proxy_port, timeout=timeout_s, context=context)
+    connection = _HttpsConnection(proxy_host, proxy_port, certificate_name(host), timeout_s, context)
     # TLS begins behind the tunnel, and the certificate must name the endpoint, not the proxy.
     connection.set_tunnel(host, port, headers)
     return connection

@@ -112,6 +112,14 @@ def _reason(error: Exception) -> str:
     return getattr(error, "reason", None) or str(error)
 
 
+def certificate_name(host: str) -> str:
+    """Return the host name for SNI and the certificate check, without a final dot.
+
+    The dot makes a name absolute for the resolver. SNI (RFC 6066, 3) and certificates hold names without it.
+    """
+    return host.removesuffix(".")
+
+
 class TlsTransport(Transport):
     """TLS over TCP, connected once the certificate proves that the broker is ``host``.
 
@@ -140,7 +148,10 @@ class TlsTransport(Transport):
             self._finish_tcp_connect()
             try:
                 self._secured = self._socket = self._tls.wrap_socket(
-                    self._socket, server_hostname=self._host, do_handshake_on_connect=False, suppress_ragged_eofs=False
+                    self._socket,
+                    server_hostname=certificate_name(self._host),
+                    do_handshake_on_connect=False,
+                    suppress_ragged_eofs=False,
                 )
             except ValueError as error:
                 raise TlsError(f"{self._host!r} is no host name for a certificate: {error}") from None

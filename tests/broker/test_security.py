@@ -9,6 +9,8 @@ import base64
 import logging
 import re
 import socket
+import ssl as ssl_module
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -30,6 +32,7 @@ from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.node import NodeAddress, server_properties
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
@@ -256,6 +259,97 @@ def test_certificate_of_another_host_is_rejected_unless_disabled(sasl_ssl: Embed
     assert error.code == "TLS_FAILED"
     assert "certificate is not valid for 'localhost'" in str(error)
     assert reached({**other_name, "ssl.endpoint.identification.algorithm": ""}) == 2
+
+
+# names that end with a dot, as Kubernetes and DNS zones write them
+
+
+@pytest.fixture(scope="module")
+def resolver() -> Iterator[None]:
+    """A DNS that knows `*.svc.test`, absolute or not; this machine's knows no name with a final dot."""
+    look_up = socket.getaddrinfo
+
+    def found(host: Any, *args: Any, **options: Any) -> Any:
+        known = isinstance(host, str) and host.removesuffix(".").endswith(".svc.test")
+        return look_up("127.0.0.1" if known else host, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", found)
+        yield
+
+
+@pytest.fixture(scope="module")
+def dotted(authority: Authority, resolver: None) -> Iterator[EmbeddedKafka]:
+    """A broker that advertises `b1.svc.test.`; its certificate is for `*.svc.test` and for one other name."""
+    security = BrokerSecurity(
+        protocol="SASL_SSL",
+        certificate=authority.issue("*.svc.test", "bootstrap.kafka.svc.test").file,
+        users=(("alice", Secret(PASSWORD)),),
+        mechanisms=("SCRAM-SHA-512",),
+    )
+
+    def advertised(address: NodeAddress, *args: Any) -> dict[str, str]:
+        of_brokers, of_clients = f"BROKER://127.0.0.1:{address.broker_port}", f"CLIENT://b1.svc.test.:{address.port}"
+        return {**server_properties(address, *args), "advertised.listeners": f"{of_brokers},{of_clients}"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kafka_eos_sink.embedded.cluster.server_properties", advertised)
+        with EmbeddedKafka(security=security, transaction_version=2) as started:
+            yield started
+
+
+@pytest.mark.parametrize("name", ["b1.svc.test", "b1.svc.test.", "bootstrap.kafka.svc.test."])
+def test_write_succeeds_over_tls_with_names_that_end_with_a_dot(
+    dotted: EmbeddedKafka, authority: Authority, name: str
+) -> None:
+    topic = create_topic(dotted.plaintext_servers)
+    port = dotted.bootstrap_servers.rpartition(":")[2]
+    client = config(scram(dotted, authority, bootstrap__servers=f"{name}:{port}"))
+    settings = replace(write_settings(dotted, topic), client=client)
+    plan = session.plan(settings)
+    session.commit(settings, plan, tasks(settings, plan, 3))
+    found = read_committed(dotted.plaintext_servers, topic)
+    assert sorted(int(record.value or b"") for record in found) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("other.name.svc.test.", "not valid for 'other.name.svc.test'"),
+        ("bootstrap.kafka.svc.test..", "it rejected TLS"),
+    ],
+)
+def test_name_of_another_host_with_a_final_dot_is_rejected(
+    dotted: EmbeddedKafka, authority: Authority, name: str, reason: str
+) -> None:
+    port = dotted.bootstrap_servers.rpartition(":")[2]
+    with pytest.MonkeyPatch.context() as patch:
+        look_up = socket.getaddrinfo
+        patch.setattr(socket, "getaddrinfo", lambda host, *args, **kw: look_up(host.rstrip(".") + ".", *args, **kw))
+        error = refused(scram(dotted, authority, bootstrap__servers=f"{name}:{port}"))
+    assert error.code == "TLS_FAILED"
+    assert reason in str(error)
+
+
+def test_final_dot_is_not_part_of_the_server_name_indication(authority: Authority, resolver: None) -> None:
+    asked: list[str | None] = []
+    server = ssl_module.SSLContext(ssl_module.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(authority.issue("*.svc.test").file)
+    server.sni_callback = lambda _socket, name, _context: asked.append(name)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        servers = f"b1.svc.test.:{listener.getsockname()[1]}"
+        with NetworkClient(config(ssl(Servers(servers), authority))) as client:
+            assert client.ready(-1) is False
+            peer, _ = listener.accept()
+            greeting = threading.Thread(target=lambda: server.wrap_socket(peer, server_side=True).close())
+            greeting.start()
+            until = client.clock() + PATIENCE_MS
+            while not asked and client.clock() < until:
+                client.poll(20)
+            while greeting.is_alive() and client.clock() < until:
+                client.poll(20)
+            greeting.join()
+    assert asked == ["b1.svc.test"]
 
 
 def key_stores(certificate: Certificate) -> dict[str, dict[str, str]]:

@@ -173,6 +173,30 @@ def test_token_request_uses_client_credentials_grant(
     assert form == {"grant_type": ["client_credentials"], "scope": ["a b"]}
 
 
+@pytest.mark.parametrize("through_proxy", [False, True], ids=["direct", "proxy"])
+def test_final_dot_of_the_endpoint_is_only_for_the_resolver(
+    endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, through_proxy: bool
+) -> None:
+    looked_up: list[str] = []
+    look_up = socket.getaddrinfo
+
+    def found(host: Any, *args: Any, **options: Any) -> Any:
+        looked_up.append(host)
+        return look_up(host.removesuffix("."), *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    endpoint.url = endpoint.url.replace("//localhost:", "//localhost.:")
+    endpoint.says(access_token="abc.def", expires_in=100)
+    with running(Proxy()) as proxy:
+        if through_proxy:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
+        assert tokens(endpoint, authority).current() == Secret("abc.def")
+        assert [host for host, _ in proxy.asked] == (
+            [f"localhost.:{endpoint.server.server_port}"] if through_proxy else []
+        )
+    assert "localhost." in looked_up
+
+
 def test_token_is_shared_until_its_refresh_time(endpoint: Endpoint, authority: Authority) -> None:
     clock = Clock()
     endpoint.says(access_token="first", expires_in=100)
