@@ -21,9 +21,8 @@ _INTRODUCTION = f"""\
 Set options with `.option(name, value)`. Option names are case-insensitive. The sink checks all options before it writes, and
 one error names every problem. An unknown name is an error, which says what to do or names an option whose name is near.
 
-`kafka.*` options carry the Java producer's names, meanings and defaults. Four defaults differ: `kafka.batch.size` and
-`kafka.linger.ms`, because rows arrive in thousands here, `kafka.transaction.timeout.ms` and `kafka.client.id`. A Java-style
-properties file has the same names without `kafka.`.
+`kafka.*` options carry the Java producer's names, meanings and defaults; [these defaults differ](#defaults-that-differ-from-javas). A
+Java-style properties file has the same names without `kafka.`.
 
 A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
 so no secret given in this way stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
@@ -43,6 +42,20 @@ _GROUPS = {
 }
 
 
+OTHER_DEFAULTS = {
+    "batch.size": ("16384", "rows arrive in thousands: larger batches cost fewer requests"),
+    "linger.ms": ("5", "nothing is visible before the transaction ends, and its end sends at once"),
+    "transaction.timeout.ms": ("60000", "a transaction must outlast its whole batch"),
+    "client.id": ("", "the brokers' logs and quotas show who writes"),
+    "sasl.mechanism": ("GSSAPI", "Kerberos needs the JVM: name a mechanism if you use SASL"),
+    "sasl.login.connect.timeout.ms": ("", "a token endpoint that does not respond must not hold a task"),
+    "sasl.login.read.timeout.ms": ("", "as above"),
+    "ssl.keystore.type": ("JKS", "the content of the store decides; only Java reads JKS"),
+    "ssl.truststore.type": ("JKS", "as above"),
+}
+"""Java's default, and why the sink has another one. `tests/conformance/test_defaults.py` compares all defaults with the Java producer."""
+
+
 def configuration_page() -> str:
     """Return the text of ``docs/configuration.md``."""
     rows = [*SINK.items(), *((PREFIX + name, row) for name, row in JAVA.items())]
@@ -51,7 +64,17 @@ def configuration_page() -> str:
         members = [(name, row) for name, row in rows if row.group == group]
         write = _reasons if group in ("refused", "without effect") else _values
         parts.append("\n".join((f"## {title}", "", sentence, "", *write(members), "")))
+    parts.append("\n".join(_differences()))
     return "\n".join(parts)
+
+
+def _differences() -> Iterator[str]:
+    yield from ("## Defaults that differ from Java's", "", "An empty cell is no default.", "")
+    yield from ("| option | Java's producer | here | why |", "|---|---|---|---|")
+    for name, (java, why) in OTHER_DEFAULTS.items():
+        here = _default(JAVA[name]).replace("see meaning", "the broker's maximum, up to 15 minutes")
+        yield f"| `{PREFIX}{name}` | {f'`{java}`' if java else ''} | {here} | {why} |"
+    yield ""
 
 
 def _values(members: Iterable[tuple[str, Setting]]) -> Iterator[str]:

@@ -176,7 +176,7 @@ _PRODUCER = _rows(
     "producer",
     ProducerConfig,
     Setting("batch.size", kinds.BATCH_SIZE,
-        "Uncompressed bytes of a batch. Java's 16,384 suits single sends; here rows arrive in thousands."),
+        "Uncompressed bytes of a batch."),
     Setting("linger.ms", producer_range("linger_ms"), "How long a batch waits for more rows. The end of the transaction flushes at once."),
     Setting("buffer.memory", producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
     Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),

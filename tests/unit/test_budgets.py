@@ -27,10 +27,11 @@ LINES = {
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
-    "runtime": 3_476,  # one check for all writes with random ids, the dead letter topic's settings
+    "runtime": 3_477,  # one check for all writes with random ids, the dead letter topic's settings
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
-    "settings": 1_715,
+    # which defaults differ from Java's, and why: 22
+    "settings": 1_737,
     # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5; where a checkpoint is: 3
     "spark": 1_206,
     "jobs": 708,  # with kafka.properties.file in place of --bootstrap-servers; no order between equal records of several partitions
@@ -39,11 +40,12 @@ LINES = {
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
     # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125; ids of others that are long or many: 11;
     # brokers that list nothing: 5; whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3; statuses: 2
-    "cli": 3_118,
+    # all states of `status`, and what the letters in commands stand for: 18
+    "cli": 3_136,
 }
 # With the mends of recovery, metrics, dead letters that their topic rejects, and bounds for other programs' data.
 # repair asks whether each range without a visible end is still open. Offsets of deleted source topics: 8. Hints about options: 85.
-ALL_LINES = 28_551
+ALL_LINES = 28_592
 MODULE, FUNCTION, PARAMETERS = 450, 60, 6
 """Lines, lines, without self and cls."""
 COMMENTS = 0.03

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_eos_sink.settings.reference import COMMAND, configuration_page
+from kafka_eos_sink.settings.reference import COMMAND, OTHER_DEFAULTS, configuration_page
 from kafka_eos_sink.settings.table import JAVA, SINK
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -17,7 +17,7 @@ def test_the_configuration_page_is_current() -> None:
 def test_the_page_has_one_row_per_option_and_short_cells() -> None:
     rows = [line for line in configuration_page().splitlines() if line.startswith("| `")]
     names = [row.split("`")[1] for row in rows]
-    assert sorted(names) == sorted([*SINK, *(f"kafka.{name}" for name in JAVA)])
+    assert sorted(names) == sorted([*SINK, *(f"kafka.{name}" for name in [*JAVA, *OTHER_DEFAULTS])])
     assert max(len(cell.strip()) for row in rows for cell in row.split("|")) <= 200
 
 
