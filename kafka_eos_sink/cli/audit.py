@@ -41,7 +41,7 @@ def audit(
     isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an
     open transaction blocks, are named as not readable. Exit status 1 if rows are missing or too many.
 
-    Example: kafka-eos audit --write-id kafka-eos/nightly/orders --limit 5 --html report.html
+    Example: kafka-eos audit --write-id kafka-eos/nightly-orders/orders --limit 5 --html report.html
 
     To see when each batch was written, and how long it took: kafka-eos history
     """

@@ -107,9 +107,9 @@ def broker(
 ) -> None:
     """Run an embedded Kafka of 1 or 3 nodes in the foreground.
 
-    Ctrl-C stops it. Prints the bootstrap servers on standard output when all nodes are ready. The first start downloads
-    Kafka (44 MB). With --security it writes a file of client properties for Java clients and for the option --properties of
-    the other commands.
+    Ctrl-C stops it and deletes its data, unless --dir keeps them. Prints the bootstrap servers on standard output when all
+    nodes are ready. The first start downloads Kafka (44 MB). With --security it writes a file of client properties for Java
+    clients and for the option --properties of the other commands.
 
     Example: kafka-eos broker --port 9092 --topic orders:3
 

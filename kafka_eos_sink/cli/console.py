@@ -86,10 +86,10 @@ WriteId = Annotated[
     str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
 ]
 CommitLogTopic = Annotated[
-    str, typer.Option("--commit-log-topic", metavar="TOPIC", help="The option commit.log.topic of the write.")
+    str, typer.Option("--commit-log-topic", metavar="T", help="The option commit.log.topic of the write.")
 ]
 HistoryTopic = Annotated[
-    str, typer.Option("--history-topic", metavar="TOPIC", help="The option history.topic of the write.")
+    str, typer.Option("--history-topic", metavar="T", help="The option history.topic of the write.")
 ]
 Prefix = Annotated[
     str | None, typer.Option(metavar="W", help="Only writes and transactions whose id begins with this text.")

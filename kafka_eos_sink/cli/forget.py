@@ -24,7 +24,7 @@ def forget(
     The command fails while a transaction of the write is open, or a version is undecided or unfinished. It shows its effect and
     asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
-    Example: kafka-eos forget --write-id kafka-eos/nightly/orders
+    Example: kafka-eos forget --write-id kafka-eos/nightly-orders/orders
 
     To finish or abort a write first: kafka-eos recover
     """

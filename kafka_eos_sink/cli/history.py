@@ -26,7 +26,7 @@ def history(
 
     `--json` adds the offsets of each batch. Exit status 1 if the history holds no batch of W.
 
-    Example: kafka-eos history --write-id kafka-eos/nightly/orders --limit 5
+    Example: kafka-eos history --write-id kafka-eos/nightly-orders/orders --limit 5
 
     To see the newest version of every write: kafka-eos status
     """

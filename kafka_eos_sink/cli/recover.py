@@ -48,7 +48,7 @@ def recover(
     write id is fenced, and its batch fails. The command shows its effect and asks for confirmation on a terminal; elsewhere it
     needs --yes. Exit status 1 without confirmation, or if a transaction may still be open; the table names it with the reason.
 
-    Example: kafka-eos recover --write-id kafka-eos/nightly/orders
+    Example: kafka-eos recover --write-id kafka-eos/nightly-orders/orders
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """

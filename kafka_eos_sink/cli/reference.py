@@ -30,6 +30,21 @@ symptom to the command.
 """
 
 _END = f"""\
+## Placeholders
+
+In documents and help, a capital letter stands for a value of yours:
+
+| | |
+|---|---|
+| S | the brokers, `host:port` and comma-separated: `broker1:9092,broker2:9092` |
+| T | a topic |
+| W | a [write id](#write-ids), or the first part of one |
+| V | a version: a batch's `txnVersion`, or a stream's batch id |
+| Q | a query id: `batch` for batch writes; error messages and `kafka-eos status --json` show a stream's |
+| N | a number |
+| A, P, O | an address, a partition, an offset |
+| FILE | a [client properties file](secure.md#client-properties-files), or another file |
+
 ## Write ids
 
 A write id names a write. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.

@@ -40,7 +40,7 @@ def repair(
     needs Read on the topics, and Alter or ClusterAction on the cluster. Exit status 1 if a transaction is unproven or a partition
     could not be checked.
 
-    Example: kafka-eos repair --write-id kafka-eos/nightly/orders
+    Example: kafka-eos repair --write-id kafka-eos/nightly-orders/orders
 
     To finish or abort a dead write: kafka-eos recover
     """

@@ -50,7 +50,7 @@ def resolve(
     A job or query that still runs under the write id is fenced, and its batch fails. The command shows its effect and
     asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
-    Example: kafka-eos resolve --write-id kafka-eos/nightly/orders --version 7 --as committed
+    Example: kafka-eos resolve --write-id kafka-eos/nightly-orders/orders --version 7 --as committed
 
     For a write whose outcome can be proven: kafka-eos recover
     """

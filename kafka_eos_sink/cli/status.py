@@ -36,12 +36,15 @@ def status(
 ) -> None:
     """Show the commit log: versions, rows, times and offsets.
 
-    The table shows the newest version of each write id. finished: every row is visible. decided: the next run or
-    `kafka-eos recover` finishes it. prepared: tasks wait for a decision. unreadable: another program wrote into its
-    records, or a piece is gone. Writes without txnAppId leave no entry. Exit status 1 if the commit log holds no version
-    of W.
+    The table shows the newest version of each write id. Writes without txnAppId leave no entry. Exit status 1 if the
+    commit log holds no version of W.
 
-    Example: kafka-eos status --write-id kafka-eos/nightly/orders
+    finished: every row is visible. decided: the next run or `kafka-eos recover` finishes it. prepared: tasks wait for a
+    decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
+    outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be written again. unreadable: another
+    program wrote into its records, or a piece is gone.
+
+    Example: kafka-eos status --write-id kafka-eos/nightly-orders/orders
 
     To see what is open now, with its age: kafka-eos transactions
     """

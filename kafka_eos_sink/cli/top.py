@@ -47,7 +47,7 @@ def top(
     aborted transactions the last batch copied. Everything is read from Kafka. Ctrl-C ends the command. Without a
     terminal it prints the view once. `--json` prints it once, as one object, with all rows and whole lists.
 
-    Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly
+    Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly-orders
 
     To end what a dead write left open: kafka-eos recover
     """

@@ -32,7 +32,7 @@ def transactions(
     An open transaction blocks every read_committed consumer of its partitions. The next run of a dead write, or
     `kafka-eos recover`, ends the transactions of that write.
 
-    Example: kafka-eos transactions --prefix kafka-eos/nightly
+    Example: kafka-eos transactions --prefix kafka-eos/nightly-orders
 
     To end what a dead write left open: kafka-eos recover
     """

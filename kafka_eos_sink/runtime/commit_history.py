@@ -25,6 +25,7 @@ WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "re
 decided    the log lacks its done record; the next run of the same id or `kafka-eos recover` finishes it
 undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
+void       all its transactions were aborted and cannot be copied; it may be written again
 resolved   an operator has decided it (`kafka-eos resolve`)
 unreadable another program wrote into its records, or some are gone; ``problem`` names which"""
 FOREIGN_SHOWN = 4
