@@ -39,7 +39,7 @@ test-all: lint  ## style, types, and all tests but the exhaustive tables (40 min
 	@$(TESTS) --tier all
 
 .PHONY: model
-model: setup  ## search the commit protocol's simulation to its end (hours)
+model: setup  ## search the commit protocol's simulation as far as memory allows (hours)
 	@$(BIN)/pytest -q --tier exhaustive --timeout 7200 tests/model/test_exhaustive.py tests/model/test_mutations.py tests/model/test_coverage.py
 
 .PHONY: faults
