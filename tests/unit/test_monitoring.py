@@ -32,6 +32,8 @@ ALL_PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]
 VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
 UNITS = {"none", "short", "s", "Bps"}
+RUNBOOKS = "https://kafka-eos.example.com"
+"""The placeholder that users replace in conf/alert-rules.yml, as docs/monitor.md says."""
 WORDS = {"and", "or", "unless", "by", "without"}
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus adds to every series."""
@@ -133,13 +135,13 @@ def test_panels_have_ids_and_do_not_overlap() -> None:
 def test_alert_names_severity_command_and_section(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
     name, notes = rule["alert"], rule["annotations"]
     assert rule["labels"]["severity"] in ("warning", "critical")
-    assert set(notes) == {"summary", "description", "runbook"}
+    assert set(notes) == {"summary", "description", "runbook_url"}
     assert notes["summary"]
     (command,) = re.findall(r": kafka-eos ([a-z]+) [^.]*$", notes["description"])
     assert command in _COMMANDS
     known = OF_PROMETHEUS.union(*(exported[each] for each in metrics_of(rule["expr"])))
     assert set(re.findall(r"\$labels\.(\w+)", json.dumps(notes))) <= known
-    assert notes["runbook"] == f"docs/monitor.md#{name.lower()}"
+    assert notes["runbook_url"] == f"{RUNBOOKS}/docs/monitor.md#{name.lower()}"
     section = (ROOT / "docs" / "monitor.md").read_text("utf-8").partition(f"\n### {name}\n")[2].partition("\n### ")[0]
     assert "\n1. " in section
     assert f"kafka-eos {command}" in section
@@ -148,3 +150,8 @@ def test_alert_names_severity_command_and_section(rule: dict[str, Any], exported
 def test_section_of_every_alert_has_its_rule() -> None:
     sections = re.findall(r"^### (KafkaEos\w+)$", (ROOT / "docs" / "monitor.md").read_text("utf-8"), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
+
+
+def test_page_and_rules_name_the_placeholder_of_the_runbooks() -> None:
+    for file in ("conf/alert-rules.yml", "docs/monitor.md"):
+        assert re.findall(r"https://[\w.-]+example\.com", (ROOT / file).read_text("utf-8"))[0] == RUNBOOKS
