@@ -85,7 +85,8 @@ class Page:
         servers = self.kafka.bootstrap_servers
         text = re.sub(r"(broker1|localhost|127\.0\.0\.1):909[23](,broker2:9092)?", servers, self.block.text)
         text = re.sub(r"(?<!username\", )([\"'])(orders|counts)\1", rf"\1{self.topic}\1", text)
-        text = text.replace('"truststore.pem"', '"/etc/kafka/ca.pem"')
+        text = text.replace('"truststore.pem"', '"/etc/kafka/ca.pem"').replace('"checkpoints/', '"/data/checkpoints/')
+        text = text.replace("\nstream.awaitTermination()", "")  # `run` ends the query
         return re.sub(r"(s3a://bucket|/etc/kafka|/tmp|/data)/", f"{self.folder}/", text)
 
     def run(self) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""Facts that stand on two pages, or on a page and in the code, are the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer
+from model.exhausted import CAPPED, LARGE, NOT_ENDED, STATES, WALKED
+from model.mutations import MUTATIONS
+
+from documents import DOCUMENTS, README, ROOT, read
+from kafka_eos_sink.cli.main import application
+from kafka_eos_sink.runtime.commit_history import WriteState
+
+DOCS = ROOT / "docs"
+PLACEHOLDERS = {
+    "S": ("--bootstrap-servers", "--bootstrap-server"),
+    "T": ("--topic", "--commit-log-topic", "--history-topic"),
+    "W": ("--write-id", "--prefix"),
+    "V": ("--version",),
+    "Q": ("--query-id",),
+    "N": ("--limit", "--count", "--version"),
+    "A": ("--address",),
+    "P": ("--partition",),
+    "O": ("--start-offset",),
+}
+"""Letters that stand for a value, and the options before them; the last two are of Kafka's own tools."""
+STARS = {0: "", 1: " *", 2: r" \*\*"}
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """The text below a heading, up to the next one of any level."""
+    found = re.search(rf"^#+ {re.escape(heading)}.*?\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def number(text: str, pattern: str) -> int:
+    (found,) = re.findall(pattern, text)
+    return int(found.replace(",", ""))
+
+
+def options(command: str) -> set[str]:
+    commands = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    return {option for each in commands[command].params for option in each.opts}
+
+
+def commands_with(option: str) -> set[str]:
+    commands = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    return {name for name in commands if option in options(name)} - {"commits"}
+
+
+def named_commands(text: str) -> set[str]:
+    return set(re.findall(r"`([a-z]+)`", text))
+
+
+def test_mutations_of_the_pages_are_those_of_the_search() -> None:
+    names = re.findall(r"^\| (.*?) \|", section(page("verification.md"), "Mutations"), re.MULTILINE)
+    assert sorted(names) == sorted(["mutation", *(mutation.name for mutation in MUTATIONS)])
+    assert number(README.read_text("utf-8"), r"\[([\d,]+) deliberate faults\]") == len(MUTATIONS)
+    assert number(page("verification.md"), r"Each of the ([\d,]+) mutations") == len(MUTATIONS)
+
+
+def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
+    rows = section(page("figures.md"), "Drivers killed at random").splitlines()
+    (heading,) = (row.split("|") for row in rows if "| kills |" in row)
+    kills = [int(row.split("|")[heading.index(" kills ")]) for row in rows if row.startswith("| 20")]
+    assert number(README.read_text("utf-8"), r"\[killed ([\d,]+) times\]") == sum(kills) > 0
+
+
+def test_sizes_of_the_search_are_those_that_it_checks() -> None:
+    """A star marks what `make model` alone searches to the end, two what no search has ended."""
+    table = re.findall(
+        r"^\| (?!setting|-)(.*?) \| ([\d,]+)( .*?)? \| ([\d,]+)( .*?)? \|$",
+        section(page("verification.md"), "The search"),
+        re.MULTILINE,
+    )
+    found = {(name, version): each for name, *pair in table for version, each in ((2, pair[:2]), (0, pair[2:]))}
+    assert found == {
+        key: [f"{states:,}", STARS[(key in CAPPED) + (key in NOT_ENDED)]] for key, states in STATES.items()
+    }
+
+
+def test_sum_of_the_search_is_that_of_its_table() -> None:
+    text = page("verification.md")
+    ended = [states for key, states in STATES.items() if key not in NOT_ENDED]
+    assert number(text, r"([\d,]+) of the \d+ searches") == len(ended)
+    assert number(text, r"of the (\d+) searches") == len(STATES)
+    assert number(text, r"without a violation: ([\d,]+) states") == sum(ended)
+    assert number(text, r"(\d+) larger settings are walked") == len(WALKED)
+    assert number(text, r"Of (\d+) others") == len(LARGE)
+
+
+def test_speed_of_the_readme_is_that_of_the_figures() -> None:
+    _, _, rows = page("performance.md").partition(" | times the limit | ratio |\n|---")
+    ratios = [float(row.split("|")[-2]) for row in rows.split("\n\n")[0].splitlines()[1:]]
+    assert len(ratios) == 4
+    (shown,) = re.findall(r"\[([\d.]+) to ([\d.]+)\]\(docs/performance", README.read_text("utf-8"))
+    assert shown == (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+
+
+@pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), page("monitor.md").split("\n## ")[0]])
+def test_states_of_status_are_explained(text: str) -> None:
+    assert [state for state in get_args(WriteState) if not re.search(rf"(^\| |^|\s){state}( \||:)", text)] == []
+
+
+def test_operate_says_which_commands_take_servers() -> None:
+    (others,) = re.findall(r"^All commands but (.*?) take", page("operate.md"), re.MULTILINE)
+    assert commands_with("--bootstrap-servers") == commands_with("--properties")
+    everything = {*re.findall(r"^\| \[`(\w+)`\]", page("cli.md"), re.MULTILINE)}
+    assert named_commands(others) == everything - commands_with("--bootstrap-servers")
+
+
+def test_operate_says_which_commands_ask() -> None:
+    (asking,) = re.findall(r"^(.*) show what they would do and ask", page("operate.md"), re.MULTILINE)
+    assert named_commands(asking) == commands_with("--yes")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_placeholders_of_commands_are_explained(document: Path) -> None:
+    """A capital letter in place of a value stands in the table of docs/cli.md, under the same option."""
+    text = document.read_text("utf-8")
+    used = set(re.findall(r"(--[a-z-]+)[ =]([A-Z])(?![\w*])", text))
+    assert {(option, letter) for option, letter in used if option not in PLACEHOLDERS.get(letter, ())} == set()
+
+
+def test_table_of_placeholders_has_all_letters() -> None:
+    rows = re.findall(r"^\| ([A-Z, ]+) \|", section(page("cli.md"), "Placeholders"), re.MULTILINE)
+    assert {letter for row in rows for letter in row.split(", ")} - {"FILE"} == set(PLACEHOLDERS)
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    links = re.findall(r"\]\((\w[\w-]*\.md)\)", page("README.md"))
+    assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.name != "README.md")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_blank_lines_tear_no_list_and_stand_alone(document: Path) -> None:
+    text = read(document).text
+    wrong = []
+    for (first, a), (second, b), (third, c) in zip(text, text[1:], text[2:], strict=False):
+        if (second, third) != (first + 1, first + 2):
+            continue  # a block of code stands between them
+        if not b.strip() and not c.strip():
+            wrong.append(f"{second}: two blank lines")
+        if not b.strip() and c.startswith("- ") and re.match(r"- |  \S", a):
+            wrong.append(f"{second}: a list goes on behind a blank line")
+    assert wrong == []
