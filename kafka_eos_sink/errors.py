@@ -2,11 +2,15 @@
 
 Exception classes do not survive the process boundaries inside Spark, so every message begins with a stable code,
 ``[KAFKA_EOS.<CODE>]``. ``docs/errors.md`` lists the codes with cause and solution.
+
+A message has one layout: what happened; whether rows are visible and whether it is safe to run the job again; what to do; the link.
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
+from typing import NamedTuple
 
 PEER_CHARACTERS = 500
 _REMEMBERED_CHARACTERS = 10_000
@@ -47,23 +51,129 @@ def peer_text(text: str) -> str:
     return one_line(text[:PEER_CHARACTERS])
 
 
+class Visible(StrEnum):
+    """Whether consumers can see rows of the write that failed."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    YES = "yes"
+
+
+class RunAgain(StrEnum):
+    """Whether the same job can run again without writing a row twice."""
+
+    YES = "yes"
+    SAME_ID = "only with the same txnAppId"
+    NO = "no"
+
+
+class Safety(NamedTuple):
+    """What an error code says about the rows of an exactly-once write."""
+
+    visible: Visible
+    run_again: RunAgain
+
+
+class Job(StrEnum):
+    """The kinds of jobs for which the same code needs different advice."""
+
+    BATCH = "a batch write with txnAppId"
+    RANDOM = "a batch write without txnAppId: its next run has another write id"
+    STREAM = "a streaming query"
+    AT_LEAST_ONCE = "a write without transactions, once it may have sent rows"
+
+
+UNDECIDED = Safety(Visible.NO, RunAgain.YES)
+"""Nothing of this run is visible, or will be: the default."""
+_SKIPPED_OR_FINISHED = Safety(Visible.MAYBE, RunAgain.SAME_ID)
+_ASK_FIRST = Safety(Visible.MAYBE, RunAgain.NO)
+SAFETY = {
+    # The batch is decided, or may be.
+    "DECIDED_NOT_FINISHED": _SKIPPED_OR_FINISHED,
+    "DECISION_UNKNOWN": _SKIPPED_OR_FINISHED,
+    "LOST_PARTS": _SKIPPED_OR_FINISHED,
+    "ALL_PARTS_LOST": UNDECIDED,
+    "TOPIC_GONE": _SKIPPED_OR_FINISHED,
+    "UNRESOLVED": _ASK_FIRST,
+    # Another run may have committed this version.
+    "FENCED": _SKIPPED_OR_FINISHED,
+    "PRODUCER_FENCED": _SKIPPED_OR_FINISHED,
+    "MIXED_MESSAGES": _SKIPPED_OR_FINISHED,
+    # The commit log forbids the write, or cannot say whether an earlier run has written it.
+    "CHECKPOINT_NOT_READABLE": Safety(Visible.NO, RunAgain.SAME_ID),
+    "CHECKPOINT_ROLLED_BACK": _SKIPPED_OR_FINISHED,
+    "COMMIT_LOG_CORRUPT": _ASK_FIRST,
+    "COMMIT_LOG_FORMAT": _SKIPPED_OR_FINISHED,
+    "COMMIT_LOG_LOST": _ASK_FIRST,
+    "COMMIT_LOG_TRUNCATED": _ASK_FIRST,
+    "DIFFERENT_BATCH": Safety(Visible.YES, RunAgain.NO),
+    "EARLIER_VERSION_UNFINISHED": Safety(Visible.NO, RunAgain.SAME_ID),
+    "NOT_THIS_COMMIT_LOG": _ASK_FIRST,
+    # An operator's command found them.
+    "NOTHING_TO_RESOLVE": _SKIPPED_OR_FINISHED,
+    "NOT_AS_DECIDED": Safety(Visible.MAYBE, RunAgain.NO),
+    "NOT_FORGOTTEN": _SKIPPED_OR_FINISHED,
+    "NOT_RESOLVED": _SKIPPED_OR_FINISHED,
+    "ROWS_ARE_VISIBLE": Safety(Visible.YES, RunAgain.SAME_ID),
+    "WRITE_NOT_ENDED": _SKIPPED_OR_FINISHED,
+}
+"""Every code whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""
+_SAME_RUN = {Job.BATCH: "only with the same txnAppId and txnVersion", Job.STREAM: "only from the same checkpoint"}
+_NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
+"""Only an operator's command fences a random write id, and before the decision: then no run commits its rows."""
+
+
+def safety_sentence(code: str, job: Job) -> str:
+    """State whether rows are visible and whether the job can run again, for a message."""
+    safety = SAFETY.get(code, UNDECIDED)
+    if job is Job.AT_LEAST_ONCE:
+        again = "no. Without transactions, another run writes all rows again"
+        return f"Rows visible: {Visible.MAYBE}. Safe to run again: {again}."
+    if job is Job.RANDOM and code in _NEVER_RANDOM:
+        safety = UNDECIDED
+    again = safety.run_again.value
+    if safety.run_again is not RunAgain.YES and job is Job.RANDOM:
+        again = "no. Do not run the job again: without txnAppId it would write its rows a second time"
+    elif safety.run_again is RunAgain.SAME_ID:
+        again = _SAME_RUN[job]
+    return f"Rows visible: {safety.visible}. Safe to run again: {again}."
+
+
 class KafkaEosError(Exception):
     """Base of all errors of this package.
 
     Args:
         code: The stable code.
-        message: One sentence: what happened, where, and what to do. Control characters are replaced. Links of other
+        message: What happened, and where; what to do, if no row can be concerned. Control characters are replaced. Links of other
             errors in it are removed, because the text ends with this error's own link.
+        way_out: What to do, with complete commands. It follows the sentence on safety.
     """
 
-    def __init__(self, code: str, message: str) -> None:
-        message = _LINK.sub("", printable(message))
-        super().__init__(code, message)
+    safety = ""
+    """What the error means for the rows of a write; `concern` sets it when the error leaves a write or a command on one."""
+
+    def __init__(self, code: str, message: str, way_out: str = "") -> None:
+        message, way_out = (_LINK.sub("", printable(text)) for text in (message, way_out))
+        super().__init__(code, message, way_out)
         self.code = code
         self.message = message
+        self.way_out = way_out
+
+    @property
+    def brief(self) -> str:
+        """Code and cause, for the text of another error, which has its own way out."""
+        return f"[KAFKA_EOS.{self.code}] {self.message}"
 
     def __str__(self) -> str:
-        return f"[KAFKA_EOS.{self.code}] {self.message} ({PAGE}#{self.code.lower()})"
+        message = self.message
+        if self.safety or self.way_out:
+            message = message if message.endswith(".") else message + "."
+        text = " ".join(filter(None, (message, self.safety, self.way_out)))
+        return f"[KAFKA_EOS.{self.code}] {text} ({PAGE}#{self.code.lower()})"
+
+    def concern(self, job: Job) -> None:
+        """State what the error means for the rows of a job, unless it does already."""
+        self.safety = self.safety or safety_sentence(self.code, job)
 
 
 class ConfigurationError(KafkaEosError):

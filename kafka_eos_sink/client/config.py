@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -41,6 +42,8 @@ class ClientConfig:
     receive_buffer_bytes: int = 32_768
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = "use_all_dns_ips"
     security: SecurityConfig = PLAINTEXT
+    properties_file: str | None = None
+    """The Java-style properties file that these settings come from, for the commands in messages."""
 
     @property
     def bootstrap_servers_text(self) -> str:
@@ -48,6 +51,18 @@ class ClientConfig:
         return ",".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap_servers
         )
+
+    @property
+    def command_options(self) -> str:
+        """The options with which ``kafka-eos`` reaches this cluster, for a shell.
+
+        Credentials that did not come from a file stand in none, so the command names a file for the user to write.
+        """
+        file = self.properties_file
+        if file is None and self.security != PLAINTEXT:
+            file = "client.properties"
+        servers = f"--bootstrap-servers {self.bootstrap_servers_text}"
+        return servers if file is None else f"{servers} --properties {shlex.quote(file)}"
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:

@@ -118,7 +118,7 @@ def _finish(
     )
     decision = settled.logged.decision
     if settled.lost:
-        raise refusals.void(decision, can_be_rerun=not request.random_write_id)
+        raise refusals.void(decision)
     yield Reached("commit.finished")
     # Without the proof, `repair` may still need the decision.
     if settled.proven and request.random_write_id:

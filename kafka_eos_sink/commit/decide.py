@@ -227,7 +227,9 @@ def decide_again(
         logged = yield from append_decision(again, driver, logged.log_id)
         yield from decide(logged, driver, None, within_ms)
     except KafkaEosError as failure:
-        raise refusals.pending(decision, f"its decision could not be written once more ({failure})") from failure
+        raise refusals.pending(
+            decision, f"the driver could not record once more that it is committed ({failure.brief})"
+        ) from failure
     return logged
 
 
@@ -237,22 +239,22 @@ def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[Non
         # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
         raise refusals.pending(
             decision,
-            "an EndTxn of W.driver is in doubt, or below transaction.version 2 was resent: only a new driver can decide more",
+            "the end of the driver's last transaction is in doubt, so only a new run can continue",
         )
     held = yield from described_driver(driver.identity)
     if not is_held_by(driver.identity, held):
-        raise refusals.fenced(decision.write_id, "W.driver belongs to it")
+        raise refusals.fenced(decision.write_id, f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:
         # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
-        raise refusals.pending(decision, "W.driver's transaction still holds another decision, which failed")
+        raise refusals.pending(decision, "the driver's last transaction is still open, so only a new run can continue")
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
     code = "no response" if error is None else ErrorCode.of(error).name
     if error in FENCED_BY_NEWER_OWNER:
         timeout_s = DRIVER_TRANSACTION_TIMEOUT_MS // 1_000
-        why = f"{code} for {what}; without another driver, the commit log took more than {timeout_s} s: run it again"
-        return refusals.fenced(decision.write_id, why)
+        slow = f"If there is no other run, the commit log took more than {timeout_s} s: check its brokers, and run this one again"
+        return refusals.fenced(decision.write_id, f"{code} for {what}", slow)
     return refusals.not_decided(decision, what, code)
 
 
@@ -262,7 +264,7 @@ def _await_marker(logged: LoggedDecision, error: int | None, within_ms: int) -> 
     outcome = yield from await_outcome(decision, logged.offset, within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
     if outcome is Outcome.COMMITTED and fenced:
-        raise refusals.pending(decision, "a newer driver of the write id has taken over and finishes it")
+        raise refusals.pending(decision, "another run of the write id has replaced this one, and finishes it")
     if outcome is Outcome.COMMITTED:
         return
     if outcome is Outcome.ABORTED:

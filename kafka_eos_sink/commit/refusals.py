@@ -1,4 +1,8 @@
-"""The error texts of the commit protocol, each with the command that helps."""
+"""The error texts of the commit protocol, each with the command that helps.
+
+Every text has the layout of `errors.KafkaEosError`: what happened, the sentence on the rows, what to do, details. A command ends a text or
+is followed by ``;``, so that a shell takes what was pasted.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,19 @@ from kafka_eos_sink.commit.prepared_transaction import (
     PreparedTransaction,
     SettledDecision,
 )
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
+    Job,
     KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
-_ON_THE_CLUSTER = " --bootstrap-servers ... --write-id "
+_CLUSTER = " --bootstrap-servers ..."
+_ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
 TIMEOUT_WAYS_OUT = (
     "Use smaller batches, or more tasks at a time, or a larger kafka.transaction.timeout.ms (up to the broker's "
     "transaction.max.timeout.ms; 2147483647 disables the timeout if the broker allows it)"
@@ -31,19 +37,36 @@ TIMEOUT_WAYS_OUT = (
 
 
 def command(name: str, write_id: str, options: str = "") -> str:
-    """Return an operator's command on a write id, to paste from an error message."""
+    """Return an operator's command on a write id; `on_cluster` completes it."""
     return f"kafka-eos {name}{_ON_THE_CLUSTER}{shlex.quote(write_id)}{options}"
 
 
-def on_commit_log(message: str, log_topic: str) -> str:
-    """Name the commit log in the commands of a message.
+def on_cluster(text: str, connection: str, log_topic: str) -> str:
+    """Name the cluster and the commit log in the commands of a text.
 
-    A procedure knows its write id, but not its commit log. On another commit log the same command would find no decision.
+    A procedure knows its write id, but neither cluster nor commit log. On another commit log the same command would find no decision.
+
+    Args:
+        connection: The options that reach the cluster, for example ``--bootstrap-servers broker1:9092``.
     """
-    if log_topic == DEFAULT_TOPIC:
-        return message
-    named = _ON_THE_CLUSTER.replace("--write-id", f"--commit-log-topic {shlex.quote(log_topic)} --write-id")
-    return message.replace(_ON_THE_CLUSTER, named)
+    topic = "" if log_topic == DEFAULT_TOPIC else f" --commit-log-topic {shlex.quote(log_topic)}"
+    return text.replace(_ON_THE_CLUSTER, f" {connection}{topic} --write-id ").replace(_CLUSTER, f" {connection}")
+
+
+def job_of(write_id: str) -> Job:
+    """Return the kind of job that has a write id: only a batch write's has a slash."""
+    if is_random_write_id(write_id):
+        return Job.RANDOM
+    return Job.BATCH if "/" in write_id else Job.STREAM
+
+
+def run_again(write_id: str) -> str:
+    """Tell how the run of a write id that has not finished starts again."""
+    return {
+        Job.BATCH: "run the same version again",
+        Job.STREAM: "restart the query from its checkpoint",
+        Job.RANDOM: "run the job again",
+    }[job_of(write_id)]
 
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
@@ -58,7 +81,12 @@ def some(names: Sequence[str]) -> str:
 
 
 def version_of(version: int, write_id: str) -> str:
-    return f"version {version} of write id {write_id!r}"
+    # A batch write without txnAppId has one version, whose number its user has never seen.
+    return (
+        f"the batch of write id {write_id!r}"
+        if is_random_write_id(write_id)
+        else f"version {version} of write id {write_id!r}"
+    )
 
 
 def resolve_command(write_id: str, query_id: str, version: int, resolution: str) -> str:
@@ -67,15 +95,42 @@ def resolve_command(write_id: str, query_id: str, version: int, resolution: str)
     return command("resolve", write_id, f" --version {version} --as {resolution}{of_query}")
 
 
+def resolve_commands(decision: Decision) -> str:
+    """Return one `resolve` command for each outcome that an operator can record."""
+    name = decision.write_id, decision.query_id, decision.version
+    return (
+        f"If all rows are there: {resolve_command(*name, 'committed')}; if no row is there: {resolve_command(*name, 'rewrite')}; then "
+        f"{run_again(decision.write_id)}"
+    )
+
+
+def keep_or_rewrite(decision: Decision) -> str:
+    """Return the commands for a version whose missing rows cannot come back."""
+    name = decision.write_id, decision.query_id, decision.version
+    return (
+        f"To keep the version as it is: {resolve_command(*name, 'committed')}; to write all of it again, with its visible rows "
+        f"twice: {resolve_command(*name, 'rewrite')} --allow-duplicates"
+    )
+
+
 # the owner of the write id
 
 
-def fenced(write_id: str, why: str) -> FencedError:
+def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
     """``why`` names what revealed the newer driver."""
+    if job_of(write_id) is Job.RANDOM:
+        what, do = "an operator's command has ended", "Run the job again"
+    else:
+        what = "another run has replaced"
+        own = "its own checkpoint" if job_of(write_id) is Job.STREAM else "its own txnAppId"
+        do = (
+            "The other run commits the rows or leaves none visible: nothing is lost or written twice. Let one job or query at a time run "
+            f"under a write id: stop the second one, or give it {own}"
+        )
     return FencedError(
         "FENCED",
-        f"a newer driver of write id {write_id!r} has taken over ({why}); it finishes what is decided. Only one query or job may run "
-        "under a write id at a time",
+        f"{what} this run of write id {write_id!r} ({why})",
+        ". ".join(filter(None, (do, hint))),
     )
 
 
@@ -91,11 +146,11 @@ def unknown_write_id(write_id: str) -> WriteRefusedError:
 def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
-        f"{len(opened)} transactions of write id {write_id!r} are open (first: {opened[0].transactional_id}), but this commit log "
-        "holds nothing of it. They belong to a run with another commit.log.topic, where they may be decided. Ending them could "
-        "lose rows, so nothing was touched. Name that log: kafka-eos recover --bootstrap-servers ... --commit-log-topic ... "
-        f"--write-id {shlex.quote(write_id)}. If that log was lost, wait for their transaction.timeout.ms, or abort them: the same "
-        "command on this log with --abort-unknown",
+        f"write id {write_id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log "
+        "holds nothing of it. They belong to a run with another commit log, which may have decided them. Nothing was touched",
+        "Set commit.log.topic (--commit-log-topic of a command) to the log of that run, and run it again. Only if that log is lost, wait "
+        "for the transaction.timeout.ms of that run, or abort its transactions, whose rows are then lost: "
+        f"{command('recover', write_id, ' --abort-unknown')}",
     )
 
 
@@ -103,7 +158,8 @@ def log_created_again(write_id: str) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
         f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
-        "decided transactions that are still open, so nothing was ended. Run it again: its error names transactions that are still open",
+        "decided transactions that are still open, so nothing was ended",
+        f"Find out what deletes the topic. Then {run_again(write_id)}: the next error names transactions that are still open",
     )
 
 
@@ -112,74 +168,91 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 
 def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
     """The log lacks a stream's previous batch, so nothing proves if this was written."""
+    before = batch.version - 1
     if newest is None:
-        what = (
-            f"batch {batch.version} of query {batch.query_id} is not its first, but the commit log knows nothing of write id "
-            f"{write_id!r}: the log was lost, the write got another commit.log.topic or transactional.id.prefix, or another "
-            "sink began the checkpoint. Read"
-        )
+        found = f"knows nothing of write id {write_id!r}, although batch {batch.version} of query {batch.query_id} is not its first"
     else:
-        what = (
-            f"the commit log of write id {write_id!r} ends at version {newest.version} of query {batch.query_id}, but the "
-            f"checkpoint continues at batch {batch.version}: the write was set back to a former commit.log.topic or "
-            "transactional.id.prefix, or the log to an older copy; or another sink, or delivery.guarantee=at-least-once, wrote the "
-            "batches between; or the checkpoint lacks batches: somebody removed them, or Spark used one to repartition a query's "
-            f"state. If a commit log holds batch {batch.version - 1}, name it by commit.log.topic; else read"
+        found = (
+            f"of write id {write_id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
+            "was written"
         )
-    answer = resolve_command(write_id, batch.query_id, batch.version - 1, "committed")
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
-        f"{what} the topic with isolation.level=read_committed, to see whether batch {batch.version} is there already, as after a crash "
-        f"between commit and checkpoint. Then record the last batch whose rows are all there: {answer} (or --version {batch.version} if "
-        "its rows are there too)",
+        f"batch {batch.version} was not written: the commit log {found}",
+        "If commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. Otherwise read the topic with "
+        f"isolation.level=read_committed: up to which batch are all rows there? If up to {before}: "
+        f"{resolve_command(write_id, batch.query_id, before, 'committed')}; if batch {batch.version} is there too, as after a crash "
+        f"between commit and checkpoint: {resolve_command(write_id, batch.query_id, batch.version, 'committed')}; then restart the query. "
+        "Other causes: the log was lost or set back to an older copy; another sink, or delivery.guarantee=at-least-once, wrote the "
+        "batches before; batches of the checkpoint were removed, or used to repartition the state",
     )
 
 
 def earlier_version_unfinished(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
     return WriteRefusedError(
         "EARLIER_VERSION_UNFINISHED",
-        f"{version_of(batch.version, write_id)} cannot be written before version {newest.version}, which was decided and then "
-        f"aborted by the transaction timeout: run version {newest.version} again, or give its rows up: "
+        f"{version_of(batch.version, write_id)} cannot be written before version {newest.version}, whose transactions Kafka aborted at "
+        "their timeout and whose rows are not in the topic",
+        f"Run version {newest.version} again from the checkpoint that holds it. To give its rows up: "
         + resolve_command(write_id, batch.query_id, newest.version, "committed"),
     )
 
 
 def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
-    return WriteRefusedError(
-        "CHECKPOINT_ROLLED_BACK",
-        f"{version_of(batch.version, write_id)} is older than version {newest.version}, which is already written: "
-        "a checkpoint was rolled back, or a later run came first. Set onCheckpointRollback to skip (no version up to that "
-        "one is written, whatever its rows are) or rewrite (write them again, on purpose). For a new checkpoint, whose versions begin "
-        "at 0 with other rows, take another txnAppId or transactional.id.prefix",
-    )
+    if batch.streaming:
+        what = f"the checkpoint is at batch {batch.version}, but batch {newest.version} of write id {write_id!r} is already written"
+        do = (
+            "Restore the newer checkpoint. Or set onCheckpointRollback=skip: no batch up to that one is written, whatever its rows are. "
+            "With onCheckpointRollback=rewrite these batches are written again, on purpose. A new checkpoint needs another "
+            "transactional.id.prefix"
+        )
+    else:
+        what = f"{version_of(batch.version, write_id)} was not written: the newer version {newest.version} is already in the topic"
+        do = (
+            "If this version was written before, nothing is to be done; onCheckpointRollback=skip lets such a run end without an error. "
+            "To write or correct an older version, give it its own txnAppId. With onCheckpointRollback=rewrite it is written on purpose, "
+            "and the versions above it are then written again as well"
+        )
+    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", what, do)
 
 
 def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
     return WriteRefusedError(
         "DIFFERENT_BATCH",
         f"{version_of(batch.version, write_id)} was already written by this call of the foreachBatch function, so these rows would be "
-        "skipped. Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or "
-        "without that option, are one write",
+        "skipped",
+        "Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or without that "
+        "option, are one write",
     )
 
 
 def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
     """The version was committed with other source offsets, or another topic or schema."""
-    answer = resolve_command(write_id, batch.query_id, batch.version, "committed")
+    keep = resolve_command(write_id, batch.query_id, batch.version, "committed")
+    differs = [
+        f"{name} {before!r}, not {now!r}"
+        for name, before, now in (
+            ("topic option", newest.topic, batch.topic),
+            ("schema", newest.schema, batch.schema),
+        )
+        if before != now
+    ]
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
-        written_to = "" if batch.topic == newest.topic else f" topic option {newest.topic!r}, not {batch.topic!r}, and"
-        why = (
-            f"{written_to} other source offsets: the checkpoint was changed, or two queries share transactional.id.prefix or copies of one "
-            "checkpoint. Give each query its own. Otherwise restore the offsets of this batch in the checkpoint. Or, if the topic holds "
-            f"every row that the batch now has: {answer}; missing rows are then never written"
+        differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
+        do = (
+            "The checkpoint was changed, or two queries share transactional.id.prefix or copies of one checkpoint: give each query its "
+            "own. Otherwise restore the offsets of this batch in the checkpoint. If the topic holds every row that the batch now has: "
+            f"{keep}; rows that are not there are then never written"
         )
+    elif batch.streaming:
+        do = f"Run this batch with that topic and schema. If the rows in the topic are the right ones: {keep}"
     else:
-        why = (
-            f" topic option {newest.topic!r} and schema {newest.schema!r}, not {batch.topic!r} and {batch.schema!r}. If the rows in "
-            f"the topic are the right ones: {answer}; else "
-            + ("run this batch with that topic and schema" if batch.streaming else "take another txnVersion")
-        )
-    return WriteRefusedError("DIFFERENT_BATCH", f"{version_of(batch.version, write_id)} is already committed with{why}")
+        do = f"For other rows, take another txnVersion. If the rows in the topic are the right ones: {keep}"
+    return WriteRefusedError(
+        "DIFFERENT_BATCH",
+        f"{version_of(batch.version, write_id)} is already committed with {' and '.join(differs)}",
+        do,
+    )
 
 
 # before the decision
@@ -188,78 +261,90 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
 def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "NO_FREE_TRANSACTIONAL_ID",
-        f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions; see: "
-        f"kafka-eos transactions --bootstrap-servers ... --prefix {shlex.quote(write_id)}",
+        f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions",
+        f"See what holds them: kafka-eos transactions{_CLUSTER} --prefix {shlex.quote(write_id)}",
     )
 
 
 def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "TRANSACTION_TOO_OLD",
-        f"{what}: {elapsed_ms / 1000:.1f} s have passed and transactions end at {timeout_ms / 1000:.1f} s "
-        f"(transaction.timeout.ms), so this batch can no longer be committed. {TIMEOUT_WAYS_OUT}",
+        f"the batch took too long ({what}): {elapsed_ms / 1000:.1f} s have passed, and its transactions end at {timeout_ms / 1000:.1f} s "
+        "(transaction.timeout.ms). Nothing of it was committed",
+        TIMEOUT_WAYS_OUT,
     )
 
 
 def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedError:
     return TransactionAbortedError(
         "NOT_DECIDED",
-        f"{version_of(decision.version, decision.write_id)} could not be decided ({code} for {what}); nothing of it is visible, run "
-        "it again",
+        f"{version_of(decision.version, decision.write_id)} could not be committed ({code} for {what})",
+        run_again(decision.write_id).capitalize(),
     )
 
 
 def text_of(failure: Exception) -> str:
-    return str(failure) if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
+    return failure.brief if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
 
 
 def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
+    write_id = decision.write_id
+    recover = command("recover", write_id)
+    if job_of(write_id) is Job.RANDOM:
+        do = f"Find out, and finish the batch if it is committed: {recover}; only if that shows the batch as aborted, run the job again"
+    else:
+        do = f"{run_again(write_id).capitalize()}: that run finds out, and writes nothing twice. If it does not run soon: {recover}"
     return DecisionPendingError(
         "DECISION_UNKNOWN",
-        f"it is not known whether {version_of(decision.version, decision.write_id)} is decided: {why}. Its rows may be visible, or "
-        "become visible when Spark's abort finishes the batch. Do not write them again before the outcome is known. The next run with the "
-        f"same id finds it, or: {command('recover', decision.write_id)}",
+        f"it is not known whether {version_of(decision.version, write_id)} is committed: {why}",
+        do,
     )
 
 
 # after the decision
 
 
+def _finish(write_id: str) -> str:
+    """Tell how a decided version is finished."""
+    recover = command("recover", write_id)
+    if job_of(write_id) is Job.RANDOM:
+        return f"Finish the batch: {recover}"
+    return f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run soon: {recover}"
+
+
 def pending(decision: Decision, what: str) -> DecisionPendingError:
     """The batch is decided: the driver must finish it and never write it again."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
-        f"{version_of(decision.version, decision.write_id)} is decided but not finished: {what}. Its rows must not be "
-        "written again under another id; the next run with the same id finishes it, or: "
-        + command("recover", decision.write_id),
+        f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
+        _finish(decision.write_id),
     )
 
 
 def unresolved(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "UNRESOLVED",
-        f"{version_of(decision.version, decision.write_id)}: {what}. No proof shows whether its rows are visible, so nothing was "
-        "written; read the topic, and then record the outcome: "
-        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed|rewrite"),
+        f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. Nothing was written",
+        f"Read the topic with isolation.level=read_committed, and record what you find. {resolve_commands(decision)}",
     )
 
 
 def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
-        f"{version_of(decision.version, decision.write_id)} is decided, but its topic does not hold all its rows: {what}. If "
-        "brokers are down, bring them back, and run it again. To keep it without these rows: "
-        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
-        + "; or write all of it again, with duplicates of its rows that are still visible: --as rewrite --allow-duplicates",
+        f"{version_of(decision.version, decision.write_id)} is committed, but its topic does not hold all its rows: {what}",
+        f"If brokers are down, bring them back. {_finish(decision.write_id)}; if the rows are gone for good, choose. "
+        f"{keep_or_rewrite(decision)}",
     )
 
 
 def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
     """Readers of a committed batch are blocked: a marker may be missing (KAFKA-20734)."""
-    return pending(
-        decision,
-        f"{what}: {command('repair', decision.write_id)}. Do not use the stock kafka-transactions.sh abort: it would discard "
-        "committed records",
+    return DecisionPendingError(
+        "DECIDED_NOT_FINISHED",
+        f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
+        f"Find the marker, and have it written: {command('repair', decision.write_id)}; do not use the stock kafka-transactions.sh abort, "
+        "which would discard committed records",
     )
 
 
@@ -271,14 +356,13 @@ def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]
     )
 
 
-def void(decision: Decision, can_be_rerun: bool) -> DecisionPendingError:
+def void(decision: Decision) -> DecisionPendingError:
     """All transactions were aborted and cannot be copied, so no row is visible."""
-    way_out = "Run the same version again" if can_be_rerun else "Run the job again"
     return DecisionPendingError(
-        "LOST_PARTS",
-        f"{version_of(decision.version, decision.write_id)} was decided, but all of its transactions were aborted before they could be "
-        "committed (by the transaction timeout, or by hand), and their records can no longer be copied. None of its rows is visible. "
-        f"{way_out}",
+        "ALL_PARTS_LOST",
+        f"Kafka aborted all transactions of {version_of(decision.version, decision.write_id)} before they could be committed (at their "
+        "timeout, or by hand), and their records can no longer be copied",
+        run_again(decision.write_id).capitalize() + ", which writes all rows",
     )
 
 
@@ -286,8 +370,8 @@ def found_void(decision: Decision) -> TransactionAbortedError:
     """`resolve --as committed`, and no row of the version is left."""
     return TransactionAbortedError(
         "NOT_RESOLVED",
-        f"{version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery cannot copy them. Run "
-        "its job, which writes them. To give up all of its rows, run the command again",
+        f"{version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery cannot copy them. To "
+        f"write them, {run_again(decision.write_id)}. To give up all of its rows, run this command again",
     )
 
 
@@ -296,7 +380,7 @@ def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted:
     rows = f", with the aborted rows in {some([*map(str, aborted)])} given up" if aborted else ""
     return (
         f"{version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it{rows}, in spite of this "
-        f"error of recovery: {failure}"
+        f"error of recovery: {failure.brief}"
     )
 
 
@@ -311,18 +395,13 @@ def lost_parts(
     decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], unseen: str
 ) -> DecisionPendingError:
     """Some transactions are committed, maybe in a deleted topic, the others lost."""
-    nor = (
-        f". Nor are all rows of the committed ones seen: {unseen}. If brokers are down, bring them back first"
-        if unseen
-        else ""
-    )
+    others = f"; rows of the committed ones are not seen either: {unseen}" if unseen else ""
     return DecisionPendingError(
         "LOST_PARTS",
-        f"{version_of(decision.version, decision.write_id)} was decided, but {len(lost)} of its {len(decision.transactions)} transactions, "
-        f"with {sum(entry.rows for entry in lost)} rows in {describe_ranges(lost)}, were aborted before they could be committed (by the "
-        f"transaction timeout, or by hand). Lost rows are copied from the log all together or not at all, and some cannot be copied: "
-        f"{'; '.join(why)}{nor}. Once all can be read again, the next run copies them. If they are gone for good, keep the version "
-        "without the lost rows: "
-        + resolve_command(decision.write_id, decision.query_id, decision.version, "committed")
-        + "; or write all of it again, with duplicates of the visible rows: --as rewrite --allow-duplicates",
+        f"{sum(entry.rows for entry in lost)} rows of {version_of(decision.version, decision.write_id)} are missing from the topic: "
+        f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
+        f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and some of these rows cannot be copied from the log: "
+        f"{'; '.join(why)}{others}",
+        f"If brokers are down, bring them back; if a right is missing, grant it. {_finish(decision.write_id)}; either run copies the "
+        f"missing rows, all or none. If they are gone for good, choose. {keep_or_rewrite(decision)}",
     )

@@ -162,7 +162,7 @@ def finish(
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
-            raise refusals.pending(decision, f"its lost rows could not be copied ({failure})") from failure
+            raise refusals.pending(decision, f"its lost rows could not be copied ({failure.brief})") from failure
         if logged.decision.is_void:
             return replace(settled, logged=logged)
     raise refusals.pending(

@@ -126,6 +126,6 @@ def _sort_results(
             detail = f"; {result.detail}" if result.detail else ""
             raise refusals.pending(
                 decision,
-                f"EndTxn of {prepared.identity.transactional_id} ended with {code} before the deadline{detail}",
+                f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time ({code}{detail})",
             )
     return ended, doubtful

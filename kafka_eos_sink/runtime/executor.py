@@ -111,8 +111,7 @@ class Executor:
                 returned: T = stop.value
                 return returned
             except KafkaEosError as error:
-                # The commands in a message must name the commit log, which procedures do not know.
-                error.message = refusals.on_commit_log(error.message, self.where[0])
+                error.message, error.way_out = self._on_cluster(error.message), self._on_cluster(error.way_out)
                 raise
             result, failure = None, None
             began = time.perf_counter()
@@ -124,6 +123,10 @@ class Executor:
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
             self.stopwatch.saw(step, result)
+
+    def _on_cluster(self, text: str) -> str:
+        """Complete the commands of a text: procedures know neither cluster nor commit log."""
+        return refusals.on_cluster(text, self.client.config.command_options, self.where[0])
 
     @property
     def attempts_ended(self) -> int:
@@ -150,7 +153,7 @@ class Executor:
         return self._deadline if within_ms is None else self.client.clock() + within_ms
 
     def _warn(self, step: steps.Warn) -> None:
-        message = refusals.on_commit_log(step.message, self.where[0])
+        message = self._on_cluster(step.message)
         if step.about is None:
             log.warning("%s", printable(message))
         else:

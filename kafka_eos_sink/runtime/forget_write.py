@@ -84,8 +84,8 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     if why:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
-            f"it is not known whether the records of write id {write_id!r} are removed ({why}). Stop its jobs and queries, "
-            f"run {refusals.command('recover', write_id)}, and run this command again",
+            f"it is not known whether the records of write id {write_id!r} are removed ({why})",
+            f"Stop its jobs and queries, and end what is open: {refusals.command('recover', write_id)}; then run this command again",
         )
     return len(tombstones)
 
@@ -109,7 +109,9 @@ def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
         raise WriteRefusedError(
             "WRITE_NOT_ENDED",
             f"write id {view.write_id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
-            f"forgotten. Stop every job or query of it, run {refusals.command('recover', view.write_id or '')}, and run this command again",
+            "forgotten",
+            f"Stop its jobs and queries, and end what is open: {refusals.command('recover', view.write_id or '')}; then run this command "
+            "again",
         )
 
 

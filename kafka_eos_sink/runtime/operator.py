@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
-from kafka_eos_sink.commit.refusals import resolve_command
+from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     AbortedTransactions,
@@ -34,7 +34,14 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.errors import (
+    SAFETY,
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    DecisionPendingError,
+    KafkaEosError,
+)
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
@@ -263,7 +270,13 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
         executor = _OperatorExecutor(
             admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms)
         )
-        yield admin, executor, admin.transaction_version(deadline)
+        try:
+            yield admin, executor, admin.transaction_version(deadline)
+        except KafkaEosError as error:
+            # Of other codes only the run of a job can say that nothing of it is visible.
+            if error.code in SAFETY:
+                error.concern(job_of(settings.write_id))
+            raise
 
 
 def perform(settings: OperatorSettings, procedure: Callable[[int], Procedure[T]]) -> T:

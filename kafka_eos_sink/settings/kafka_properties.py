@@ -99,7 +99,8 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
     properties = read_kafka_properties({**ours, **(overrides or {})}, problems)
     if properties is None:
         raise ConfigurationError("INVALID_PROPERTIES", f"{path}: {'; '.join(problems)}")
-    return replace(properties, warnings=(*properties.warnings, *warnings))
+    client = replace(properties.client, properties_file=str(path))
+    return replace(properties, client=client, warnings=(*properties.warnings, *warnings))
 
 
 def options_from_file(path: str | Path, warn: Callable[[str], None] = warn_once) -> dict[str, str]:

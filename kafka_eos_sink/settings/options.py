@@ -63,7 +63,7 @@ def read_options(
         raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
     return SinkOptions(
         **fields_of(values, SinkOptions, known),
-        client=properties.client,
+        client=dataclasses.replace(properties.client, properties_file=_properties_file(options)),
         producer=dataclasses.replace(
             properties.producer,
             **fields_of(values, ProducerConfig, known),
@@ -97,6 +97,10 @@ def kafka_part(options: Mapping[str, str], problems: list[str]) -> tuple[dict[st
         problems.append(f"{PROPERTIES_FILE}: {error.message}")
         return kafka, ()
     return ours | kafka, warnings
+
+
+def _properties_file(options: Mapping[str, str]) -> str | None:
+    return next((resolve(value) for name, value in options.items() if name.lower() == PROPERTIES_FILE), None)
 
 
 def readable(options: Mapping[str, str]) -> str:

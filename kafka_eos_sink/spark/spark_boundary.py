@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import gc
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskMessage
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, SchemaError
+from kafka_eos_sink.errors import ConfigurationError, Job, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_Result = TypeVar("_Result")
+
+
 class PlanningError(pickle.PickleError):
     """A failure of the plan, with the text of the original error.
 
@@ -37,10 +40,33 @@ class PlanningError(pickle.PickleError):
 
 
 @contextmanager
-def planning() -> Iterator[None]:
-    """Raise a plan's errors as ``PlanningError``: their text reaches users unchanged."""
+def on_behalf_of(job: Job) -> Iterator[None]:
+    """State in every error that leaves the block what it means for the job's rows."""
     try:
         yield
+    except KafkaEosError as error:
+        error.concern(job)
+        raise
+
+
+def states_safety(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Let a writer's method state in its errors what they mean for the job's rows."""
+
+    @wraps(method)
+    def stating(self: SinkWriter, *arguments: Any, **named: Any) -> _Result:
+        with on_behalf_of(self._job):
+            return method(self, *arguments, **named)
+
+    return stating
+
+
+@contextmanager
+def planning(job: Job) -> Iterator[None]:
+    """Raise a plan's errors as ``PlanningError``: their text reaches users unchanged."""
+    try:
+        # A plan sends no row, whatever the guarantee.
+        with on_behalf_of(Job.BATCH if job is Job.AT_LEAST_ONCE else job):
+            yield
     except KafkaEosError as error:
         # "from None": Spark shows the chain of causes and would print the same sentence twice.
         raise PlanningError(str(error)).with_traceback(error.__traceback__) from None
@@ -133,11 +159,14 @@ class SinkWriter:
     """
 
     _streaming: ClassVar[bool]
+    _job: Job
     _plan: Plan | None = None
     """The planner sets it for exactly-once only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        found, self._columns = checked(options, schema, streaming=self._streaming)
+        with on_behalf_of(Job.STREAM if self._streaming else Job.BATCH):
+            found, self._columns = checked(options, schema, streaming=self._streaming)
+        self._job = self._job_of(found)
         # Spark constructs a writer in several processes and for each micro-batch.
         for warning in (*found.warnings, *ignored_columns_warning(self._columns)):
             warn_once(warning)
@@ -150,6 +179,13 @@ class SinkWriter:
         freeze_modules()
         # Not kept on self: pickled options would carry resolved secrets into the plan.
         return read_options(self._options, streaming=self._streaming, resolved=True)
+
+    def _job_of(self, options: SinkOptions) -> Job:
+        if options.delivery_guarantee != "exactly-once":
+            return Job.AT_LEAST_ONCE
+        if self._streaming:
+            return Job.STREAM
+        return Job.RANDOM if options.txn_app_id is None else Job.BATCH
 
     def _write_settings(self, options: SinkOptions, **identity: Any) -> WriteSettings:
         return WriteSettings(

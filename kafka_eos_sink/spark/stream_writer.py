@@ -31,6 +31,7 @@ from kafka_eos_sink.spark.spark_boundary import (
     planning,
     rows_written,
     run_task,
+    states_safety,
     task_context,
     unwrapped,
 )
@@ -62,7 +63,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
             # Fence only here: __init__ also runs in the commit process.
-            with planning():
+            with planning(self._job):
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
@@ -72,6 +73,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             self._planned = True
         return self.__dict__.copy()
 
+    @states_safety
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared."""
         context = task_context()
@@ -91,6 +93,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         )
         return run_task(context, settings, self._plan, self._columns, iterator)
 
+    @states_safety
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Decide and commit the micro-batch; see ``KafkaEosBatchWriter.commit``."""
         if not messages or any(message is None for message in messages):

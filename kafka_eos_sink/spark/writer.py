@@ -26,6 +26,7 @@ from kafka_eos_sink.spark.spark_boundary import (
     planning,
     rows_written,
     run_task,
+    states_safety,
     task_context,
     unwrapped,
 )
@@ -51,7 +52,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             # Generate ids and fence only here: Spark also calls __init__ when no write follows.
             # Without txnAppId each run gets a random id, so the sink treats two runs as two writes.
             run_id = str(uuid.uuid4())
-            with planning():
+            with planning(self._job):
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     self._plan = session.plan(self._settings(options, run_id))
@@ -59,6 +60,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             self._run_id = run_id
         return self.__dict__.copy()
 
+    @states_safety
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared.
 
@@ -69,6 +71,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
         return run_task(context, settings, self._plan, self._columns, iterator)
 
+    @states_safety
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Decide the batch and commit its transactions.
 

@@ -86,7 +86,7 @@ def test_forget_rejects_open_transactions_without_fencing(
         assert "[KAFKA_EOS.WRITE_NOT_ENDED]" in errors
         assert "2 transactions are open (first: " in errors
         assert "version 3 of query id 'batch' has 2 prepared transactions without an outcome" in errors
-        assert f"kafka-eos recover --bootstrap-servers ... --commit-log-topic {given.commit_log_topic}" in errors
+        assert f"kafka-eos recover {given.client.command_options} --commit-log-topic {given.commit_log_topic}" in errors
     session.commit(given, plan, messages)
     assert len(read_committed(any_kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
     assert states(any_kafka, given, capsys) == ["finished"]

@@ -416,7 +416,7 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
     said = capsys.readouterr().err
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
     assert f"partition {topic}-0 does not let readers past" in said
-    assert f"kafka-eos repair --bootstrap-servers ... --write-id {given.write_id}" in said
+    assert f"kafka-eos repair {given.client.command_options} --write-id {given.write_id}" in said
 
     assert repair(any_kafka, given.write_id, "--yes") == 0
     assert "1 markers were written" in capsys.readouterr().out

@@ -396,11 +396,14 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
         assert main(["recover", "--yes", *where]) == 1
         said = capsys.readouterr().err
         assert "[KAFKA_EOS.LOST_PARTS]" in said
-        lost, _, gone = said.partition("some cannot be copied: ")
-        assert f"2 of its {TASKS} transactions, with {2 * ROWS} rows in {topic}-1 [0..{ROWS - 1}], {topic}-2 [" in lost
+        lost, _, gone = said.partition("cannot be copied from the log: ")
+        assert f"{2 * ROWS} rows of version 3 of write id {given.write_id!r} are missing from the topic" in lost
+        assert f"2 of its {TASKS} transactions were aborted" in lost
+        assert f"in {topic}-1 [0..{ROWS - 1}], {topic}-2 [" in lost
+        assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in gone
         assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in gone
         assert f"{topic}-1" not in gone  # whose records are still there
-        assert f"kafka-eos resolve --bootstrap-servers ... --write-id {given.write_id} --version 3" in said
+        assert f"kafka-eos resolve {given.client.command_options} --write-id {given.write_id} --version 3" in said
         with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
             session.plan(given)
         assert values(any_kafka, topic) == Counter(range(ROWS))
@@ -490,7 +493,7 @@ def test_commit_without_txn_app_id_needs_new_run_if_rows_gone(kafka: EmbeddedKaf
         abort_by_hand(given, messages)
         delete_rows(kafka, messages[-1:])
 
-    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the job again"):
+    with pytest.raises(DecisionPendingError, match=r"ALL_PARTS_LOST\].*Run the job again"):
         held_commit(given, plan, messages, lose)
     session.abort(given, plan, messages)
     assert values(kafka, topic) == Counter()
@@ -512,7 +515,7 @@ def test_version_that_a_commit_called_void_stays_void(
     messages = tasks(first, plan, TASKS)
     with monkeypatch.context() as patched:
         patched.setattr(RecordCopier, "_fetch", lambda *_: Gone("the leader returns nothing"))
-        with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*None of its rows is visible. Run the "):
+        with pytest.raises(DecisionPendingError, match=r"ALL_PARTS_LOST\].*Run the "):
             held_commit(first, plan, messages, lambda: abort_by_hand(first, messages))
     # The abort knows its own driver, and ends what a killed worker has left.
     leave_open(first, TASKS)

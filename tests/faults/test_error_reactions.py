@@ -357,7 +357,12 @@ def deadlines() -> Iterator[Case]:
             yield from late(m.InitProducerIdRequest, of, code, "REQUEST_DEADLINE", says=f"{code}{holder}", way=way)
         yield from late(m.EndTxnRequest, of_driver, code, "DECISION_UNKNOWN", says="marker")
         yield from late(
-            m.EndTxnRequest, of_task, code, "DECIDED_NOT_FINISHED", says=f"EndTxn of .*{code}.*{held}", decided=True
+            m.EndTxnRequest,
+            of_task,
+            code,
+            "DECIDED_NOT_FINISHED",
+            says=f"not confirmed the commit of .*{code}.*{held}",
+            decided=True,
         )
     yield from late(
         m.InitProducerIdRequest, anything, loading, "REQUEST_DEADLINE", says=f"{loading}$", way="at-least-once"

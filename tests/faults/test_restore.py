@@ -128,7 +128,7 @@ def test_late_end_of_the_first_decision_cuts_no_other(
         failure = committing.exception(60)
     if version < 2:
         assert isinstance(failure, DecisionPendingError)
-        assert "only a new driver can decide more" in failure.message
+        assert "only a new run can continue" in failure.message
         session.plan(of_process(given, "second-planner"))
     else:
         assert failure is None

@@ -80,7 +80,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     add_files(stream.source, 5, 1)
     text = stream.fails()  # batch 5 after batch 2 of ours: an older commit log would look the same
     assert code_of(text) == "COMMIT_LOG_LOST"
-    assert "ends at version 2" in text
+    assert "ends at batch 2" in text
     assert "--version 4 --as committed" in text
     run_named_command(stream, text)
     stream.run()

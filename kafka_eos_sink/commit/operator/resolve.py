@@ -193,8 +193,8 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     if other := next((each for each in others if each.undecided and each.newest), None):
         raise WriteRefusedError(
             "NOTHING_TO_RESOLVE",
-            f"the decision at offset {other.undecided[0].offset} of the commit log, of query id {other.query_id!r}, has no marker. First "
-            f"run {refusals.command('recover', request.write_id)}",
+            f"the decision at offset {other.undecided[0].offset} of the commit log, of query id {other.query_id!r}, has no marker",
+            f"First run: {refusals.command('recover', request.write_id)}",
         )
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
@@ -231,9 +231,9 @@ def _require_at_rest(request: ResolveRequest, opened: Sequence[ProducerIdentity]
     if opened:
         raise WriteRefusedError(
             "NOTHING_TO_RESOLVE",
-            f"{len(opened)} transactions of write id {request.write_id!r} are open (first: {opened[0].transactional_id}): its query is "
-            f"writing, or has just died. Stop it, run {refusals.command('recover', request.write_id)}, and start it again. If it then "
-            "fails with COMMIT_LOG_LOST, run this command again",
+            f"transactions of write id {request.write_id!r} are open (first: {opened[0].transactional_id}): its query runs, or has died",
+            f"Stop it, and end what is open: {refusals.command('recover', request.write_id)}; then start it. If it fails with "
+            "COMMIT_LOG_LOST, run this command again",
         )
 
 
@@ -364,11 +364,8 @@ def _require_closed(decision: Decision) -> Procedure[None]:
             continue
         now: int = yield Now()
         if now - started > MARKERS_WITHIN_MS:
-            raise _not_resolved(
-                decision,
-                f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later. First run "
-                + refusals.command("repair", decision.write_id),
-            )
+            why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
+            raise _not_resolved(decision, f"{why}. First run: {refusals.command('repair', decision.write_id)}")
         yield Wait(POLL_MS)
 
 
@@ -412,8 +409,8 @@ def _require_none(decision: Decision, visible: Sequence[PreparedTransaction]) ->
 def _not_void(decision: Decision, why: str) -> WriteRefusedError:
     return WriteRefusedError(
         "ROWS_ARE_VISIBLE",
-        f"{refusals.version_of(decision.version, decision.write_id)} is not proven void: {why}. To write it again, with visible rows "
-        "twice, add --allow-duplicates; to leave it as it is: --as committed",
+        f"{refusals.version_of(decision.version, decision.write_id)} is not proven void: {why}",
+        refusals.keep_or_rewrite(decision),
     )
 
 
@@ -433,13 +430,14 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     if error in FENCED_BY_NEWER_OWNER:
         return FencedError(
             "FENCED",
-            f"a newer driver of write id {decision.write_id!r} has fenced this command; stop the job or query, and run the command again",
+            f"a job or query of write id {decision.write_id!r} has begun meanwhile and replaced this command",
+            "Stop the job or query, and run this command again",
         )
     code = "no response" if error is None else ErrorCode.of(error).name
     return TransactionAbortedError(
         "NOT_RESOLVED",
-        f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known (EndTxn: {code}, no marker); "
-        "run kafka-eos status, and run this command again if it is not resolved",
+        f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known ({code}, no marker)",
+        f"Run this command again, unless this one shows the version as resolved: {refusals.command('status', decision.write_id)}",
     )
 
 

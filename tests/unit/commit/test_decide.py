@@ -63,7 +63,7 @@ def test_commit_without_faults_decides_ends_and_verifies() -> None:
 
 def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
     world = World(ReadLog=unreachable)
-    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*Do not write them again"):
+    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*that run finds out, and writes nothing twice"):
         world.run(commit(REQUEST, [MESSAGE]))
     assert [end.identity for end in world.ended] == [DRIVER]
 
@@ -333,8 +333,8 @@ def test_error_after_the_decision_raises_decided_not_finished() -> None:
 @pytest.mark.parametrize(
     ("detail", "said"),
     [
-        ("", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline\. "),
-        ("held by t-0", r"EndTxn of w.0.0 ended with CONCURRENT_TRANSACTIONS before the deadline; held by t-0\. "),
+        ("", r"not confirmed the commit of w.0.0 in time \(CONCURRENT_TRANSACTIONS\)\. "),
+        ("held by t-0", r"not confirmed the commit of w.0.0 in time \(CONCURRENT_TRANSACTIONS; held by t-0\)\. "),
     ],
 )
 def test_blocked_end_txn_raises_not_finished_with_its_reason(detail: str, said: str) -> None:
@@ -363,11 +363,14 @@ def test_fenced_end_txn_of_decision_is_settled_by_the_log(marked: MarkerType) ->
 
     world.own = {"EndTransactions": fenced}
     expected: tuple[type[KafkaEosError], str] = (
-        (DecisionPendingError, "DECIDED_NOT_FINISHED.*a newer driver of the write id has taken over and finishes it")
+        (
+            DecisionPendingError,
+            "DECIDED_NOT_FINISHED.*another run of the write id has replaced this one, and finishes it",
+        )
         if marked is MarkerType.COMMIT
         else (
             FencedError,
-            "FENCED.*a newer driver of write id 'w' has taken over .*the commit log took more than 60 s: run it again",
+            "FENCED.*another run has replaced this run of write id 'w'.*the commit log took more than 60 s: .*run this one again",
         )
     )
     with pytest.raises(expected[0], match=expected[1]):
@@ -392,7 +395,7 @@ def test_open_transactions_unknown_to_the_log_are_not_ended() -> None:
     empty = steps.LogChunk(entries=(), next_offset=0, log_start_offset=0, end_offset=0)
     world = World(ReadLog=lambda _: empty, ListOpenTransactions=lambda _: ("w.0.0",))
     request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=900_000)
-    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*1 transactions of write id 'w'.*w\.0\.0"):
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*write id 'w' has open transactions.*w\.0\.0"):
         world.run(take_over(request, 2))
     assert world.ended == []
     assert world.log == []

@@ -416,7 +416,7 @@ def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
     """Below version 2 the late EndTxn could commit the first records of the next decision alone."""
     cluster = Cluster(1)
     old = replace(NEXT_DRIVER, transaction_version=0)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new driver can decide more"):
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new run can continue"):
         cluster.finish(DriverTransaction(old, 3, late_end_possible=True))
     assert cluster.done(steps.CopyRecords) == []
     assert cluster.done(steps.AppendInTransaction) == []
@@ -456,13 +456,18 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     cluster.gone = {2}
     with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\]") as raised:
         cluster.finish()
-    message = raised.value.message
-    lost, _, gone = message.partition("some cannot be copied: ")
-    assert "2 of its 3 transactions, with 20 rows in t-1 [100..109], t-2 [100..109], were aborted" in lost
+    lost, _, gone = raised.value.message.partition("cannot be copied from the log: ")
+    assert (
+        "20 rows of version 1 of write id 'w' are missing from the topic: 2 of its 3 transactions were aborted" in lost
+    )
+    assert "in t-1 [100..109], t-2 [100..109]" in lost
     assert "t-2 [100..109]: the partition does not hold these offsets any more" in gone
     assert "t-1" not in gone, "its records can be copied"
-    assert "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as committed" in message
-    assert "--as rewrite --allow-duplicates" in message
+    way_out = raised.value.way_out
+    assert "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as committed" in way_out
+    assert way_out.endswith(
+        "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as rewrite --allow-duplicates"
+    )
     assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
     assert (cluster.newest(), cluster.open) == (cluster.decision, {})
 
@@ -594,7 +599,7 @@ def test_second_decision_without_marker_is_unknown_ends_nothing() -> None:
         return Cluster.ReadLog(cluster, step)
 
     cluster.own = {"EndTransactions": unmarked, "ReadLog": later}
-    with pytest.raises(DecisionPendingError, match="Do not write them again") as raised:
+    with pytest.raises(DecisionPendingError, match="that run finds out, and writes nothing twice") as raised:
         cluster.finish(within_ms=5_000)
     assert raised.value.code == "DECISION_UNKNOWN"
     assert cluster.ended_copies == []
@@ -873,11 +878,11 @@ def test_deleted_topic_of_all_rows_is_not_taken_for_a_few_lost_rows() -> None:
     delete_under_readers(cluster)
     with pytest.raises(
         DecisionPendingError,
-        match=r"LOST_PARTS\].*t-1 \[100..109\].*Nor are all rows of the committed ones seen: topic 'other' is not known",
+        match=r"LOST_PARTS\].*t-1 \[100..109\].*rows of the committed ones are not seen either: topic 'other' is not known",
     ):
         cluster.finish()
     resolve_it(cluster, "committed")
-    assert "Nor are all rows of the committed ones seen" in cluster.warnings[-1]
+    assert "rows of the committed ones are not seen either" in cluster.warnings[-1]
 
 
 def test_failure_behind_copies_leaves_the_next_query_id_a_driver_that_can_decide() -> None:
@@ -941,7 +946,7 @@ def test_version_without_a_visible_row_counts_as_written_only_on_the_second_comm
     cluster = Cluster(0, 1)
     cluster.gone = {0, 1}
     with pytest.raises(
-        TransactionAbortedError, match=r"NOT_RESOLVED\].*is void now.*none of its rows.*run the command again"
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*is void now.*none of its rows.*run this command again"
     ):
         resolve_it(cluster, "committed")
     assert cluster.newest().resolution is None
@@ -1154,7 +1159,7 @@ def test_unmarked_transaction_that_is_not_decided_again_admits_no_batch(failing:
         cluster.own["EndTransactions"] = lambda step: tuple(steps.EndResult(error=0) for _ in step.ends)
     else:
         cluster.own[failing] = lambda _: steps.Appended(error=None)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not be written once more"):
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not record once more"):
         cluster.run(take_over(NEXT, 2))
     cluster.own = kept
     assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
@@ -1174,7 +1179,7 @@ def test_unmarked_transaction_is_not_decided_in_a_used_epoch(state: str) -> None
 
     if state == "open":
         cluster.own["DescribeTransactions"] = opened
-    with pytest.raises(KafkaEosError, match=r"FENCED|another decision|only a new driver"):
+    with pytest.raises(KafkaEosError, match=r"FENCED|only a new run can continue"):
         cluster.finish(DriverTransaction(NEXT_DRIVER, 0, late_end_possible=state == "late end"))
     assert cluster.done(steps.AppendInTransaction) == []
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 import shlex
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.proofs import verify_visible
-from kafka_eos_sink.commit.refusals import command, on_commit_log, resolve_command
+from kafka_eos_sink.commit.refusals import command, job_of, on_cluster, resolve_command
 from kafka_eos_sink.commit.steps import Procedure
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, random_write_id
+from kafka_eos_sink.errors import Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
@@ -25,14 +30,107 @@ from kafka_eos_sink.runtime.executor import Executor
 COMMIT = Path(refusals.__file__).parent
 
 
+AT = "--bootstrap-servers b1:9092"
+
+
 @pytest.mark.parametrize("name", ["recover", "resolve", "repair"])
-def test_a_command_gets_the_commit_log_of_its_write(name: str) -> None:
+def test_a_command_gets_the_cluster_and_log_of_its_write(name: str) -> None:
     message = f"the next run finishes it, or: {command(name, 'w', ' --version 3')}; and kafka-eos {name} alone"
-    assert f"kafka-eos {name} --bootstrap-servers ... --write-id w --version 3;" in message
-    assert on_commit_log(message, DEFAULT_TOPIC) == message
-    named = on_commit_log(message, "ledger")
-    assert f"kafka-eos {name} --bootstrap-servers ... --commit-log-topic ledger --write-id w --version 3" in named
+    assert f"kafka-eos {name} {AT} --write-id w --version 3;" in on_cluster(message, AT, DEFAULT_TOPIC)
+    named = on_cluster(message, AT, "ledger")
+    assert f"kafka-eos {name} {AT} --commit-log-topic ledger --write-id w --version 3" in named
     assert named.endswith(f"kafka-eos {name} alone")
+
+
+def test_command_without_a_write_id_gets_the_cluster_only() -> None:
+    text = on_cluster(refusals.no_free_id("w", 3).way_out, AT, "ledger")
+    assert text.endswith(f"kafka-eos transactions {AT} --prefix w")
+
+
+TLS = SecurityConfig(protocol="SSL")
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (ClientConfig(bootstrap_servers=(("b1", 9092), ("::1", 9093))), "--bootstrap-servers b1:9092,[::1]:9093"),
+        (
+            ClientConfig(bootstrap_servers=(("b1", 9092),), properties_file="/etc/my kafka.properties"),
+            f"{AT} --properties '/etc/my kafka.properties'",
+        ),
+        (ClientConfig(bootstrap_servers=(("b1", 9092),), security=TLS), f"{AT} --properties client.properties"),
+        (
+            ClientConfig(bootstrap_servers=(("b1", 9092),), security=TLS, properties_file="f"),
+            f"{AT} --properties f",
+        ),
+    ],
+    ids=["plaintext", "file", "credentials in options", "credentials in file"],
+)
+def test_a_command_reaches_the_cluster_of_its_client(config: ClientConfig, options: str) -> None:
+    assert config.command_options == options
+
+
+IDS = {
+    Job.BATCH: "kafka-eos/nightly orders/orders",
+    Job.RANDOM: random_write_id(None, str(uuid.uuid4())),
+    Job.STREAM: "s",
+}
+
+
+@pytest.mark.parametrize("job", IDS)
+def test_every_way_out_can_be_pasted(job: Job) -> None:
+    """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
+    write_id = IDS[job]
+    decision = replace(Held().decision(3), write_id=write_id, query_id="q" if job is Job.STREAM else BATCH_QUERY_ID)
+    lost = decision.transactions
+    errors = [
+        refusals.pending(decision, "why"),
+        refusals.decision_unknown(decision, "why"),
+        refusals.unresolved(decision, "why"),
+        refusals.topic_gone(decision, "why"),
+        refusals.lost_parts(decision, lost, ["why"], ""),
+        refusals.marker_missing(decision, "why"),
+        refusals.not_this_commit_log(write_id, [decision.driver]),
+        refusals.no_free_id(write_id, 0),
+        *([refusals.not_the_next_version(write_id, decision, None)] if job is Job.STREAM else ()),
+    ]
+    for error in errors:
+        text = on_cluster(error.way_out, AT, DEFAULT_TOPIC)
+        assert "..." not in text
+        assert "|" not in text
+        commands = re.findall(r"kafka-eos (?:recover|resolve|repair|transactions) [^;]*", text)
+        assert commands, text
+        for each in commands:
+            words = shlex.split(each)
+            assert words[2:4] == AT.split()
+            assert words[words.index("--prefix" if "transactions" in words else "--write-id") + 1] == write_id
+            if "resolve" in words:
+                assert words[words.index("--as") + 1] in ("committed", "rewrite")
+            # Every word belongs to an option: no prose stands behind the command.
+            flags = {"--allow-duplicates", "--abort-unknown"}
+            rest = [word for word in words[2:] if word not in flags]
+            assert all(name.startswith("--") for name in rest[::2]), each
+
+
+@pytest.mark.parametrize("job", IDS)
+def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
+    """A job without txnAppId has a new id in its next run, which writes the rows a second time."""
+    decision = replace(Held().decision(3), write_id=IDS[job])
+    for error in (
+        refusals.pending(decision, "why"),
+        refusals.topic_gone(decision, "why"),
+        refusals.lost_parts(decision, decision.transactions, ["why"], ""),
+        refusals.decision_unknown(decision, "why"),
+    ):
+        first = error.way_out.partition("kafka-eos")[0].lower()
+        error.concern(job_of(IDS[job]))
+        if job is Job.RANDOM:
+            assert "Do not run the job again" in error.safety
+            assert "run the job again" not in first
+            assert "same version" not in first
+        else:
+            again = {Job.BATCH: "run the same version again", Job.STREAM: "restart the query from its checkpoint"}[job]
+            assert again in first
 
 
 def test_a_shell_reads_the_ids_of_a_command_as_they_are() -> None:
@@ -49,14 +147,11 @@ def test_command_names_the_query_of_a_stream_only() -> None:
 
 
 def test_every_command_with_a_write_id_is_recognised() -> None:
-    """`command` makes them all, but for one that names its commit log itself."""
+    """`command` makes them all."""
     sources = {path.name: path.read_text() for path in sorted(COMMIT.rglob("*.py"))}
     assert sum(len(re.findall(r"command\(|_resolve\(", text)) for text in sources.values()) > 10
     by_hand = {name: re.findall(r".*--write-id \{.*", text) for name, text in sources.items()}
-    assert {name: len(lines) for name, lines in by_hand.items() if lines} == {"refusals.py": 1}
-    joined = re.sub(r'"\s*\n\s*(?:\+ )?f?"', "", sources["refusals.py"])
-    (names_its_log,) = re.findall(r"kafka-eos [^;]*?--write-id \{", joined)
-    assert "--commit-log-topic ..." in names_its_log
+    assert {name: lines for name, lines in by_hand.items() if lines} == {}
 
 
 class Held:
@@ -65,12 +160,16 @@ class Held:
     own, others, now = 5, {0: 7, 1: 7, 2: 7, 3: 9}, 0
 
     def batch(self, version: int) -> Procedure[bool]:
+        decision = self.decision(version)
+        return verify_visible(decision, decision.transactions, 60_000)
+
+    def decision(self, version: int) -> Decision:
         identity = ProducerIdentity(
             transactional_id="w.0.0", producer_id=self.own, producer_epoch=0, transaction_version=2
         )
         offsets = tuple(OffsetRange(topic="t", partition=each, first_offset=5, last_offset=6) for each in self.others)
         prepared = PreparedTransaction(partition=0, identity=identity, part_offset=1, rows=8, offsets=offsets)
-        decision = Decision(
+        return Decision(
             write_id="w",
             query_id="q",
             version=version,
@@ -81,7 +180,6 @@ class Held:
             offsets_hash=None,
             transactions=(prepared,),
         )
-        return verify_visible(decision, [prepared], 60_000)
 
     def perform(self, step: steps.Step) -> Any:
         match step:
@@ -106,7 +204,7 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
             assert executor.run(held.batch(version))
         assert len(caplog.records) == 2
         assert "t-0, t-1, t-2: version 0" in caplog.text
-        assert "kafka-eos repair --bootstrap-servers ... --commit-log-topic ledger --write-id w" in caplog.text
+        assert "kafka-eos repair --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w" in caplog.text
         clock = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 61)
         assert executor.run(held.batch(3))

@@ -1,0 +1,111 @@
+"""What an error says about its rows: in the message for each kind of job, and on the page for each code."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.errors import (
+    PAGE,
+    SAFETY,
+    UNDECIDED,
+    FencedError,
+    Job,
+    KafkaEosError,
+    RunAgain,
+    Visible,
+    safety_sentence,
+)
+
+ROOT = Path(__file__).parents[2]
+HEADING = "| code | cause | rows visible | run again | what to do |"
+
+
+def rows_of_the_page() -> dict[str, tuple[str, str]]:
+    """Both answers of each code on the page."""
+    page = (ROOT / PAGE).read_text()
+    found = {}
+    for table in re.findall(rf"^{re.escape(HEADING)}\n(?:\|.*\n)+", page, re.MULTILINE):
+        for line in table.splitlines()[2:]:
+            codes, _, visible, again, _ = (cell.strip() for cell in line.strip("|").split(" | "))
+            found |= dict.fromkeys(re.findall(r"`([A-Z_]+)`", codes), (visible, again))
+    return found
+
+
+def said(code: str, job: Job) -> str:
+    error = KafkaEosError(code, "what happened", "what to do")
+    error.concern(job)
+    return str(error)
+
+
+def test_page_answers_for_each_code_as_its_message_does() -> None:
+    page = rows_of_the_page()
+    codes = re.findall(r"^\| (`.*?`) \|", (ROOT / PAGE).read_text(), re.MULTILINE)
+    assert page.keys() == {code for cell in codes for code in re.findall(r"`([A-Z_]+)`", cell)}
+    assert page.keys() >= SAFETY.keys()
+    for code, (visible, again) in page.items():
+        answers = SAFETY.get(code, UNDECIDED)
+        assert (visible, again) == (answers.visible, answers.run_again), code
+        assert f". Rows visible: {visible}. Safe to run again: {again}" in said(code, Job.BATCH), code
+
+
+def test_message_states_what_happened_then_safety_then_action() -> None:
+    text = said("DECIDED_NOT_FINISHED", Job.BATCH)
+    assert text == (
+        "[KAFKA_EOS.DECIDED_NOT_FINISHED] what happened. Rows visible: maybe. Safe to run again: only with the same txnAppId and "
+        "txnVersion. what to do (docs/errors.md#decided_not_finished)"
+    )
+
+
+@pytest.mark.parametrize("code", sorted(SAFETY))
+def test_job_without_an_id_is_never_told_to_run_with_the_same(code: str) -> None:
+    text = said(code, Job.RANDOM)
+    assert "same txnAppId" not in text
+    is_free = SAFETY[code].run_again is RunAgain.YES or code in ("FENCED", "PRODUCER_FENCED")
+    assert ("Do not run the job again" in text) is not is_free
+
+
+@pytest.mark.parametrize("code", sorted(SAFETY))
+def test_stream_is_told_to_keep_its_checkpoint(code: str) -> None:
+    text = said(code, Job.STREAM)
+    assert "txnAppId" not in text
+    assert ("from the same checkpoint" in text) is (SAFETY[code].run_again is RunAgain.SAME_ID)
+
+
+@pytest.mark.parametrize("code", ["RECORD_TOO_LARGE", "DELIVERY_TIMEOUT", "TOPIC_GONE"])
+def test_no_error_of_an_at_least_once_task_is_safe(code: str) -> None:
+    text = said(code, Job.AT_LEAST_ONCE)
+    assert (
+        "Rows visible: maybe. Safe to run again: no. Without transactions, another run writes all rows again." in text
+    )
+
+
+def test_error_that_concerns_no_write_states_nothing() -> None:
+    assert (
+        str(KafkaEosError("JAVA_NOT_FOUND", "no Java"))
+        == "[KAFKA_EOS.JAVA_NOT_FOUND] no Java (docs/errors.md#java_not_found)"
+    )
+
+
+def test_first_job_that_an_error_concerns_stands() -> None:
+    error = KafkaEosError("UNKNOWN_TOPIC", "no topic t")
+    error.concern(Job.AT_LEAST_ONCE)
+    error.concern(Job.BATCH)
+    assert str(error).count("Rows visible") == 1
+    assert error.safety == safety_sentence("UNKNOWN_TOPIC", Job.AT_LEAST_ONCE)
+
+
+def test_safety_survives_the_way_between_processes() -> None:
+    error = FencedError("FENCED", "another run has replaced this run", "stop one")
+    error.concern(Job.STREAM)
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert copy.way_out == "stop one"
+
+
+def test_undecided_is_the_answer_of_a_code_without_a_row() -> None:
+    assert (Visible.NO, RunAgain.YES) == UNDECIDED
+    assert "Rows visible: no. Safe to run again: yes." in said("BROKER_UNREACHABLE", Job.RANDOM)
