@@ -195,6 +195,8 @@ RULES: tuple[Rule, ...] = (
     Rule("model/test_exhaustive.py", CHECK),
     Rule("model/test_kept_traces.py", CHECK),
     Rule("model/test_kept_traces_below_version_2.py", CHECK),
+    Rule("model/test_procedures.py", CHECK),
+    Rule("model/test_procedures.py", CHECK),
     Rule("model/test_producer_machine.py", CHECK),
     Rule("model/test_mutations.py", Sample(of_class=lambda params: params["mutation"].name)),
     Rule("model/test_reality.py", TEST, one_of("seed", 0, 1, 2)),

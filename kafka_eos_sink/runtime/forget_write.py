@@ -69,7 +69,8 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     plan = yield from take_over(request, transaction_version)
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)
-    _require_ended(view, (yield from list_open(write_id, transaction_version)))
+    opened = yield from list_open(write_id, transaction_version)
+    _require_ended(view, opened)
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if error == ErrorCode.NONE else code_name(error)

@@ -7,19 +7,26 @@ decided by a data-flow analysis of the byte code, so that a value that was read 
 older description) does not make two states out of one. The steps from node to node are remembered, so the procedure itself runs
 only once per (node, answer).
 
-What keeps this sound: locals are compared by value, never by identity; a loop's variable counts as live wherever the loop can
-go on, since it stands for the hidden position of the iterator; and the last exception that was thrown in is part of the key,
-since a handler holds it on the stack. No other value on the stack is seen: a procedure yields into a variable, and never among the
-arguments of a call. `still_holds` did once, and the search found violations that do not exist.
+What keeps this sound: locals are compared by value, never by identity. The variables of a loop and the names that its iterable is
+made of count as live wherever the loop can go on, since they stand for the hidden iterator and its position. The last exception that
+was thrown in is part of the key, since a handler holds it on the stack. No other value on the stack is seen: a procedure yields into a
+variable, and never among the arguments of a call. `still_holds` did once, and the search found violations that do not exist;
+test_procedures.py holds the rule.
+
+The byte code differs from Python to Python. An instruction that concerns a local and does not stand in the tables below is an
+error: taken for one that reads nothing, it would make one state out of two, and the search would miss violations or invent them.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType, GeneratorType
 from typing import Any
 
@@ -27,7 +34,82 @@ BOUNDED = {("verify_visible", "looks"): 2}
 """Counters of polling loops, and the value from which on the procedure only waits longer between two looks: time does not pass in
 a simulated wait, so all larger values have the same future."""
 
+READ, WRITE = "read", "write"
+_LOCALS: dict[str, tuple[str, ...]] = {
+    "LOAD_FAST": (READ,),
+    "LOAD_FAST_CHECK": (READ,),
+    "LOAD_FAST_AND_CLEAR": (READ,),  # from 3.12 on: a comprehension saves the local of that name, and restores it
+    "LOAD_FAST_LOAD_FAST": (READ, READ),  # from 3.13 on, as the two below
+    "STORE_FAST_LOAD_FAST": (WRITE, READ),
+    "STORE_FAST_STORE_FAST": (WRITE, WRITE),
+    "STORE_FAST": (WRITE,),
+    "DELETE_FAST": (READ,),
+    "LOAD_CLOSURE": (READ,),
+    "LOAD_DEREF": (READ,),
+    "STORE_DEREF": (WRITE,),
+    "DELETE_DEREF": (READ,),
+    "MAKE_CELL": (),
+}
+"""What an instruction does with the locals that it names, in their order."""
+
+_NEVER_FALL_THROUGH = {
+    "RETURN_VALUE",
+    "RETURN_CONST",
+    "RERAISE",
+    "RAISE_VARARGS",
+    "JUMP_FORWARD",
+    "JUMP_BACKWARD",
+    "JUMP_BACKWARD_NO_INTERRUPT",
+}
+"""Not JUMP_IF_FALSE_OR_POP and JUMP_IF_TRUE_OR_POP of 3.11: behind them stands the right operand of `and` and `or`."""
+
+_CONCERN_LOCALS = {*dis.haslocal, *dis.hasfree}
+
 Factory = Callable[[], Generator[Any, Any, Any]]
+
+
+def _locals_of(instruction: dis.Instruction) -> list[tuple[str, str]]:
+    """The locals that an instruction concerns, each with READ or WRITE, in their order."""
+    if instruction.opcode not in _CONCERN_LOCALS:
+        return []
+    actions = _LOCALS.get(instruction.opname)
+    if actions is None:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise NotImplementedError(
+            f"{instruction.opname} of Python {version}: add to _LOCALS in {Path(__file__).name} what it does with the locals it names"
+        )
+    named = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return list(zip(named, actions, strict=True)) if actions else []
+
+
+def _loop_variables(instructions: list[dis.Instruction], after: int) -> set[str]:
+    """The locals that a FOR_ITER fills; only the stack holds the iterator, and they tell how far it has come."""
+    found: set[str] = set()
+    for instruction in instructions[after:]:
+        if instruction.opname in ("UNPACK_SEQUENCE", "UNPACK_EX", "EXTENDED_ARG"):
+            continue
+        concerned = _locals_of(instruction)
+        for name, action in concerned:
+            if action != WRITE:
+                return found
+            found.add(name)
+        if not concerned:
+            break
+    return found
+
+
+@cache
+def _iterables(path: str) -> dict[tuple[int | None, ...], set[str]]:
+    """Where a loop of a file stands, to the names in the expression that it iterates over."""
+    loops = [node for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))) if isinstance(node, ast.For)]
+    return {
+        # A FOR_ITER has the position of its iterable from Python 3.13 on, that of the whole loop before.
+        (place.lineno, place.end_lineno, place.col_offset, place.end_col_offset): {
+            node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)
+        }
+        for loop in loops
+        for place in (loop, loop.iter)
+    }
 
 
 @cache
@@ -40,26 +122,19 @@ def _live_at(code: CodeType) -> dict[int, frozenset[str]]:
     uses: list[set[str]] = [set() for _ in range(count)]
     kills: list[set[str]] = [set() for _ in range(count)]
     for index, instruction in enumerate(instructions):
-        name, argument = instruction.opname, instruction.argval
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
-            successors[index].append(index_of[argument])
-        if (
-            name not in ("RETURN_VALUE", "RERAISE", "RAISE_VARARGS")
-            and not name.startswith("JUMP_")
-            and index + 1 < count
-        ):
+            successors[index].append(index_of[instruction.argval])
+        if instruction.opname not in _NEVER_FALL_THROUGH and index + 1 < count:
             successors[index].append(index + 1)
-        if name in ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF", "DELETE_FAST"):
-            uses[index].add(argument)
-        elif name in ("STORE_FAST", "STORE_DEREF"):
-            kills[index].add(argument)
-        elif name == "FOR_ITER":
-            # The loop's variables tell how far the iterator, which only the stack holds, has come.
-            follow = index + 1
-            while instructions[follow].opname in ("STORE_FAST", "STORE_DEREF", "UNPACK_SEQUENCE", "CACHE"):
-                if instructions[follow].opname.startswith("STORE"):
-                    uses[index].add(instructions[follow].argval)
-                follow += 1
+        for name, action in _locals_of(instruction):
+            if action == WRITE:
+                kills[index].add(name)
+            elif name not in kills[index]:
+                uses[index].add(name)
+        if instruction.opname == "FOR_ITER":
+            names = _iterables(code.co_filename).get(tuple(instruction.positions or ()), set())
+            held = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+            uses[index] |= _loop_variables(instructions, index + 1) | (names & held)
     for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]
         for index, instruction in enumerate(instructions):
             if entry.start <= instruction.offset < entry.end and entry.target in index_of:
@@ -117,7 +192,7 @@ def frames_key(generator: Generator[Any, Any, Any]) -> Any:
         frame = current.gi_frame
         if frame is None:
             break
-        live = _live_at(frame.f_code).get(frame.f_lasti, frozenset())
+        live = _live_at(frame.f_code)[frame.f_lasti]
         held = frame.f_locals
         frames.append(
             (

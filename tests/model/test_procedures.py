@@ -1,0 +1,319 @@
+"""What two suspended procedures must differ in: every local that their future depends on, and no other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kafka_eos_sink
+
+from . import procedures
+from .procedures import frames_key
+
+Suspended = Generator[Any, Any, Any]
+
+
+def returns_it() -> Suspended:
+    value = yield "value"
+    yield "here"
+    return value
+
+
+def reads_it_right_of_and() -> Suspended:
+    value = yield "value"
+    flag = yield "here"
+    return flag and value
+
+
+def reads_it_right_of_or() -> Suspended:
+    value = yield "value"
+    flag = yield "here"
+    return flag or value
+
+
+def reads_it_if() -> Suspended:
+    value = yield "value"
+    flag = yield "here"
+    return value if flag else None
+
+
+def loads_it_first_of_two() -> Suspended:
+    value = yield "value"
+    other = yield "here"
+    return value + other
+
+
+def loads_it_second_of_two() -> Suspended:
+    value = yield "value"
+    other = yield "here"
+    return other + value
+
+
+def loads_it_after_a_store() -> Suspended:
+    value = yield "value"
+    found = yield "here"
+    kept = found
+    return value, kept
+
+
+def loads_it_in_a_handler() -> Suspended:
+    value = yield "value"
+    try:
+        yield "here"
+    except ValueError:
+        return value
+    return None
+
+
+def loads_it_in_finally() -> Suspended:
+    value = yield "value"
+    try:
+        yield "here"
+    finally:
+        print(value)
+
+
+def loads_it_in_a_comprehension() -> Suspended:
+    value = yield "value"
+    others = yield "here"
+    return [each + value for each in others]
+
+
+def loads_it_in_a_closure() -> Suspended:
+    value = yield "value"
+    yield "here"
+    return lambda: value
+
+
+def loads_it_in_the_next_round() -> Suspended:
+    value = yield "value"
+    for _ in range(2):
+        print(value)
+        yield "here"
+
+
+def stands_in_a_loop_over_it() -> Suspended:
+    value = yield "value"
+    for each in (value, 3):
+        print(each)
+        yield "here"
+
+
+def stands_in_a_loop_over_pairs_of_it() -> Suspended:
+    value = yield "value"
+    for first, (second, *rest) in ((1, (value, 3)), (2, (3, 4))):
+        print(first, second, rest)
+        yield "here"
+
+
+def stands_in_a_loop_that_comes_to_it() -> Suspended:
+    value = yield "value"
+    for each in (3, value):
+        print(each)
+        yield "here"
+
+
+def stands_in_a_loop_that_comes_to_it_by_a_comprehension() -> Suspended:
+    value = yield "value"
+    for each in sorted([other + value for other in (3, 4)]):
+        print(each - value)
+        yield "here"
+
+
+def stands_in_a_loop_that_copies_it() -> Suspended:
+    value = yield "value"
+    for each in (value, 3):
+        copied = each
+        print(copied)
+        yield "here"
+
+
+def has_read_it() -> Suspended:
+    value = yield "value"
+    print(value)
+    yield "here"
+
+
+def writes_it_again() -> Suspended:
+    value = yield "value"
+    print(value)
+    value = yield "here"
+    return value
+
+
+def writes_it_again_in_a_pair() -> Suspended:
+    value = yield "value"
+    print(value)
+    value, other = yield "here"
+    return value, other
+
+
+def writes_it_again_at_once_and_reads_another() -> Suspended:
+    value = yield "value"
+    other = len(str(value))
+    value = yield "here"
+    return other, value
+
+
+def raises_without_it() -> Suspended:
+    value = yield "value"
+    yield "here"
+    if value is not value:
+        raise ValueError
+    return None
+
+
+def returns_none_before_it() -> Suspended:
+    value = yield "value"
+    if isinstance(value, int):
+        yield "here"
+        return None
+    return value
+
+
+LIVE = [
+    returns_it,
+    reads_it_right_of_and,
+    reads_it_right_of_or,
+    reads_it_if,
+    loads_it_first_of_two,
+    loads_it_second_of_two,
+    loads_it_after_a_store,
+    loads_it_in_a_handler,
+    loads_it_in_finally,
+    loads_it_in_a_comprehension,
+    loads_it_in_a_closure,
+    loads_it_in_the_next_round,
+    stands_in_a_loop_over_it,
+    stands_in_a_loop_over_pairs_of_it,
+    stands_in_a_loop_that_comes_to_it,
+    stands_in_a_loop_that_comes_to_it_by_a_comprehension,
+    stands_in_a_loop_that_copies_it,
+    raises_without_it,
+]
+DEAD = [
+    has_read_it,
+    writes_it_again,
+    writes_it_again_in_a_pair,
+    writes_it_again_at_once_and_reads_another,
+    returns_none_before_it,
+]
+
+
+def _key_after(procedure: Callable[[], Suspended], value: Any) -> Any:
+    suspended = procedure()
+    assert next(suspended) == "value"
+    assert suspended.send(value) == "here"
+    return frames_key(suspended)
+
+
+@pytest.mark.parametrize("procedure", LIVE, ids=lambda each: each.__name__)
+def test_two_states_differ_in_a_local_that_is_read_later(procedure: Callable[[], Suspended]) -> None:
+    assert _key_after(procedure, 1) != _key_after(procedure, 2)
+
+
+@pytest.mark.parametrize("procedure", DEAD, ids=lambda each: each.__name__)
+def test_two_states_are_one_if_a_local_is_not_read_again(procedure: Callable[[], Suspended]) -> None:
+    assert _key_after(procedure, 1) == _key_after(procedure, 2)
+
+
+def test_an_instruction_that_is_not_known_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def suspends() -> Suspended:
+        value = yield "here"
+        return value
+
+    monkeypatch.delitem(procedures._LOCALS, "STORE_FAST")
+    suspended = suspends()
+    next(suspended)
+    with pytest.raises(NotImplementedError, match=r"STORE_FAST of Python 3\.\d+: add to _LOCALS in procedures.py"):
+        frames_key(suspended)
+
+
+HOLD_ONLY_LIVE_LOCALS = {
+    ("restore.py", "begun.append((yield from _begin_copy(decision, entry, timeout_ms)))"),
+    ("resolve.py", "done_record(decision, (yield WallClock()))"),
+}
+"""What these leave on the stack while they are suspended are locals that are read again, so the search sees them."""
+
+
+def _first_evaluated(parent: ast.AST) -> list[ast.AST]:
+    """The parts of an expression or statement before which none of its others is evaluated and kept on the stack."""
+    match parent:
+        case ast.Compare():
+            return [parent.left]
+        case ast.BinOp():
+            return [parent.left]
+        case ast.Subscript() | ast.Attribute() | ast.Assign() | ast.AnnAssign() | ast.NamedExpr():
+            return [parent.value] if parent.value else []
+        case ast.Expr() | ast.Return() | ast.YieldFrom() | ast.Yield():
+            return [parent.value] if parent.value else []
+        case ast.If() | ast.While() | ast.Assert():
+            return [parent.test]
+        case ast.BoolOp() | ast.UnaryOp() | ast.IfExp():
+            return list(ast.iter_child_nodes(parent))
+    return []
+
+
+def _kept_on_the_stack(tree: ast.AST) -> set[str]:
+    """Expressions that are half evaluated where a procedure yields."""
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Yield, ast.YieldFrom)):
+            continue
+        child: ast.AST = node
+        while not isinstance(child, ast.stmt):
+            parent = parents[child]
+            if child not in _first_evaluated(parent):
+                found.add(ast.unparse(parent))
+                break
+            child = parent
+    return found
+
+
+HOLDS_VALUES = [
+    "f(a, (yield))",
+    "x = a + (yield)",
+    "x += yield",
+    "x = a, (yield)",
+    "x = a == (yield)",
+    "f'{a}{(yield)}'",
+    "x = a[(yield)]",
+    "x = {a: (yield)}",
+    "x = [a, (yield)]",
+    "for x in (yield): pass",
+    "with (yield): pass",
+    "x = not f((yield from a))",
+]
+HOLDS_NOTHING = [
+    "x = yield a",
+    "x: int = yield from a",
+    "yield",
+    "return (yield a)",
+    "x = (yield a) == b",
+    "x = a and not (yield b)",
+    "if (yield a).b[c] < d: pass",
+    "while (x := (yield a)): pass",
+    "x = (yield a) if b else (yield c)",
+]
+
+
+@pytest.mark.parametrize("line", HOLDS_VALUES)
+def test_the_rule_notices_a_yield_with_values_on_the_stack(line: str) -> None:
+    assert _kept_on_the_stack(ast.parse(line))
+
+
+@pytest.mark.parametrize("line", HOLDS_NOTHING)
+def test_the_rule_passes_a_yield_with_nothing_on_the_stack(line: str) -> None:
+    assert not _kept_on_the_stack(ast.parse(line))
+
+
+def test_procedures_yield_with_nothing_on_the_stack() -> None:
+    package = Path(kafka_eos_sink.__file__).parent
+    files = [*(package / "commit").rglob("*.py"), package / "runtime" / "forget_write.py"]
+    found = {(path.name, text) for path in files for text in _kept_on_the_stack(ast.parse(path.read_text("utf-8")))}
+    assert found <= HOLD_ONLY_LIVE_LOCALS
