@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import inspect
+import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,7 +87,10 @@ def _edited(function: FunctionType, edits: list[Edit]) -> Any:
         source = source.replace(edit.old, edit.new)
     namespace: dict[str, Any] = {}
     flags = __future__.annotations.compiler_flag
-    code = compile(source, f"<mutated {function.__name__}>", "exec", flags)
+    # The search, and a traceback, look up the source of what runs.
+    filename = f"<mutated {function.__name__}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    code = compile(source, filename, "exec", flags)
     exec(code, {**function.__globals__}, namespace)
     mutated: FunctionType = namespace[function.__name__]
     return mutated.__code__

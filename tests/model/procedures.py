@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import linecache
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import fields, is_dataclass
@@ -99,9 +100,9 @@ def _loop_variables(instructions: list[dis.Instruction], after: int) -> set[str]
 
 
 @cache
-def _iterables(path: str) -> dict[tuple[int | None, ...], set[str]]:
-    """Where a loop of a file stands, to the names in the expression that it iterates over."""
-    loops = [node for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))) if isinstance(node, ast.For)]
+def _iterables(source: str) -> dict[tuple[int | None, ...], set[str]]:
+    """Where a loop of a source stands, to the names in the expression that it iterates over."""
+    loops = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.For)]
     return {
         # A FOR_ITER has the position of its iterable from Python 3.13 on, that of the whole loop before.
         (place.lineno, place.end_lineno, place.col_offset, place.end_col_offset): {
@@ -121,6 +122,8 @@ def _live_at(code: CodeType) -> dict[int, frozenset[str]]:
     successors: list[list[int]] = [[] for _ in range(count)]
     uses: list[set[str]] = [set() for _ in range(count)]
     kills: list[set[str]] = [set() for _ in range(count)]
+    source = "".join(linecache.getlines(code.co_filename))
+    assert source, f"{code.co_filename}: no source tells what the loops of {code.co_qualname} iterate over"
     for index, instruction in enumerate(instructions):
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
             successors[index].append(index_of[instruction.argval])
@@ -132,7 +135,7 @@ def _live_at(code: CodeType) -> dict[int, frozenset[str]]:
             elif name not in kills[index]:
                 uses[index].add(name)
         if instruction.opname == "FOR_ITER":
-            names = _iterables(code.co_filename).get(tuple(instruction.positions or ()), set())
+            names = _iterables(source).get(tuple(instruction.positions or ()), set())
             held = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
             uses[index] |= _loop_variables(instructions, index + 1) | (names & held)
     for entry in dis._parse_exception_table(code):  # type: ignore[attr-defined]
