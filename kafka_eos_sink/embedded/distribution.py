@@ -28,6 +28,7 @@ from xml.sax.saxutils import quoteattr
 from kafka_eos_sink.embedded.jar_hashes import KAFKA, SOURCE
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.extras import install_command
 
 DEFAULT_KAFKA_VERSION = "4.2.1"
 """Not 4.3.0 or 4.3.1: those can omit a transaction marker in a partition (KAFKA-20734)."""
@@ -286,6 +287,6 @@ def _ivy_jar() -> Path:
     if jars := sorted(jar for location in locations or () for jar in Path(location, "jars").glob("ivy-*.jar")):
         return jars[-1]
     raise _unavailable(
-        "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed; "
-        "run `pip install 'kafka-eos-sink[spark]'` once; Kafka then starts without it."
+        "Kafka's jars are downloaded with the Ivy inside PySpark, and no pyspark with a jars folder is installed. "
+        f"Run `{install_command('spark')}` once; later, Kafka starts without PySpark."
     )

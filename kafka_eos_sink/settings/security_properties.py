@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from kafka_eos_sink.client import key_stores, msk_iam, security
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import OBJECT_NAME
 from kafka_eos_sink.settings.jaas import parse_jaas
@@ -346,9 +347,11 @@ class SecurityReader:
         example = "must name a region, such as msk-iam:eu-west-1"
         if not self._require(msk_iam.REGION.fullmatch(region), _PROVIDER, example):
             return None
-        missing = f"={name} needs the package {msk_iam.PACKAGE}: pip install 'kafka-eos-sink[msk-iam]' on the driver and every executor"
         if not msk_iam.is_installed():
-            self.problems.append(f"{self.prefix}{_PROVIDER}{missing}")
+            self.problems.append(
+                f"{self.prefix}{_PROVIDER}={name} needs the package {msk_iam.PACKAGE}. Run this on the driver and on every executor: "
+                f"`{install_command('msk-iam')}`"
+            )
             return None
         return security.TokenProvider(name=name, provide=msk_iam.MskIamTokens(region))
 

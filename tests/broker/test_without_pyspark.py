@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.extras import install_command
 from kafka_testing import create_topic
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def test_everything_but_spark_is_importable(packages: Path) -> None:
 @pytest.mark.parametrize("name", ["KafkaEosDataSource", "partition_for_topic"])
 def test_missing_pyspark_names_the_extra(packages: Path, name: str) -> None:
     done = run(packages, "-c", f"from kafka_eos_sink import {name}")
-    sentence = f"[KAFKA_EOS.PYSPARK_MISSING] {name} needs PySpark: pip install 'kafka-eos-sink[spark]'"
+    sentence = f"[KAFKA_EOS.PYSPARK_MISSING] {name} needs PySpark, and this Python does not have it. Run: {install_command('spark')}"
     assert done.returncode == 1
     assert sentence in done.stderr.splitlines()[-1]
     assert "ModuleNotFoundError" not in done.stderr

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {*TOWERS, "settings", "jobs", "embedded"},
     "cli": {*TOWERS, "settings", "jobs", "embedded", "demo"},
 }
-BELOW_ALL = {"errors", "plugins", "logs"}
+BELOW_ALL = {"errors", "extras", "plugins", "logs"}
 IMPORT_PYSPARK = {"spark", "jobs", "demo"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

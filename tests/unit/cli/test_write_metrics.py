@@ -20,6 +20,7 @@ from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.write_metrics import THE_REST, WriteMetrics, served
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
 from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
@@ -312,4 +313,5 @@ def test_missing_extra_names_the_install_command(
     assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
-    assert "needs prometheus-client: pip install 'kafka-eos-sink[metrics]' (docs/errors.md#" in line
+    assert "kafka-eos metrics needs prometheus-client, and this Python does not have it." in line
+    assert f"Run: {install_command('metrics')} (docs/errors.md#" in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.key_stores import StoreProblem
 from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.extras import install_command
 
 PASSWORD = "hunter2"
 
@@ -143,7 +145,8 @@ def test_pkcs12_store_without_extra_names_the_alternatives(
         return imported(name, *others, **more)
 
     monkeypatch.setattr(builtins, "__import__", without_cryptography)
-    with pytest.raises(StoreProblem, match=r"pip install 'kafka-eos-sink\[pkcs12\]'.*openssl pkcs12"):
+    ways_out = f"Run `{install_command('pkcs12')}`. Or convert the store to PEM with openssl pkcs12"
+    with pytest.raises(StoreProblem, match=re.escape(ways_out)):
         key_stores.trusted_certificates(store, Secret(PASSWORD), "ssl.truststore")
 
 

@@ -22,6 +22,7 @@ from kafka_eos_sink.client.security import (
     TokenProvider,
     UnsecuredToken,
 )
+from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_eos_sink.settings.table import SECURITY
 
@@ -321,7 +322,7 @@ def test_msk_iam_providers_of_a_region_are_one_source() -> None:
 def test_msk_iam_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     reason = problem(OAUTH | {"sasl.oauthbearer.token.provider": "msk-iam:eu-west-1"})
-    assert "pip install 'kafka-eos-sink[msk-iam]'" in reason
+    assert f"Run this on the driver and on every executor: `{install_command('msk-iam')}`" in reason
 
 
 def test_a_java_clients_options_for_msk_iam_lead_to_the_provider() -> None:

@@ -1,0 +1,94 @@
+"""Messages about missing packages: they name all of them, and a command that works from a clone and from a wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink import extras
+from kafka_eos_sink.cli import demo
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.extras import install_command, require_modules
+
+ROOT = Path(__file__).parents[2]
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def packages_of(extra: str) -> Iterator[str]:
+    for requirement in EXTRAS[extra]:
+        if own := re.fullmatch(r"kafka-eos-sink\[(.+)\]", requirement):
+            for other in own[1].split(","):
+                yield from packages_of(other)
+        else:
+            yield re.split(r"[<>=\[]", requirement)[0]
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    find: Callable[[str], ModuleSpec | None] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in names else find(name))
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_install_command_names_the_packages_of_the_extra(extra: str) -> None:
+    python, *pip, install = shlex.split(install_command(extra))[:4]
+    requirements = shlex.split(install_command(extra))[4:]
+    assert (python, pip, install) == (sys.executable, ["-m", "pip"], "install")
+    assert {re.split(r"[<>=]", each)[0] for each in requirements} == set(packages_of(extra))
+    assert all(">=" in each for each in requirements)
+
+
+def test_install_command_without_pip_is_one_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "pip")
+    command = shlex.split(install_command("pkcs12"))
+    assert command[:5] == ["uv", "pip", "install", "--python", sys.executable]
+    assert command[5].startswith("cryptography>=")
+
+
+def test_install_command_of_a_zip_names_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(extras.metadata, "requires", requires)
+    assert install_command("spark") == "pip install '.[spark]' (in a clone of kafka-eos)"
+
+
+def test_all_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "pyspark", "confluent_kafka")
+    with pytest.raises(KafkaEosError) as refused:
+        require_modules("the job", ("pyspark", "pandas", "confluent_kafka"), "demo", "DEMO_NOT_INSTALLED")
+    assert refused.value.message == (
+        "the job needs pyspark and confluent-kafka, and this Python does not have them. Nothing was started. "
+        f"Run: {install_command('demo')}"
+    )
+
+
+@pytest.mark.parametrize("missing", demo.MODULES)
+def test_demo_without_a_package_starts_nothing(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hide(monkeypatch, missing)
+    assert main(["demo"]) == 1
+    shown = capsys.readouterr()
+    assert f"[KAFKA_EOS.DEMO_NOT_INSTALLED] kafka-eos demo needs {missing.replace('_', '-')}, and this" in shown.err
+    assert shown.out == ""
+
+
+def test_demo_looks_for_every_package_of_its_extra() -> None:
+    names = {module.replace("_", "-") for module in demo.MODULES}
+    assert names == set(packages_of("demo")) - set(packages_of("cli"))
+
+
+def test_no_text_names_an_extra_of_a_package_on_an_index() -> None:
+    texts = [*(ROOT / "kafka_eos_sink").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    found = [str(path) for path in texts if re.search(r"install\s+\S*kafka-eos-sink\[", path.read_text("utf-8"))]
+    assert not found
