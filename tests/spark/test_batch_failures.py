@@ -5,6 +5,8 @@ Nothing is lost then, nothing is there twice and nothing stays open.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.write_rows import rows_to_write, writer_of
@@ -104,8 +107,26 @@ def test_commit_failing_after_decision_is_finished_by_abort(
 ) -> None:
     assert job.run_once(f"{point}=raise:{tmp_path / 'once'}") != 0
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
+    assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in job.said()
     assert_every_row_once(job)  # Spark has called abort, which found the decision
     job.run_again(spark)
+    assert_every_row_once(job)
+
+
+def test_job_without_txn_app_id_is_finished_by_the_command_in_its_error(
+    spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its next run would have another id and write the rows twice: the error forbids it, and its command is complete."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=3)
+    job = Job(spark_environment, kafka, topic, tmp_path, txn_app_id="")
+    assert job.run_once("commit.decided=raise") != 0
+    said = job.said()
+    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
+    assert "Rows visible: maybe. Safe to run again: no. Do not run the job again" in said
+    (command, *_) = re.findall(r"kafka-eos (recover [^(;\n]*) \(docs", said)
+    capsys.readouterr()
+    assert main([*shlex.split(command), "--yes"]) == 0
+    assert "every row that its topics hold is visible" in capsys.readouterr().out
     assert_every_row_once(job)
 
 

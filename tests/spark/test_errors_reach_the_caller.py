@@ -49,6 +49,7 @@ def test_an_error_of_options_reaches_the_caller(spark: SparkSession, code_of: Co
     )
     assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.acks=1 contradicts exactly-once" in text
+    assert "Rows visible: no. Safe to run again: yes." in text
     assert "the nearest known name is kafka.sasl.password" in text
     assert "hunter2" not in text
 
@@ -91,13 +92,30 @@ def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: C
     assert code_of(text) == "BROKER_UNREACHABLE"
     assert "127.0.0.1:1" in text
     assert "Could not serialize" not in text
+    assert "Rows visible: no. Safe to run again: yes." in text
 
 
-def test_an_error_of_a_task_reaches_the_caller(spark: SparkSession, code_of: CodeOf, kafka: EmbeddedKafka) -> None:
+@pytest.mark.parametrize(
+    ("options", "safety"),
+    [
+        ({}, "Rows visible: no. Safe to run again: yes."),
+        ({"txnAppId": "app", "txnVersion": "1"}, "Rows visible: no. Safe to run again: yes."),
+        (
+            {"delivery.guarantee": "at-least-once"},
+            "Rows visible: maybe. Safe to run again: no. Without transactions, another run writes all rows again.",
+        ),
+    ],
+    ids=["without txnAppId", "with txnAppId", "at-least-once"],
+)
+def test_an_error_of_a_task_reaches_the_caller(
+    spark: SparkSession, code_of: CodeOf, kafka: EmbeddedKafka, options: dict[str, str], safety: str
+) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     frame = spark.sql("SELECT 'hunter2' AS value, CAST(1 AS INT) AS partition")
-    text = caught(save(frame, **{"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}))
+    where = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic}
+    text = caught(save(frame, **where, **options))
     assert code_of(text) == "NO_SUCH_PARTITION"
+    assert safety in text
     assert "hunter2" not in text
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
@@ -119,6 +137,7 @@ def test_an_error_of_the_commit_reaches_the_caller(spark: SparkSession, code_of:
     options = {"kafka.bootstrap.servers": servers, "topic": topic, "txnAppId": app_id, "txnVersion": "1"}
     text = caught(save(overtaken, **options))
     assert code_of(text) == "FENCED"
+    assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in text
     assert read_committed(servers, topic) == []
     # Whoever comes next under this name ends what was left and writes.
     save(frame, **options)()

@@ -219,6 +219,7 @@ def test_lost_commit_log_is_detected_and_start_set_by_resolve(stream: Stream, co
     assert code_of(text) == "COMMIT_LOG_LOST"
     query_id = stream.write_id().removeprefix("kafka-eos-")
     on_log = f"kafka-eos resolve --bootstrap-servers {stream.servers} --commit-log-topic {stream.topic}-log "
+    assert "Rows visible: maybe. Safe to run again: no." in text
     assert f"{on_log}--write-id {stream.write_id()} --version 1 --as committed --query-id {query_id}" in text
     answer = ["--write-id", stream.write_id(), "--version", "1", "--as", "committed", "--query-id", query_id]
     where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", f"{stream.topic}-log"]
