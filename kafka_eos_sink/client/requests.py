@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
-from kafka_eos_sink.client.connection import Versions, api_name
+from kafka_eos_sink.client.connection import Versions
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
@@ -22,7 +22,7 @@ from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, Broker
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
-from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, refusal
+from kafka_eos_sink.protocol.reactions import COMPLETES, CONFIGURATION, RETRIES, Reaction, in_words, refusal
 from kafka_eos_sink.protocol.schema import Request
 
 K = TypeVar("K")
@@ -105,9 +105,9 @@ class Call(Generic[K, V]):
         return self.exact_version(key), self.exact_version(key)
 
     def describe(self, keys: Sequence[K]) -> str:
-        """Name request and keys, as in "FindCoordinator of group 'g' and 2 more"."""
+        """Name request and keys, as in "the coordinator of group 'g' and 2 more"."""
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        return f"{api_name(self.api)} of {self.about(keys[0])}{more}" if keys else ""
+        return f"{in_words(self.api, self.about(keys[0]))}{more}" if keys else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class Requests:
         while True:
             self.client.want_topics(topics)  # in each round, because metadata.max.idle.ms may be shorter
             if not topics <= self.client.metadata.topics.keys():
-                self.refresh_metadata(f"Metadata of {', '.join(sorted(topics))}", deadline_ms)
+                self.refresh_metadata(in_words(MetadataRequest, ", ".join(sorted(topics))), deadline_ms)
             metadata = self.client.metadata
             found = {each: leader for each in wanted if (leader := metadata.leader(*each)) is not None}
             if len(found) == len(wanted):
@@ -221,7 +221,7 @@ class Requests:
             known = metadata.topics.get(missing[0])
             # For example a missing permission: waiting for an election would not help.
             if known is not None and known.error_code and not ErrorCode.of(known.error_code).retriable:
-                raise refusal(MetadataRequest, known.error_code, f"Metadata of topic {missing[0]!r}")
+                raise refusal(MetadataRequest, known.error_code, in_words(MetadataRequest, f"topic {missing[0]!r}"))
             if not self.client.wait_for_metadata(deadline_ms):
                 raise self.no_leader(*missing)
 
@@ -292,7 +292,7 @@ class Requests:
                 return dict.fromkeys(keys, controller)
         node_id = self.client.any_node(deadline_ms)
         while route is Route.ANY_IDENTIFIED and node_id < 0:
-            self.refresh_metadata("Metadata", deadline_ms)
+            self.refresh_metadata(in_words(MetadataRequest, "the cluster"), deadline_ms)
             node_id = self.client.any_node(deadline_ms)
         return dict.fromkeys(keys, node_id)
 

@@ -12,13 +12,13 @@ from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.reactions import RETRIES, refusal
+from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
 
 _FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
 """For how long the coordinator is queried, after the deadline, for the transaction that blocks an id."""
 _NAMED_PARTITIONS = 8
-_LIST = "ListTransactions"
+_LIST = "the open transactions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class TransactionsAdmin(Requests):
                 is_complete = False
                 continue
             if result.error_code:
-                what = f"ListTransactions of broker {node_id}"
+                what = in_words(api, f"broker {node_id}")
                 if retry.on_code(api, result.error_code, what, node_id) not in RETRIES:
                     raise refusal(api, result.error_code, what)
                 is_complete = False
@@ -246,6 +246,5 @@ def _require_known_states(response: m.ListTransactionsResponse, node_id: int) ->
     if response.unknown_state_filters:
         raise BrokerRefusedError(
             "BROKER_REFUSED",
-            f"broker {node_id} does not know the transaction states {peer_text(', '.join(response.unknown_state_filters))} of the filter "
-            "of ListTransactions",
+            f"broker {node_id} does not know the transaction states {peer_text(', '.join(response.unknown_state_filters))} of this client",
         )

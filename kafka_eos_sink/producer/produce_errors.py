@@ -12,7 +12,7 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
-from kafka_eos_sink.protocol.reactions import refusal
+from kafka_eos_sink.protocol.reactions import in_words, refusal
 
 MAX_NAMED_ROWS = 5
 
@@ -67,7 +67,7 @@ def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.P
     """Build the error for a final rejection, with up to five rejected rows (KIP-467)."""
     where = f"topic {batch.topic} partition {batch.partition}"
     if not response.record_errors:
-        return refusal(ProduceRequest, response.error_code, f"Produce to {where}", response.error_message)
+        return refusal(ProduceRequest, response.error_code, in_words(ProduceRequest, where), response.error_message)
     named = []
     for error in response.record_errors[:MAX_NAMED_ROWS]:
         row = batch.row_number(error.batch_index)

@@ -148,7 +148,7 @@ class Producer:
             if left <= 0:
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
-                    f"InitProducerId did not succeed before its deadline; last error: {self._transactions.last_problem}",
+                    f"the producer could not be initialised in time; last error: {self._transactions.last_problem}",
                 )
             self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity

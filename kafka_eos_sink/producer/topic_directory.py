@@ -15,7 +15,7 @@ from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TOPIC_NAME_RULE, is_topic_name
 from kafka_eos_sink.protocol.messages import MetadataRequest
-from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, refusal
+from kafka_eos_sink.protocol.reactions import MISSING_RIGHT, in_words, refusal
 
 WAIT_MS = 50
 
@@ -115,7 +115,7 @@ class TopicDirectory:
         if topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION:
             return self._reject(name, INVALID_NAME.code, INVALID_NAME.reason)
         if topic.error_code in MISSING_RIGHT:
-            raise refusal(MetadataRequest, topic.error_code, f"Metadata of topic {name}")
+            raise refusal(MetadataRequest, topic.error_code, in_words(MetadataRequest, f"topic {name}"))
         if not topic.partitions:
             return None
         available = [partition.partition_index for partition in topic.partitions if partition.leader_id >= 0]

@@ -29,7 +29,7 @@ from kafka_eos_sink.protocol.messages import (
     InitProducerIdRequest,
     ProduceRequest,
 )
-from kafka_eos_sink.protocol.reactions import RETRIES, Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import RETRIES, Reaction, in_words, reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ class TransactionManager:
             case FindCoordinatorRequest() as request:
                 self._found(request, response, now)
             case InitProducerIdRequest() as request:
-                what = f"InitProducerId of {self._name()}"
+                what = in_words(InitProducerIdRequest, self._name())
                 if self._ok(request, response.error_code, now, what) and self._fits(
                     response.producer_id >= 0 and response.producer_epoch >= 0, what
                 ):
@@ -274,7 +274,7 @@ class TransactionManager:
             self._failures = 0
 
     def _found(self, request: FindCoordinatorRequest, response: Any, now: int) -> None:
-        what, found = f"FindCoordinator of {self._name()}", {each.key: each for each in response.coordinators}
+        what, found = in_words(FindCoordinatorRequest, self._name()), {each.key: each for each in response.coordinators}
         each = found.get(request.coordinator_keys[0])
         if each is None:
             self._fits(False, what)
@@ -288,7 +288,7 @@ class TransactionManager:
             for result in topic.results_by_partition
         }
         requested = {(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions}
-        if not self._fits(results.keys() == requested, f"AddPartitionsToTxn of {self._name()}"):
+        if not self._fits(results.keys() == requested, in_words(AddPartitionsToTxnRequest, self._name())):
             return
         added = {partition for partition, code in results.items() if code == ErrorCode.NONE}
         self.partitions |= added
@@ -301,7 +301,7 @@ class TransactionManager:
         # If a coordinator rejects one partition, the others return OPERATION_NOT_ATTEMPTED, which is not the reason.
         reasons = {p: c for p, c in rejected.items() if c != ErrorCode.OPERATION_NOT_ATTEMPTED} or rejected
         for (topic, partition), code in sorted(reasons.items()):
-            what = f"AddPartitionsToTxn of {self._name()} for topic {topic} partition {partition}"
+            what = f"{in_words(AddPartitionsToTxnRequest, self._name())} for topic {topic} partition {partition}"
             self._ok(request, code, now, what)
             break
 
@@ -311,7 +311,7 @@ class TransactionManager:
             self._finish(Outcome(error_code=code, value=response))
             return
         # An error code proves neither commit nor abort: the caller reads the outcome from the log.
-        if not self._ok(request, code, now, f"EndTxn of {self._name()}") and self.state is State.FATAL_ERROR:
+        if not self._ok(request, code, now, in_words(EndTxnRequest, self._name())) and self.state is State.FATAL_ERROR:
             self.end_result = Outcome(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:

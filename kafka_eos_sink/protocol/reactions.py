@@ -194,6 +194,35 @@ def reaction(request: type[Request[Any]], code: int) -> Reaction:
     return Reaction.RETRY if error.retriable else Reaction.CONFIGURATION
 
 
+_IN_WORDS: dict[type[Request[Any]], str] = {
+    messages.AddOffsetsToTxnRequest: "adding a consumer group to the transaction",
+    messages.AddPartitionsToTxnRequest: "adding a partition to the transaction",
+    messages.CreateTopicsRequest: "the creation",
+    messages.DescribeClusterRequest: "the description",
+    messages.DescribeConfigsRequest: "the settings",
+    messages.DescribeProducersRequest: "the producers",
+    messages.DescribeTransactionsRequest: "the transaction",
+    messages.EndTxnRequest: "the end of the transaction",
+    messages.FetchRequest: "reading",
+    messages.FindCoordinatorRequest: "the coordinator",
+    messages.InitProducerIdRequest: "the initialisation",
+    messages.ListOffsetsRequest: "the offsets",
+    messages.ListTransactionsRequest: "the open transactions",
+    messages.MetadataRequest: "the metadata",
+    messages.ProduceRequest: "writing",
+    messages.SaslAuthenticateRequest: "the authentication",
+    messages.SaslHandshakeRequest: "the choice of a SASL mechanism",
+    messages.TxnOffsetCommitRequest: "the commit of offsets",
+    messages.WriteTxnMarkersRequest: "writing the marker",
+}
+
+
+def in_words(request: type[Request[Any]], about: str = "") -> str:
+    """Name a request by its purpose, for an error message: users know no API names."""
+    words = _IN_WORDS.get(request, request.__name__.removesuffix("Request"))
+    return f"{words} of {about}" if about else words
+
+
 MISSING_RIGHT = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Write and Describe (to read it: Read; to create it: Create) on the topic",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write and Describe on the transactional id (or on its prefix)",
@@ -213,7 +242,7 @@ def refusal(
     """Build the error for a code that no retry can resolve.
 
     Args:
-        what: The request and its key, e.g. "InitProducerId of transactional id 'a.b'".
+        what: The request and its key in words, e.g. "the initialisation of transactional id 'a.b'".
         broker_message: The broker's error message, if the response has one.
 
     Returns:

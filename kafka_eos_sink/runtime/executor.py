@@ -30,7 +30,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest
-from kafka_eos_sink.protocol.reactions import refusal
+from kafka_eos_sink.protocol.reactions import in_words, refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.batch_record import Stopwatch
@@ -269,7 +269,7 @@ class Executor:
                     "COMMIT_LOG_UNAVAILABLE",
                     f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last result: {last}",
                 )
-            raise refusal(ProduceRequest, appended.error, f"Produce of commit log {where}")
+            raise refusal(ProduceRequest, appended.error, in_words(ProduceRequest, f"commit log {where}"))
         return appended.offset
 
     def _read_log(self, step: steps.ReadLog) -> steps.LogChunk:

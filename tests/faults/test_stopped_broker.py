@@ -128,7 +128,7 @@ def test_batches_continue_while_a_broker_hangs(three: EmbeddedKafka, caplog: pyt
         planning._remembered.clear()  # a new planner process, which always lists, and has warned of nothing
         logs.forget()
         plan = session.plan(later)
-        assert "ListTransactions did not succeed before its deadline" in caplog.text
+        assert "the open transactions did not succeed before its deadline" in caplog.text
         messages = tasks(later, plan, slots)
         assert session.commit(later, plan, messages) is not None
         wanted = [version * 100 + number for version in (3, 4) for number in range(TASKS * ROWS)]

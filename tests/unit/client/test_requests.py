@@ -240,7 +240,7 @@ def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFi
     levels = {record.levelname: record.getMessage() for record in caplog.records}
     assert levels["INFO"] == "transactional id 'a' moved from broker 1 to broker 2"
     assert "retry in" in levels["DEBUG"]
-    assert "(broker 1): DescribeTransactions of transactional id 'a' returned NOT_COORDINATOR" in levels["DEBUG"]
+    assert "(broker 1): the transaction of transactional id 'a' returned NOT_COORDINATOR" in levels["DEBUG"]
 
 
 def test_one_rejected_id_raises_its_own_error() -> None:
@@ -252,7 +252,7 @@ def test_one_rejected_id_raises_its_own_error() -> None:
         return found
 
     own, _ = admin(handler)
-    with pytest.raises(AuthorizationError, match="DescribeTransactions of transactional id 'b' returned"):
+    with pytest.raises(AuthorizationError, match="the transaction of transactional id 'b' returned"):
         own.describe_transactions(["a", "b"], DEADLINE_MS)
 
 

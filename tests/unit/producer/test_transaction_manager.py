@@ -135,9 +135,12 @@ def test_init_producer_id_error_is_kept_until_it_succeeds() -> None:
     d.manager.initialize()
     assert d.manager.last_problem == "no response"
     refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    assert d.manager.last_problem == "InitProducerId of an idempotent producer failed with COORDINATOR_LOAD_IN_PROGRESS"
+    assert (
+        d.manager.last_problem
+        == "the initialisation of an idempotent producer failed with COORDINATOR_LOAD_IN_PROGRESS"
+    )
     refused(ErrorCode.NOT_COORDINATOR)
-    assert d.manager.last_problem == "InitProducerId of an idempotent producer failed with NOT_COORDINATOR"
+    assert d.manager.last_problem == "the initialisation of an idempotent producer failed with NOT_COORDINATOR"
     d.ask()
     d.manager.lost(LOST, d.now)
     assert d.manager.last_problem == LOST.message
