@@ -66,8 +66,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     if skipped:
         raise WriteRefusedError(
             "MIXED_MESSAGES",
-            f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote; nothing was "
-            "committed. Run the batch again",
+            f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote",
+            "Run the batch again",
         )
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
@@ -170,9 +170,7 @@ def _require_messages_of_one_run(
         raise refusals.fenced(plan.write_id, f"while the tasks of version {batch.version} ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
-        raise WriteRefusedError(
-            "MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}; nothing was committed"
-        )
+        raise WriteRefusedError("MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}")
     return complete
 
 

@@ -83,7 +83,8 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is no longer open (its coordinator "
                 f"reports {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
-                f"transaction.timeout.ms {timeout}; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
+                f"transaction.timeout.ms {timeout}",
+                refusals.TIMEOUT_WAYS_OUT,
             )
         assert found is not None
         # Below version 2, an attempt whose transaction was aborted continues in a new one under the same epoch.
@@ -93,7 +94,8 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
             raise TransactionAbortedError(
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} no longer contains {topic}-"
-                f"{number}, to which the task wrote: it was aborted while the task was running; nothing was committed. Run the batch again",
+                f"{number}, to which the task wrote: it was aborted while the task was running",
+                "Run the batch again",
             )
         limit = min(timeout, found.timeout_ms)  # a task lowers its timeout if the broker rejects it
         if limit == NEVER_TIMES_OUT_MS:
@@ -106,8 +108,8 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
             raise TransactionAbortedError(
                 "TRANSACTION_TOO_OLD",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old, and its "
-                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); that leaves too little time, so nothing was "
-                f"committed. {refusals.TIMEOUT_WAYS_OUT}",
+                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); that leaves too little time to commit",
+                refusals.TIMEOUT_WAYS_OUT,
             )
         expires.append(now + limit - age - margin // 2)
     yield from _check_first_offsets(prepared)
@@ -187,7 +189,8 @@ def decide(
         raise TransactionAbortedError(
             "TRANSACTION_TOO_OLD",
             f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
-            f"the commit log took too long; nothing was committed. {refusals.TIMEOUT_WAYS_OUT}",
+            "the commit log took too long",
+            refusals.TIMEOUT_WAYS_OUT,
         )
     driver.late_end_possible = True
     try:

@@ -270,7 +270,7 @@ def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedEr
     return TransactionAbortedError(
         "TRANSACTION_TOO_OLD",
         f"the batch took too long ({what}): {elapsed_ms / 1000:.1f} s have passed, and its transactions end at {timeout_ms / 1000:.1f} s "
-        "(transaction.timeout.ms). Nothing of it was committed",
+        "(transaction.timeout.ms)",
         TIMEOUT_WAYS_OUT,
     )
 

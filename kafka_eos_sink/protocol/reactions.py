@@ -230,6 +230,18 @@ MISSING_RIGHT = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Create, Alter, ClusterAction or IdempotentWrite on the cluster",
 }
 
+_CREATE = "Create on the cluster, or on the topic"
+_CLUSTER_RIGHTS: dict[type[Request[Any]], str] = {
+    messages.CreateTopicsRequest: _CREATE,
+    messages.MetadataRequest: _CREATE,
+    messages.InitProducerIdRequest: "IdempotentWrite on the cluster",
+    messages.ProduceRequest: "IdempotentWrite on the cluster",
+    messages.WriteTxnMarkersRequest: "Alter or ClusterAction on the cluster",
+    messages.DescribeConfigsRequest: "DescribeConfigs on the cluster",
+    messages.DescribeClusterRequest: "Describe on the cluster",
+}
+"""What CLUSTER_AUTHORIZATION_FAILED of a request says is missing."""
+
 _STABLE_CODES = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "INVALID_TRANSACTION_TIMEOUT",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "UNKNOWN_TOPIC",
@@ -253,7 +265,10 @@ def refusal(
     error = ErrorCode.of(code)
     failure = f"{what} returned {error.name}: {errors.peer_text(broker_message or error.message).rstrip('.')}."
     if error in MISSING_RIGHT:
-        return errors.AuthorizationError(error.name, f"{failure} Grant the principal {MISSING_RIGHT[error]}.")
+        right = MISSING_RIGHT[error]
+        if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            right = _CLUSTER_RIGHTS.get(request, right)
+        return errors.AuthorizationError(error.name, f"{failure} Grant the principal {right}.")
     action = reaction(request, code)
     if action is Reaction.FENCED:
         return errors.FencedError("PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.")

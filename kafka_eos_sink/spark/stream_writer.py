@@ -158,18 +158,20 @@ def _write_id(options: SinkOptions) -> str:
     if location is None:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            "the sink does not know the checkpoint location (spark.sql.streaming.checkpointLocation of the session does not reach it): "
-            "set the option checkpointLocation, or transactional.id.prefix with a name that no other query uses",
+            "the sink does not know the query's checkpoint, which identifies the query after a restart. "
+            "spark.sql.streaming.checkpointLocation of the session does not reach it",
+            "Set the option checkpointLocation. Or set transactional.id.prefix to a name that no other query uses",
         )
     try:
         return streaming_write_id(None, Checkpoint(location).query_id())
     except NOT_READABLE as error:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            f"the query's id cannot be read from {location}/metadata ({error}). Without a scheme it is a local path: if "
-            "Spark's fs.defaultFS is another file system, write its scheme into checkpointLocation. Or set the option "
-            "transactional.id.prefix, which identifies the query across restarts: a name that no other query uses, or, for a query that "
-            "has run before, its kafka-eos-<query id> that kafka-eos status lists. Under another name its last batch can be written twice",
+            f"{location}/metadata, which identifies the query after a restart, cannot be read ({error})",
+            "Correct the path, or the credentials of the driver's Python process. Without a scheme it is a local path: if Spark's "
+            "fs.defaultFS is another file system, write its scheme into checkpointLocation. If the file cannot be made readable, set "
+            "transactional.id.prefix: for a query that has run before, to its kafka-eos-<query id> that kafka-eos status lists, because "
+            "under another name its last batch can be written twice; for a new query, to any name that no other query uses",
         ) from None
 
 

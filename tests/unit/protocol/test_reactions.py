@@ -121,6 +121,21 @@ def test_rejection_names_the_request_and_kafkas_error_code(
     assert "the broker's own words" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("api", "right"),
+    [
+        ("CreateTopics", "Create on the cluster, or on the topic"),
+        ("Metadata", "Create on the cluster, or on the topic"),
+        ("InitProducerId", "IdempotentWrite on the cluster"),
+        ("WriteTxnMarkers", "Alter or ClusterAction on the cluster"),
+        ("EndTxn", "Create, Alter, ClusterAction or IdempotentWrite on the cluster"),
+    ],
+)
+def test_missing_cluster_right_is_that_of_the_request(api: str, right: str) -> None:
+    error = refusal(getattr(messages, f"{api}Request"), ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Asking for 'x'")
+    assert error.message.endswith(f" Grant the principal {right}.")
+
+
 def test_groups_of_codes_follow_from_the_rows() -> None:
     assert {code.name for code in FENCED_BY_NEWER_OWNER} == {"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
     assert {code.name for code in END_TXN_REJECTED} == {
