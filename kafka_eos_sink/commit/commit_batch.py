@@ -167,7 +167,7 @@ def _require_messages_of_one_run(
                 "committed",
             )
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
-        raise refusals.fenced(plan.write_id, f"while the tasks of version {batch.version} ran")
+        raise refusals.fenced(plan.write_id, "while its tasks ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
         raise WriteRefusedError("MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}")

@@ -98,9 +98,10 @@ def resolve_command(write_id: str, query_id: str, version: int, resolution: str)
 def resolve_commands(decision: Decision) -> str:
     """Return one `resolve` command for each outcome that an operator can record."""
     name = decision.write_id, decision.query_id, decision.version
+    then = ", and do not run the job again" if job_of(decision.write_id) is Job.RANDOM else ""
     return (
-        f"If all rows are there: {resolve_command(*name, 'committed')}; if no row is there: {resolve_command(*name, 'rewrite')}; then "
-        f"{run_again(decision.write_id)}"
+        f"If all rows are there, record that{then}: {resolve_command(*name, 'committed')}; if no row is there, record that, and then "
+        f"{run_again(decision.write_id)}: {resolve_command(*name, 'rewrite')}"
     )
 
 
@@ -108,8 +109,8 @@ def keep_or_rewrite(decision: Decision) -> str:
     """Return the commands for a version whose missing rows cannot come back."""
     name = decision.write_id, decision.query_id, decision.version
     return (
-        f"To keep the version as it is: {resolve_command(*name, 'committed')}; to write all of it again, with its visible rows "
-        f"twice: {resolve_command(*name, 'rewrite')} --allow-duplicates"
+        f"To keep the batch as it is: {resolve_command(*name, 'committed')}; to write all of it again, with its visible rows "
+        f"twice, run this, and then {run_again(decision.write_id)}: {resolve_command(*name, 'rewrite')} --allow-duplicates"
     )
 
 

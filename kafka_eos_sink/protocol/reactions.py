@@ -195,32 +195,32 @@ def reaction(request: type[Request[Any]], code: int) -> Reaction:
 
 
 _IN_WORDS: dict[type[Request[Any]], str] = {
-    messages.AddOffsetsToTxnRequest: "adding a consumer group to the transaction",
-    messages.AddPartitionsToTxnRequest: "adding a partition to the transaction",
-    messages.CreateTopicsRequest: "the creation",
-    messages.DescribeClusterRequest: "the description",
-    messages.DescribeConfigsRequest: "the settings",
-    messages.DescribeProducersRequest: "the producers",
-    messages.DescribeTransactionsRequest: "the transaction",
-    messages.EndTxnRequest: "the end of the transaction",
+    messages.AddOffsetsToTxnRequest: "adding a consumer group to the transaction of",
+    messages.AddPartitionsToTxnRequest: "adding a partition to the transaction of",
+    messages.CreateTopicsRequest: "the creation of",
+    messages.DescribeClusterRequest: "the description of",
+    messages.DescribeConfigsRequest: "the settings of",
+    messages.DescribeProducersRequest: "the producers of",
+    messages.DescribeTransactionsRequest: "the transaction of",
+    messages.EndTxnRequest: "the end of the transaction of",
     messages.FetchRequest: "reading",
-    messages.FindCoordinatorRequest: "the coordinator",
-    messages.InitProducerIdRequest: "the initialisation",
-    messages.ListOffsetsRequest: "the offsets",
-    messages.ListTransactionsRequest: "the open transactions",
-    messages.MetadataRequest: "the metadata",
-    messages.ProduceRequest: "writing",
-    messages.SaslAuthenticateRequest: "the authentication",
-    messages.SaslHandshakeRequest: "the choice of a SASL mechanism",
-    messages.TxnOffsetCommitRequest: "the commit of offsets",
-    messages.WriteTxnMarkersRequest: "writing the marker",
+    messages.FindCoordinatorRequest: "the coordinator of",
+    messages.InitProducerIdRequest: "the initialisation of",
+    messages.ListOffsetsRequest: "the offsets of",
+    messages.ListTransactionsRequest: "the open transactions of",
+    messages.MetadataRequest: "the metadata of",
+    messages.ProduceRequest: "writing to",
+    messages.SaslAuthenticateRequest: "the authentication of",
+    messages.SaslHandshakeRequest: "the choice of a SASL mechanism of",
+    messages.TxnOffsetCommitRequest: "the commit of offsets of",
+    messages.WriteTxnMarkersRequest: "writing the marker of",
 }
 
 
 def in_words(request: type[Request[Any]], about: str = "") -> str:
     """Name a request by its purpose, for an error message: users know no API names."""
     words = _IN_WORDS.get(request, request.__name__.removesuffix("Request"))
-    return f"{words} of {about}" if about else words
+    return f"{words} {about}" if about else words.removesuffix(" of").removesuffix(" to")
 
 
 MISSING_RIGHT = {

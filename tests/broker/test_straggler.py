@@ -156,7 +156,7 @@ def test_driver_of_overtaken_attempts_is_fenced_newer_commits(
     overtaken = tasks(settings, older)
     assert {message.outcome for message in overtaken} == {TaskOutcome.OVERTAKEN}
     with pytest.raises(
-        FencedError, match=r"FENCED\].*another run has replaced this run of write id .* \(while the tasks of version"
+        FencedError, match=r"FENCED\].*another run has replaced this run of write id .* \(while its tasks ran"
     ):
         session.commit(settings, older, overtaken)
     session.abort(settings, older, overtaken)
