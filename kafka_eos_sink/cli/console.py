@@ -213,10 +213,11 @@ def _cell(cell: str | Text | list[str]) -> Text:
 def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
     """Raise `BrokerRefusedError` if the topic lacks what the command was to show."""
     if not found:
+        option = "--commit-log-topic" if code == "UNKNOWN_WRITE_ID" else "--history-topic"
         raise BrokerRefusedError(
             code,
             f"the {where} on {config.bootstrap_servers_text} holds no {what}; kafka-eos status lists the write ids, and "
-            "--commit-log-topic and --history-topic name other topics",
+            f"{option} names another topic",
         )
 
 

@@ -50,7 +50,8 @@ In documents and help, a capital letter stands for a value of yours:
 
 A write id names a write. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
 Streaming queries: `transactional.id.prefix`, or `kafka-eos-<query id>` without one. `kafka-eos status` lists them. A write without
-`txnAppId` has a random one, which `kafka-eos transactions` shows while something is open.
+`txnAppId` has a random one, such as `kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00`. `kafka-eos transactions` shows it while something
+is open, and `kafka-eos status` if the write failed with a decision.
 
 ## Exit status
 

@@ -36,8 +36,8 @@ def status(
 ) -> None:
     """Show the commit log: versions, rows, times and offsets.
 
-    The table shows the newest version of each write id. Writes without txnAppId leave no entry. Exit status 1 if the
-    commit log holds no version of W.
+    The table shows the newest version of each write id. A write without txnAppId has an entry only if it failed. Exit
+    status 1 if the commit log holds no version of W.
 
     finished: every row is visible. decided: the next run or `kafka-eos recover` finishes it. prepared: tasks wait for a
     decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -139,6 +140,7 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
     assert f"the commit log {log!r} on {servers} holds no version of write id 'other/write'" in line
+    assert set(re.findall(r"--[a-z-]+", line)) == {"--commit-log-topic"}  # the command takes no --history-topic
 
 
 def test_commits_command_error_is_one_line_with_its_code(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -166,6 +167,7 @@ def test_history_of_unknown_write_fails_and_names_the_topic(
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
     assert f"the history {given.history_topic!r} on {kafka.bootstrap_servers} holds no batch of 'other/write'" in line
+    assert set(re.findall(r"--[a-z-]+", line)) == {"--history-topic"}  # the command takes no --commit-log-topic
 
 
 def test_status_and_commits_show_the_same(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
