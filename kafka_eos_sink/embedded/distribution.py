@@ -30,8 +30,8 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import install_command
 
-DEFAULT_KAFKA_VERSION = "4.2.1"
-"""Not 4.3.0 or 4.3.1: those can omit a transaction marker in a partition (KAFKA-20734)."""
+DEFAULT_KAFKA_VERSION = "4.2.2"
+"""Not 4.3 or newer: these can omit a transaction marker in a partition (KAFKA-20734)."""
 
 _IVY_SETTINGS_VARIABLE = "KAFKA_EOS_IVY_SETTINGS"
 _MANIFEST = "manifest.json"
@@ -104,7 +104,7 @@ def _checked(coordinate: str) -> str:
     if not _COORDINATE.fullmatch(coordinate) or ".." in coordinate:
         raise _unavailable(
             f"{coordinate!r} is not a package coordinate; write group:artifact:version, "
-            "for example org.apache.kafka:kafka_2.13:4.2.1."
+            "for example org.apache.kafka:kafka_2.13:4.2.2."
         )
     return coordinate
 

@@ -177,3 +177,10 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The epoch of the streams topology is not allowed."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The epoch of the streams topology is old."
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The broker has no room for another share session."
+    GROUP_DELETION_FAILED = 134, False, "The group could not be deleted."
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
+        135,
+        False,
+        "The description of the streams topology could not be updated.",
+    )
+    CONTROLLER_ID_NOT_REGISTERED = 136, False, "The controller id is not registered."

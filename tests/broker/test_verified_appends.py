@@ -54,7 +54,7 @@ def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) 
     ("version", "transaction_version", "properties", "way_out"),
     [
         ("3.5.2", None, {}, "upgrade them to Kafka 3.6 or newer"),
-        ("4.2.1", 0, OFF, f"--entity-default --alter --add-config {VERIFICATION}=true"),
+        ("4.2.2", 0, OFF, f"--entity-default --alter --add-config {VERIFICATION}=true"),
     ],
 )
 def test_write_is_rejected_if_leaders_append_behind_an_abort(

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-KAFKA_VERSION = "4.2.1"
+KAFKA_VERSIONS = ("4.2.2", "4.4.0")
+"""The release that the embedded Kafka runs, and the newest one."""
 
 
-@pytest.fixture(scope="session")
-def kafka_jars() -> Path:
-    """The folder with the jars of a Kafka distribution: KAFKA_EOS_JARS, or the one that the embedded Kafka runs."""
+@pytest.fixture(scope="session", params=KAFKA_VERSIONS)
+def kafka_jars(request: pytest.FixtureRequest) -> Path:
+    """The folder with the jars of a Kafka distribution: KAFKA_EOS_JARS, or those of each release."""
     if folder := os.environ.get("KAFKA_EOS_JARS"):
         return Path(folder)
     from kafka_eos_sink.embedded.distribution import resolve
 
-    return Path(resolve(KAFKA_VERSION))
+    return Path(resolve(request.param))
 
 
 @pytest.fixture(scope="session")

@@ -34,8 +34,12 @@ MESSAGES += [
 EMPTY = {"bool": False, "string": "", "bytes": b"", "uuid": ZERO_UUID, "records": None}
 
 
+EARLIER_NAMES = {"GenerationIdOrMemberEpoch": "GenerationId"}
+"""Fields that Kafka has renamed (4.4: KIP-1319), by their new names. The bytes do not depend on a name."""
+
+
 def snake_case(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", EARLIER_NAMES.get(name, name)).lower()
 
 
 def within(versions: str | None, version: int) -> bool:

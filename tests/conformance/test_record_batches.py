@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,8 +91,19 @@ def test_uncompressed_batches_match_kafka_python() -> None:
     assert ours[16:] == theirs[16:]
 
 
-def run_java(kafka_jars: Path, *arguments: str) -> list[str]:
-    source = Path(__file__).with_name("RecordBatches.java")
+def java_source(kafka_jars: Path, folder: Path) -> Path:
+    """RecordBatches.java, as this Kafka's classes need it: 4.4 has moved all but TimestampType into another package."""
+    text = Path(__file__).with_name("RecordBatches.java").read_text()
+    (clients,) = kafka_jars.glob("kafka-clients-*.jar")
+    with zipfile.ZipFile(clients) as jar:
+        if "org/apache/kafka/common/record/internal/RecordBatch.class" in jar.namelist():
+            text = re.sub(r"common\.record\.(?!TimestampType)", "common.record.internal.", text)
+    source = folder / "RecordBatches.java"
+    source.write_text(text)
+    return source
+
+
+def run_java(kafka_jars: Path, source: Path, *arguments: str) -> list[str]:
     run = subprocess.run(
         ["java", "-cp", f"{kafka_jars}/*", str(source), *arguments],
         capture_output=True,
@@ -127,7 +140,8 @@ def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
             files[f"{codec.name.lower()}.{level}"] = batch_of_columns(codec, level) + batch_of_rows(codec)
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    printed = run_java(kafka_jars, "read", *(str(tmp_path / name) for name in files))
+    source = java_source(kafka_jars, tmp_path)
+    printed = run_java(kafka_jars, source, "read", *(str(tmp_path / name) for name in files))
     expected = [
         line
         for name, data in files.items()
@@ -141,7 +155,7 @@ def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
 
 
 def test_we_read_batches_of_java(kafka_jars: Path, tmp_path: Path) -> None:
-    run_java(kafka_jars, "write", str(tmp_path))
+    run_java(kafka_jars, java_source(kafka_jars, tmp_path), "write", str(tmp_path))
     for codec in Codec:
         name = codec.name.lower()
         data = (tmp_path / name).read_bytes()

@@ -141,7 +141,7 @@ def test_download_without_the_main_jar_is_discarded(ivy: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    "jars", ["kafka_2.13-9.0.0.jar kafka-clients-4.2.1.jar", "kafka_2.13-9.0.0.jar jose4j-0.9.6.jar"]
+    "jars", ["kafka_2.13-9.0.0.jar kafka-clients-4.2.2.jar", "kafka_2.13-9.0.0.jar jose4j-0.9.6.jar"]
 )
 def test_jar_with_another_hash_is_rejected(ivy: Path, jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JARS", jars)

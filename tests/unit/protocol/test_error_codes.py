@@ -21,6 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
         (90, "PRODUCER_FENCED", False),
         (120, "TRANSACTION_ABORTABLE", False),
         (133, "SHARE_SESSION_LIMIT_REACHED", True),
+        (136, "CONTROLLER_ID_NOT_REGISTERED", False),
     ],
 )
 def test_known_code_has_its_name_and_retriable_flag(code: int, name: str, retriable: bool) -> None:
