@@ -40,11 +40,13 @@ _BROKER_TIMEOUT_MS = 10_000
 _UNKNOWN_OPERATIONS = -(2**31)
 
 # First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
-# release. Patch releases add no level: 4.3.0 and 4.3.1 cannot be distinguished.
+# release. Patch releases add no level.
 _RELEASES = {
     34: None, 31: "4.4", 30: "4.3", 28: "4.2", 26: "4.1", 22: "4.0", 21: "3.9", 20: "3.8", 15: "3.7", 12: "3.6", 9: "3.5",
     8: "3.4", 7: "3.3", 0: None,
 }  # fmt: skip
+_OMITS_MARKERS_FROM = 30
+"""The level of Kafka 4.3, the first release with KAFKA-20734. No later release is known to be without it."""
 
 
 class _Operation(IntEnum):
@@ -127,7 +129,7 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
     brokers = [broker for node_id, broker in sorted(client.metadata.brokers.items()) if node_id >= 0]
     names = f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''}"
     yield Finding("", "connection", f"{names}, cluster {peer_text(str(client.metadata.cluster_id))}")
-    releases: set[str | None] = set()
+    levels: list[int] = []
     for broker in brokers:
         what, address = f"broker {broker.node_id}", f"{peer_text(broker.host)}:{broker.port}"
         request = ApiVersionsRequest(client_software_name="kafka-eos", client_software_version="check")
@@ -143,13 +145,14 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
         if level < 0:
             raise ProtocolError(f"{what} at {address} reports metadata.version {level}")
         release = next(release for first, release in _RELEASES.items() if level >= first)
-        releases.add(release)
+        levels.append(level)
         shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
         yield _offers(what, shown, BrokerVersions.from_response(response))
-    skips = "4.3.0 and 4.3.1 can skip a transaction marker if a partition has no leader"
-    repair = f"{skips}; the write then fails with an error, and `kafka-eos repair` writes the marker"
-    affected = ("4.3" in releases, "Kafka 4.3, patch level not visible", _WARN, repair)
-    unsure = (None in releases or not releases, "release not known", _UNKNOWN, skips)
+    omits = "Kafka 4.3 and newer can omit a transaction marker if a partition has no leader"
+    repair = f"{omits}; the write then fails with an error, and `kafka-eos repair` writes the marker"
+    affected = (max(levels, default=0) >= _OMITS_MARKERS_FROM, "Kafka 4.3 or newer", _WARN, repair)
+    # A broker without KRaft reports no level.
+    unsure = (0 in levels or not levels, "release not known", _UNKNOWN, omits)
     yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
 
 

@@ -32,7 +32,7 @@ def repair(
 ) -> None:
     """Write the missing COMMIT markers of a committed write.
 
-    Kafka 4.3.0 and 4.3.1 can omit a marker (KAFKA-20734). The command writes a marker only if the partition leader still holds
+    Kafka 4.3 and newer can omit a marker (KAFKA-20734). The command writes a marker only if the partition leader still holds
     the transaction open, the transaction is decided, and its coordinator or its marker in the commit log proves that it is
     committed. For other open transactions it prints the command of Kafka's own tool that aborts them.
 

@@ -1,4 +1,4 @@
-"""The Kafkas that the other tests do not run: 3.6, the oldest that verifies transactional appends, 3.9, and 4.3.
+"""The Kafkas that the other tests do not run: 3.6, the oldest that verifies transactional appends, 3.9, 4.3, and 4.4.
 
 `transaction.version` 1 differs from 0 only in how the coordinator keeps its records. A write is killed at each of its steps.
 """
@@ -11,15 +11,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 
 from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
-from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once
-from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import (
+    READERS,
+    assert_nothing_open,
+    create_topic,
+    end_as_driver,
+    read_committed,
+    started_producer,
+    unique_topic,
+    wait_until,
+)
+from tests.faults.three_nodes import leader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +51,13 @@ RELEASES = [
     Release(version="3.6.2", transaction_version=0),
     Release(version="3.9.2", transaction_version=0),
     Release(version="4.3.1", transaction_version=2),
-    Release(version="4.2.1", asked_for=1, transaction_version=1),
+    Release(version="4.4.0", transaction_version=2),
+    Release(version="4.2.2", asked_for=1, transaction_version=1),
 ]
+
+
+OMITS_MARKERS = {"4.3.1", "4.4.0"}
+INTERNAL_PARTITIONS = 4
 
 
 @pytest.fixture(scope="module", params=RELEASES, ids=str)
@@ -69,9 +87,72 @@ def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKa
     with connected(other_kafka.bootstrap_servers) as admin:
         findings = check_cluster(admin, topic=topic, commit_log_topic="__kafka_eos_commits", timeout_ms=30_000)
     found = {(each.about, each.what): each for each in findings}
+    (broker,) = (each.found for (_, what), each in found.items() if what.startswith("broker "))
+    assert broker.endswith(f", Kafka {release.version.rpartition('.')[0]}")
     assert found["", "transaction.version"].found == str(release.transaction_version)
-    assert (found["", "KAFKA-20734"].verdict is Verdict.WARNING) == (release.version == "4.3.1")
+    assert (found["", "KAFKA-20734"].verdict is Verdict.WARNING) == (release.version in OMITS_MARKERS)
     assert Verdict.FAILS not in {each.verdict for each in findings}
+
+
+def known_bug(admin: Admin) -> Finding:
+    findings = check_cluster(admin, topic=None, commit_log_topic=unique_topic("log"), timeout_ms=30_000)
+    (found,) = (each for each in findings if each.what == "KAFKA-20734")
+    return found
+
+
+def coordinator_partition(transactional_id: str) -> int:
+    """The partition of `__transaction_state`: Java's hash, its sign bit cleared."""
+    code = 0
+    for character in transactional_id:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    return (code & 0x7FFFFFFF) % INTERNAL_PARTITIONS
+
+
+@pytest.mark.parametrize("version", ["4.2.2", "4.3.1", "4.4.0"])
+def test_check_warns_of_releases_that_omit_markers(version: str, tmp_path: Path) -> None:
+    """KAFKA-20734, on one node: the disk of a partition is gone when its transaction ends, and comes back."""
+    kept, lost, away = (tmp_path / name for name in ("kept", "lost", "away"))
+    properties = {"log.dirs": f"{kept},{lost}", "log.flush.offset.checkpoint.interval.ms": "500"}
+    with EmbeddedKafka(version=version, properties=properties) as kafka, connected(kafka.bootstrap_servers) as admin:
+        client, topic = admin.client, create_topic(kafka.bootstrap_servers, partitions=2)
+        started_producer(client, "first")  # its request creates the coordinators' topic
+        transactional_id = next(
+            each
+            for each in (f"id-{number}" for number in range(100))
+            if (kept / f"__transaction_state-{coordinator_partition(each)}").exists()
+        )
+        producer = started_producer(client, transactional_id)
+        for partition in (0, 1):
+            numbers = pa.array([b"%d" % (10 * partition + number) for number in range(3)])
+            rows = Rows(
+                topic=topic,
+                partition=pa.repeat(pa.scalar(partition, pa.int32()), 3),
+                columns=RecordColumns(value=numbers),
+            )
+            producer.write(rows)
+        producer.flush()
+        (hidden,) = (partition for partition in (0, 1) if (lost / f"{topic}-{partition}").exists())
+        prepared = producer.prepare()
+        lost.rename(away)
+        wait_until(lambda: leader(kafka, topic, hidden) < 0, "a partition without a leader")
+        assert end_as_driver(client, prepared, committed=True) == 0
+        omitted = version in OMITS_MARKERS
+
+        def state() -> str:
+            deadline = client.clock() + 60_000
+            return admin.describe_transactions((transactional_id,), deadline)[transactional_id].transaction_state
+
+        if omitted:
+            wait_until(lambda: state() == "CompleteCommit", "a transaction that is complete without a marker")
+        (node,) = kafka.node_ids
+        kafka.kill(node)
+        away.rename(lost)
+        kafka.start_node(node)
+        wait_until(lambda: leader(kafka, topic, hidden) >= 0, "the leader")
+        wait_until(lambda: state() == "CompleteCommit", "the end of the transaction")
+        seen = {int(each.value or b"") // 10 for each in read_committed(kafka.bootstrap_servers, topic)}
+        assert seen == ({1 - hidden} if omitted else {0, 1})
+        assert known_bug(admin).verdict is (Verdict.WARNING if omitted else Verdict.WORKS)
 
 
 def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> None:

@@ -1,6 +1,6 @@
 """Partitions with one replica, whose node is killed: they have no leader until it is back.
 
-On Kafka 4.3.1, whose coordinators leave the marker of a commit out of such a partition and call the transaction complete
+On Kafka 4.3.1 and 4.4.0, whose coordinators leave the marker of a commit out of such a partition and call the transaction complete
 (KAFKA-20734): the records would stay unread for ever.
 """
 
@@ -37,9 +37,9 @@ from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, 
 PARTITIONS = 3
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(brokers=3, version="4.3.1", heap="256m", properties=QUICK_ELECTIONS) as cluster:
+@pytest.fixture(scope="module", params=["4.3.1", "4.4.0"])
+def three(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3, version=request.param, heap="256m", properties=QUICK_ELECTIONS) as cluster:
         write_all(write_settings(cluster, create_topic(cluster.bootstrap_servers)))  # makes the internal topics
         yield cluster
 

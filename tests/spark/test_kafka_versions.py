@@ -1,8 +1,8 @@
 """Spark jobs on every Kafka that is supported: killed and recovered, while the cluster is upgraded, and where a broker leaves out a marker.
 
 `make faults` runs these. Without Spark `make test` has, in tests/broker, writes killed at every step on Kafka 4.2 with
-`transaction.version` 0 and 2 and at one step on 3.9 and 4.3, and the feature raised at some steps, of one broker. `transaction.version` 1,
-the other steps, and a broker that leaves out a marker are for `make faults` without Spark, too.
+`transaction.version` 0 and 2 and at one step on 3.9, 4.3 and 4.4, and the feature raised at some steps, of one broker. The other
+steps, `transaction.version` 1, and a broker that leaves out a marker are for `make faults` without Spark, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.spark.killable_job import KillableJob
 from tests.spark.streams import Stream, StreamJob
 
 BATCH_SCRIPT = Path(__file__).parent / "jobs" / "write_rows.py"
-RELEASES = [("3.9.2", None), ("4.2.1", 0), ("4.2.1", 1), ("4.2.1", 2), ("4.3.1", None)]
+RELEASES = [("3.9.2", None), ("4.2.2", 0), ("4.2.2", 1), ("4.2.2", 2), ("4.3.1", None), ("4.4.0", None)]
 SPARK_PARTITIONS = 3
 KILLS = ("task.prepared", "commit.between_ends")
 
@@ -102,11 +102,16 @@ def transaction_versions(cluster: EmbeddedKafka) -> set[int]:
     return {value["transaction_version"] for value in values if value is not None and "transaction_version" in value}
 
 
+@pytest.mark.parametrize("kafka_version", ["4.3.1", "4.4.0"])
 def test_missing_marker_of_killed_leader_is_found_and_repaired(
-    spark_environment: dict[str, str], tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    spark_environment: dict[str, str],
+    tmp_path: Path,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    kafka_version: str,
 ) -> None:
     """KAFKA-20734: the node that leads a partition is killed between the decision and the end of its transactions."""
-    with EmbeddedKafka(brokers=3, version="4.3.1", heap="256m", properties=QUICK_ELECTIONS) as three:
+    with EmbeddedKafka(brokers=3, version=kafka_version, heap="256m", properties=QUICK_ELECTIONS) as three:
         servers = three.bootstrap_servers
         job = StreamJob(spark_environment, three, tmp_path)
         job.topic = create_topic(servers, partitions=3, replication_factor=1)

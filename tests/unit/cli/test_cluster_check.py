@@ -63,6 +63,23 @@ def test_negative_feature_level_is_a_protocol_error() -> None:
         list(cluster_check._brokers(admin(level=-1), 0))
 
 
+@pytest.mark.parametrize(
+    ("level", "verdict"),
+    [
+        (0, cluster_check.Verdict.UNKNOWN),  # no KRaft
+        (28, cluster_check.Verdict.WORKS),  # 4.2
+        (29, cluster_check.Verdict.WORKS),
+        (30, cluster_check.Verdict.WARNING),  # 4.3
+        (31, cluster_check.Verdict.WARNING),  # 4.4
+        (34, cluster_check.Verdict.WARNING),  # newer than this version of kafka-eos
+        (99, cluster_check.Verdict.WARNING),
+    ],
+)
+def test_every_release_from_4_3_on_may_omit_markers(level: int, verdict: cluster_check.Verdict) -> None:
+    (found,) = (each for each in cluster_check._brokers(admin(level=level), 0) if each.what == "KAFKA-20734")
+    assert found.verdict is verdict
+
+
 @pytest.mark.parametrize("value", ["", "15 minutes", LINE, "1" * 5_000])
 def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
     topic: Any = SimpleNamespace(partitions=())
