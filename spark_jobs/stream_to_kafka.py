@@ -47,10 +47,12 @@ if TYPE_CHECKING:
 NAME = "stream_to_kafka"
 FORMATS_WITH_SCHEMA = ("json", "csv", "parquet")
 
-# Spark's defaults begin at the end of the topic, read records of aborted transactions, and drop the headers.
+# Spark's defaults begin at the end of the topic, read records of aborted transactions, drop the headers, and let a broker create the topic
+# if its name is misspelled.
 KAFKA_SOURCE_DEFAULTS = {
     "startingoffsets": "earliest",
     "kafka.isolation.level": "read_committed",
+    "kafka.allow.auto.create.topics": "false",
     "includeheaders": "true",
 }
 

@@ -65,7 +65,7 @@ class HandDrivenClient:
     def request_metadata_update(self) -> None:
         self.updates_asked += 1
 
-    def want_topics(self, topics: Iterable[str], *, allow_auto_creation: bool = False) -> None:
+    def want_topics(self, topics: Iterable[str]) -> None:
         pass
 
     def learn_leader(self, topic: str, partition: int, leader: int, epoch: int, endpoints: Any = ()) -> bool:

@@ -55,17 +55,14 @@ def partition_of(topic: TopicMetadata, index: int) -> PartitionMetadata | None:
     return next((partition for partition in topic.partitions if partition.partition_index == index), None)
 
 
-@dataclass(slots=True)
-class _WantedTopic:
-    last_wanted_at: int
-    allow_auto_creation: bool
-
-
 class MetadataUpdater:
     """Keeps the snapshot: wanted topics, the next request, what a response changes.
 
     A lagging broker's response never moves a partition back to an older leader epoch. For a recreated topic (another topic id)
     or another cluster, the known epochs do not count. One request is in flight at a time.
+
+    No request lets a broker create a topic. With ``auto.create.topics.enable``, Kafka's default, a misspelled name would become a topic
+    with the broker's defaults, and swallow rows.
 
     The first of these rules that applies decides when the next request is due:
 
@@ -87,7 +84,8 @@ class MetadataUpdater:
         self._backoff = backoff
         self._max_age_ms = max_age_ms
         self._max_idle_ms = max_idle_ms
-        self._wanted: dict[str, _WantedTopic] = {}
+        self._wanted: dict[str, int] = {}
+        """Topics, and when they were last wanted."""
         self._never_requested: set[str] = set()
         self._update_requested = True
         self._incomplete = False
@@ -98,22 +96,17 @@ class MetadataUpdater:
         self._retry_at = 0
         self._expires_at = 0
         self._failing_since: int | None = None
-        self._may_create = False
 
     # what to request, and when
 
-    def want_topics(self, topics: Iterable[str], now: int, *, allow_auto_creation: bool = False) -> None:
+    def want_topics(self, topics: Iterable[str], now: int) -> None:
         """Keep these topics in the snapshot; a new topic makes a request due at once."""
         for topic in topics:
-            wanted = self._wanted.get(topic)
-            if wanted is None:
-                self._wanted[topic] = _WantedTopic(now, allow_auto_creation)
+            if topic not in self._wanted:
                 self._never_requested.add(topic)
                 # A new topic restarts the backoff of incomplete responses, but not that of unreachable brokers.
                 self._attempts = 0 if self._failing_since is None else self._attempts
-            else:
-                wanted.last_wanted_at = now
-                wanted.allow_auto_creation |= allow_auto_creation
+            self._wanted[topic] = now
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Request these topics no more, until `want_topics` names them again."""
@@ -153,26 +146,15 @@ class MetadataUpdater:
 
     def next_request(self, now: int) -> MetadataRequest:
         """Return the next request; ``handle_response`` or ``handle_failure`` must follow."""
-        self._wanted = {n: each for n, each in self._wanted.items() if now - each.last_wanted_at <= self._max_idle_ms}
-        self._never_requested &= self._wanted.keys()
+        self._wanted = {name: last for name, last in self._wanted.items() if now - last <= self._max_idle_ms}
+        self._never_requested.clear()
         self.in_progress = True
         self._sent += 1
-        # The permission to create applies to a whole request, and a broker must never create the commit log with its defaults.
-        # So the missing topics that a broker may create go into a request of their own.
-        creatable = [
-            name
-            for name, wanted in self._wanted.items()
-            if wanted.allow_auto_creation and not self._is_known(name) and name not in self._never_requested
-        ]
-        # The two kinds alternate: a topic that no broker creates must not block the updates of the other topics.
-        self._may_create = bool(creatable) and not self._may_create
-        topics = creatable if self._may_create else list(self._wanted)
-        self._never_requested.difference_update(topics)
         # From now on an update needs a later request: the broker may build this response before the caller's observation.
         self._update_requested = False
         return MetadataRequest(
-            topics=tuple(MetadataRequest.Topic(name=name) for name in topics),
-            allow_auto_topic_creation=self._may_create,
+            topics=tuple(MetadataRequest.Topic(name=name) for name in self._wanted),
+            allow_auto_topic_creation=False,
         )
 
     def handle_failure(self, now: int) -> None:
@@ -260,12 +242,6 @@ class MetadataUpdater:
         self._update_allowed_at = self._retry_at = now
         # Restart the trigger time: the next rebootstrap must not follow at once.
         self._failing_since = now if self._failing_since is not None else None
-
-    # inside
-
-    def _is_known(self, topic: str) -> bool:
-        known = self.snapshot.topics.get(topic)
-        return known is not None and known.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _is_incomplete(topic: TopicMetadata) -> bool:

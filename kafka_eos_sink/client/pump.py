@@ -70,13 +70,9 @@ class Pump:
         """The newest snapshot of the cluster."""
         return self._updater.snapshot
 
-    def want_topics(self, topics: Iterable[str], *, allow_auto_creation: bool = False) -> None:
-        """Keep metadata of the topics until ``metadata.max.idle.ms`` after the last call.
-
-        Args:
-            allow_auto_creation: Let the broker create a missing topic if its own ``auto.create.topics.enable`` allows it.
-        """
-        self._updater.want_topics(topics, self.clock(), allow_auto_creation=allow_auto_creation)
+    def want_topics(self, topics: Iterable[str]) -> None:
+        """Keep metadata of the topics until ``metadata.max.idle.ms`` after the last call."""
+        self._updater.want_topics(topics, self.clock())
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Request metadata of these topics no more."""

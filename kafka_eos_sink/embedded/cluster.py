@@ -403,7 +403,9 @@ class EmbeddedKafka:
         # A node that is still starting refuses connections or drops them: connect again until the deadline.
         with suppress(BrokerUnavailableError, LostResponse), NetworkClient(config) as client:
             connection = client.any_node(attempt_deadline_ms)
-            metadata = client.call(connection, MetadataRequest(topics=()), deadline_ms=attempt_deadline_ms)
+            metadata = client.call(
+                connection, MetadataRequest(topics=(), allow_auto_topic_creation=False), deadline_ms=attempt_deadline_ms
+            )
             # A node serves Metadata once it has caught up with the controllers, and lists only brokers that are registered
             # and not fenced: then any of them can lead partitions. Another cluster can have taken the same port.
             listed = {broker.node_id for broker in metadata.brokers}

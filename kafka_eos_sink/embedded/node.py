@@ -25,7 +25,6 @@ _FIXED_PROPERTIES = {
     "process.roles": "broker,controller",
     "inter.broker.listener.name": "BROKER",
     "controller.listener.names": "CONTROLLER",
-    "auto.create.topics.enable": "false",
     "num.partitions": "4",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",

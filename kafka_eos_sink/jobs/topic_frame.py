@@ -125,6 +125,8 @@ def _read_with_spark(
         .option("subscribe", topic)
         # Spark's default is read_uncommitted, which delivers the records of aborted transactions too.
         .option("kafka.isolation.level", "read_committed")
+        # By default Java's consumer lets a broker create a topic that was deleted in the meantime.
+        .option("kafka.allow.auto.create.topics", "false")
         .option("includeHeaders", "true")
         .option("startingOffsets", json.dumps({topic: {str(each.partition): each.first for each in offsets}}))
         .option("endingOffsets", json.dumps({topic: {str(each.partition): each.last_stable for each in offsets}}))

@@ -59,13 +59,12 @@ class TopicDirectory:
         # One Metadata request names all topics. A broker closes the connection if it cannot parse one of them.
         invalid = {name: INVALID_NAME for name in topics if not is_topic_name(name)}
         names = [name for name in topics if name not in invalid]
-        # As with Java's producer, brokers with auto.create.topics.enable create a missing topic.
         wanted = [name for name in names if name not in self._problems]
         started = self._client.clock()
         # The client outlives tasks, so it may remember as unknown a topic that has been created since.
         before = {name: self._client.metadata.topics.get(name) for name in names}
         while True:
-            self._client.want_topics(wanted, allow_auto_creation=True)
+            self._client.want_topics(wanted)
             found = {name: known for name in names if (known := self._known(name)) is not None}
             missing = [name for name in names if name not in found]
             if not missing:

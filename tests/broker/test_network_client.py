@@ -397,21 +397,8 @@ def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch
 
 @pytest.fixture(scope="module")
 def mortal_kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(properties={"auto.create.topics.enable": "true"}) as started:
+    with EmbeddedKafka() as started:
         yield started
-
-
-def test_broker_creates_topic_only_if_allowed(mortal_kafka: EmbeddedKafka) -> None:
-    with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
-        client.want_topics(["never-made"])
-        client.want_topics(["made-by-the-broker"], allow_auto_creation=True)
-        until = deadline(client)
-        while client.metadata.leader("made-by-the-broker", 0) is None:
-            assert client.clock() < until
-            client.poll(1_000)
-        for _ in range(3):
-            assert client.wait_for_metadata(deadline(client))
-        assert client.metadata.topics["never-made"].partitions == ()
 
 
 def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:

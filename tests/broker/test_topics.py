@@ -1,17 +1,24 @@
-"""A write waits for a topic that is just being created, and says so."""
+"""A write waits for a topic that is just being created, and says so. It never lets a broker create one."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
+import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 
-from dead_writes import write_all, write_settings
+from dead_writes import ROWS, rows_of, write_all, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.runtime import session
-from kafka_testing import create_topic, unique_topic
+from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, InvalidRowError, KafkaEosError
+from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.runtime import at_least_once, session
+from kafka_testing import create_topic, read_committed, unique_topic
 
 
 class CreatesWhenAsked(logging.Handler):
@@ -50,3 +57,125 @@ def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKa
     write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)  # which makes the coordinator create it
     with pytest.raises(ConfigurationError, match=r"INTERNAL_TOPIC\].*'__transaction_state'.*option topic"):
         session.plan(write_settings(kafka, "__transaction_state"))
+
+
+# Kafka's default is auto.create.topics.enable=true, and the embedded Kafka has it.
+
+
+def topics_of(kafka: EmbeddedKafka) -> set[str]:
+    """All topics. A request for all of them creates none."""
+    return set(confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
+
+
+def settings_for(kafka: EmbeddedKafka, topic: str | None, **producer: object) -> session.WriteSettings:
+    """A write that waits for missing topics for a moment only."""
+    given = write_settings(kafka, topic or "by-column", schema="topic string, value binary")
+    return replace(given, topic=topic, producer=replace(given.producer, max_block_ms=3_000, **producer))
+
+
+def write_rows(given: session.WriteSettings, guarantee: str, *rows: Rows) -> None:
+    """One task writes the rows, and the batch is committed."""
+    if guarantee == "at-least-once":
+        at_least_once.write_rows(given, iter(rows))
+        return
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    session.commit(given, plan, [session.write_task(given, plan, task, iter(rows))])
+
+
+GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+
+
+def test_the_broker_creates_topics_for_clients_that_allow_it(kafka: EmbeddedKafka) -> None:
+    """Otherwise the tests below could not fail."""
+    topic = unique_topic()
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"row")
+    assert producer.flush(60) == 0
+    assert topic in topics_of(kafka)
+
+
+@GUARANTEES
+@pytest.mark.parametrize("named_by", ["option", "column"])
+def test_missing_topic_fails_the_write_and_is_not_created(kafka: EmbeddedKafka, guarantee: str, named_by: str) -> None:
+    missing = unique_topic("misspelled")
+    given = settings_for(kafka, missing if named_by == "option" else None)
+    with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
+        write_rows(given, guarantee, rows_of(missing, 0))
+    assert missing not in topics_of(kafka)
+
+
+@GUARANTEES
+def test_missing_topics_among_others_are_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
+    """In one slab, and in later ones: a task that knows some topics asks for the others."""
+    topic, missing = create_topic(kafka.bootstrap_servers), [unique_topic("misspelled") for _ in range(3)]
+    mixed = Rows(
+        topic=pa.array([topic, *missing[:2], topic]),
+        partition=None,
+        columns=RecordColumns(value=pa.array([b"0", b"1", b"2", b"3"])),
+    )
+    for batches in ((mixed,), (rows_of(topic, 0), rows_of(missing[2], 1))):
+        with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*misspelled"):
+            write_rows(settings_for(kafka, None), guarantee, *batches)
+    assert not topics_of(kafka) & set(missing)
+
+
+@GUARANTEES
+def test_missing_topic_beside_a_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
+    letters, missing = create_topic(kafka.bootstrap_servers, partitions=1), unique_topic("misspelled")
+    given = settings_for(kafka, None, dead_letter_topic=letters)
+    write_rows(given, guarantee, rows_of(missing, 0))
+    assert missing not in topics_of(kafka)
+    found = read_committed(kafka.bootstrap_servers, letters)
+    assert [dict(each.headers)["kafka-eos.error"] for each in found] == [b"UNKNOWN_TOPIC"] * ROWS
+
+
+@GUARANTEES
+def test_missing_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
+    letters, missing = unique_topic("letters"), unique_topic("misspelled")
+    given = settings_for(kafka, None, dead_letter_topic=letters)
+    with pytest.raises(KafkaEosError, match=letters):
+        write_rows(given, guarantee, rows_of(missing, 0))
+    assert not topics_of(kafka) & {letters, missing}
+
+
+def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -> None:
+    missing = unique_topic("misspelled")
+    with connected(kafka.bootstrap_servers) as admin:
+
+        def deadline() -> int:
+            return admin.client.clock() + 2_000
+
+        assert admin.topic(missing, deadline()) is None
+        for request in (
+            lambda: admin.list_offsets([(missing, 0)], deadline()),
+            lambda: admin.fetch((missing, 0), 0, deadline()),
+            lambda: admin.describe_producers([(missing, 0)], deadline()),
+            lambda: admin.describe_configs("topic", missing, None, deadline()),
+        ):
+            with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC"):
+                request()
+    assert missing not in topics_of(kafka)
+
+
+def test_commands_about_a_missing_topic_do_not_create_it(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, log, history = (unique_topic(each) for each in ("misspelled", "log", "history"))
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    own = ["--commit-log-topic", log]
+    for command in (
+        ["consume", "--topic", missing, "--count", "1", *servers],
+        ["check", "--topic", missing, *own, *servers],
+        ["topics", *servers],
+        ["status", *own, *servers],
+        ["recover", "--write-id", "w", "--yes", *own, *servers],
+        ["repair", "--write-id", "w", "--yes", *own, *servers],
+        ["forget", "--write-id", "w", "--yes", *own, *servers],
+        ["resolve", "--write-id", "w", "--version", "1", "--as", "rewrite", "--yes", *own, *servers],
+        ["history", "--write-id", "w", "--history-topic", history, *servers],
+        ["audit", "--write-id", "w", "--history-topic", history, *servers],
+    ):
+        assert main(command) in (0, 1), command
+    capsys.readouterr()
+    assert not topics_of(kafka) & {missing, log, history}

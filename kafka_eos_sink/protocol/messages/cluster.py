@@ -66,7 +66,7 @@ class MetadataRequest(Request[MetadataResponse]):
         name: String | None = versions(nullable_from=10)  # before version 12, brokers reject null even with an id
 
     topics: tuple[Topic, ...] | None
-    allow_auto_topic_creation: Boolean = True
+    allow_auto_topic_creation: Boolean = True  # Kafka's default; this client never allows it
     include_cluster_authorized_operations: Boolean = versions(0, 10, default=False)
     include_topic_authorized_operations: Boolean = False
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kafka_eos_sink
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.metadata import NEVER, MetadataUpdater
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -263,19 +266,25 @@ def test_forgotten_topic_is_requested_no_more() -> None:
     assert names(exchange(made, answer(topic("t"), topic("u")), 1_100)) == ["t", "u"]
 
 
-def test_auto_creation_is_allowed_only_for_its_topics() -> None:
-    made = updater(("log",))
-    made.want_topics(["data"], 0, allow_auto_creation=True)
-    missing = topic("data", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    no_log = topic("log", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    first = exchange(made, answer(missing, no_log), 0)
-    assert (names(first), first.allow_auto_topic_creation) == (["log", "data"], False)
-    second = exchange(made, answer(missing), 100)
-    assert (names(second), second.allow_auto_topic_creation) == (["data"], True)
-    third = exchange(made, answer(topic("data", partition(0, 1, 0)), no_log), 300)
-    assert (names(third), third.allow_auto_topic_creation) == (["log", "data"], False)
-    fourth = exchange(made, answer(topic("data", partition(0, 1, 0)), no_log), 700)
-    assert (names(fourth), fourth.allow_auto_topic_creation) == (["log", "data"], False)
+def test_no_request_lets_a_broker_create_a_topic() -> None:
+    """Neither the first one about a topic nor those after a response that it does not exist."""
+    made = updater(("log", "data"))
+    missing = [topic(name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in ("log", "data")]
+    for now in (0, 100, 300, 700):
+        request = exchange(made, answer(*missing), now)
+        assert (names(request), request.allow_auto_topic_creation) == (["log", "data"], False)
+
+
+def test_no_code_makes_a_metadata_request_that_may_create() -> None:
+    """The field's default is Kafka's, which allows it."""
+    found = 0
+    for path in Path(kafka_eos_sink.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "MetadataRequest":
+                given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                assert given.get("allow_auto_topic_creation") == "False", f"{path}:{node.lineno}"
+                found += 1
+    assert found >= 5
 
 
 def test_rebootstrap_keeps_topics() -> None:

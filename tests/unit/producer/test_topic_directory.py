@@ -36,8 +36,7 @@ class Cluster:
     def clock(self) -> int:
         return self.now
 
-    def want_topics(self, names: list[str], *, allow_auto_creation: bool) -> None:
-        assert allow_auto_creation
+    def want_topics(self, names: list[str]) -> None:
         self.wanted += names
 
     def forget_topics(self, names: list[str]) -> None:

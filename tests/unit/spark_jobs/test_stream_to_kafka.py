@@ -93,6 +93,7 @@ def test_topic_source_defaults_to_earliest_and_read_committed() -> None:
         "subscribe": "s,t",
         "startingoffsets": "earliest",
         "kafka.isolation.level": "read_committed",
+        "kafka.allow.auto.create.topics": "false",
         "includeheaders": "true",
         "kafka.bootstrap.servers": "a:1",
     }
