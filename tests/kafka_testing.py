@@ -144,11 +144,16 @@ def _answers_for(admin: confluent_kafka.admin.AdminClient, topic: str, partition
     return all(answer.exception(PATIENCE_S) is None for answer in answers.values())
 
 
+def topic_names(bootstrap_servers: str) -> set[str]:
+    """All topics. A request for all of them creates none, in contrast to one that names a topic."""
+    return set(_confluent_admin(bootstrap_servers).list_topics(timeout=PATIENCE_S).topics)
+
+
 def delete_topic(bootstrap_servers: str, name: str) -> None:
     """Deletes a topic and waits until the cluster does not list it any more."""
     admin = _confluent_admin(bootstrap_servers)
     admin.delete_topics([name])[name].result(PATIENCE_S)
-    wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_S).topics, f"the end of topic {name}")
+    wait_until(lambda: name not in topic_names(bootstrap_servers), f"the end of topic {name}")
 
 
 def change_config(bootstrap_servers: str, kind: Literal["topic", "broker"], name: str, key: str, value: str) -> None:
@@ -263,6 +268,7 @@ def _read_with_kafka_python(
         isolation_level=isolation,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
     )
     try:
         partitions = []

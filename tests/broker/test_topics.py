@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import replace
 
-import confluent_kafka.admin
+import confluent_kafka
 import pyarrow as pa
 import pytest
 
@@ -18,7 +18,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, Invali
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once, session
-from kafka_testing import create_topic, read_committed, unique_topic
+from kafka_testing import create_topic, read_committed, topic_names, unique_topic
 
 
 class CreatesWhenAsked(logging.Handler):
@@ -62,11 +62,6 @@ def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKa
 # Kafka's default is auto.create.topics.enable=true, and the embedded Kafka has it.
 
 
-def topics_of(kafka: EmbeddedKafka) -> set[str]:
-    """All topics. A request for all of them creates none."""
-    return set(confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics().topics)
-
-
 def settings_for(kafka: EmbeddedKafka, topic: str | None, **producer: object) -> session.WriteSettings:
     """A write that waits for missing topics for a moment only."""
     given = write_settings(kafka, topic or "by-column", schema="topic string, value binary")
@@ -92,7 +87,7 @@ def test_the_broker_creates_topics_for_clients_that_allow_it(kafka: EmbeddedKafk
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"row")
     assert producer.flush(60) == 0
-    assert topic in topics_of(kafka)
+    assert topic in topic_names(kafka.bootstrap_servers)
 
 
 @GUARANTEES
@@ -102,7 +97,7 @@ def test_missing_topic_fails_the_write_and_is_not_created(kafka: EmbeddedKafka, 
     given = settings_for(kafka, missing if named_by == "option" else None)
     with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
         write_rows(given, guarantee, rows_of(missing, 0))
-    assert missing not in topics_of(kafka)
+    assert missing not in topic_names(kafka.bootstrap_servers)
 
 
 @GUARANTEES
@@ -117,7 +112,7 @@ def test_missing_topics_among_others_are_not_created(kafka: EmbeddedKafka, guara
     for batches in ((mixed,), (rows_of(topic, 0), rows_of(missing[2], 1))):
         with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*misspelled"):
             write_rows(settings_for(kafka, None), guarantee, *batches)
-    assert not topics_of(kafka) & set(missing)
+    assert not topic_names(kafka.bootstrap_servers) & set(missing)
 
 
 @GUARANTEES
@@ -125,7 +120,7 @@ def test_missing_topic_beside_a_dead_letter_topic_is_not_created(kafka: Embedded
     letters, missing = create_topic(kafka.bootstrap_servers, partitions=1), unique_topic("misspelled")
     given = settings_for(kafka, None, dead_letter_topic=letters)
     write_rows(given, guarantee, rows_of(missing, 0))
-    assert missing not in topics_of(kafka)
+    assert missing not in topic_names(kafka.bootstrap_servers)
     found = read_committed(kafka.bootstrap_servers, letters)
     assert [dict(each.headers)["kafka-eos.error"] for each in found] == [b"UNKNOWN_TOPIC"] * ROWS
 
@@ -136,7 +131,7 @@ def test_missing_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarante
     given = settings_for(kafka, None, dead_letter_topic=letters)
     with pytest.raises(KafkaEosError, match=letters):
         write_rows(given, guarantee, rows_of(missing, 0))
-    assert not topics_of(kafka) & {letters, missing}
+    assert not topic_names(kafka.bootstrap_servers) & {letters, missing}
 
 
 def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -> None:
@@ -155,7 +150,7 @@ def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -
         ):
             with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC"):
                 request()
-    assert missing not in topics_of(kafka)
+    assert missing not in topic_names(kafka.bootstrap_servers)
 
 
 def test_commands_about_a_missing_topic_do_not_create_it(
@@ -178,4 +173,4 @@ def test_commands_about_a_missing_topic_do_not_create_it(
     ):
         assert main(command) in (0, 1), command
     capsys.readouterr()
-    assert not topics_of(kafka) & {missing, log, history}
+    assert not topic_names(kafka.bootstrap_servers) & {missing, log, history}

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, read_committed, topic_names
 
 PARTITIONS = 3
 
@@ -102,6 +102,22 @@ def test_a_missing_topic_is_named(spark: SparkSession, servers: str) -> None:
     assert "[KAFKA_EOS.UNKNOWN_TOPIC] " in text
     assert "no-such-topic" in text
     assert "create it" in text
+    assert "no-such-topic" not in topic_names(servers)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_missing_topic_of_a_column_is_named_and_not_created(spark: SparkSession, servers: str, guarantee: str) -> None:
+    """Although the broker has Kafka's default, auto.create.topics.enable=true."""
+    text = refused(
+        spark.sql("SELECT 'v' AS value, 'no-such-topic' AS topic"),
+        servers,
+        None,
+        delivery__guarantee=guarantee,
+        kafka__max__block__ms="5000",
+    )
+    assert "[KAFKA_EOS.UNKNOWN_TOPIC] " in text
+    assert "no-such-topic" in text
+    assert "no-such-topic" not in topic_names(servers)
 
 
 def test_a_broker_that_cannot_be_reached_is_named(spark: SparkSession, servers: str) -> None:

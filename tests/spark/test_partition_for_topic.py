@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from kafka_eos_sink import partition_for_topic
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, SchemaError
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, read_committed, topic_names
 
 ROWS, TASKS, PARTITIONS = 2_000, 4, 5
 
@@ -121,3 +121,4 @@ def test_bad_input_is_named(spark: SparkSession, kafka: EmbeddedKafka) -> None:
         partition_for_topic(rows, "t", {})
     with pytest.raises(InvalidRowError, match=r"\[KAFKA_EOS.UNKNOWN_TOPIC\] topic 'no-such' does not exist"):
         partition_for_topic(rows, "no-such", options(kafka, "no-such"))
+    assert "no-such" not in topic_names(kafka.bootstrap_servers)
