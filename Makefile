@@ -7,7 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-LOCKS := requirements/build.lock requirements/dev.lock
+DEMO_READY := $(VENV)/.ready-demo
 
 # Spark starts "python3" for its workers unless told otherwise, and that one need not have our packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -20,7 +20,7 @@ help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 .PHONY: demo
-demo: setup  ## write real flights to an embedded Kafka exactly once, with failures on the way
+demo: java $(DEMO_READY)  ## write real flights to an embedded Kafka exactly once, with failures on the way
 	@$(BIN)/kafka-eos demo
 
 # Which test is in which tier stands in tests/tiers.py.
@@ -69,12 +69,12 @@ bench: setup  ## measure against Spark's built-in Kafka sink
 	@$(BIN)/python -m benchmarks.bench_against_spark $(BENCH)
 
 .PHONY: wheel
-wheel: setup  ## build the wheel that travels with spark-submit into dist/
+wheel: java $(DEMO_READY)  ## build the wheel that travels with spark-submit into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
 .PHONY: broker
-broker: setup  ## run an embedded Kafka until Ctrl-C
+broker: java $(DEMO_READY)  ## run an embedded Kafka until Ctrl-C
 	@$(BIN)/kafka-eos broker
 
 .PHONY: setup
@@ -84,24 +84,36 @@ setup: java $(READY)  ## make .venv with the locked dependencies
 java:
 	@tools/require-java
 
-# Hashes are checked and nothing is built in an environment of pip's own making, so that what builds is locked as well.
-$(READY): $(LOCKS) pyproject.toml
+# Installs the lock $(1). Hashes are checked and nothing is built in an environment of pip's own making, so that what builds is locked as
+# well. demo.lock is a part of dev.lock: either can be installed on top of the other.
+define install
 	@python=$$(tools/find-python) && \
 	    { $(BIN)/python -c '' 2>/dev/null || "$$python" -m venv --clear $(VENV); }
 	@echo "Installing the locked dependencies into $(VENV); the first time downloads PySpark (about 450 MB) ..."
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
-	@$(BIN)/python -m pip install --require-hashes --no-build-isolation -r requirements/dev.lock
+	@$(BIN)/python -m pip install --require-hashes --no-build-isolation -r $(1)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo "The environment is ready: $(VENV). What it can do: make help, $(BIN)/kafka-eos --help"
+endef
+
+$(READY): requirements/build.lock requirements/dev.lock pyproject.toml
+	$(call install,requirements/dev.lock)
+
+$(DEMO_READY): requirements/build.lock requirements/demo.lock pyproject.toml
+	$(call install,requirements/demo.lock)
 
 # uv resolves for all supported Pythons at once, which pip cannot; it reads the index that UV_DEFAULT_INDEX names.
 .PHONY: lock
 lock:  ## resolve the dependencies anew
 	@python=$$(tools/find-python) && "$$python" -m venv --clear build/lock
 	@build/lock/bin/python -m pip install --quiet --require-hashes -r requirements/uv.lock
-	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in dev.lock:pyproject.toml; do \
-	    options=; case $$lock in *pyproject.toml) options="--all-extras --group dev" ;; esac; \
+	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in dev.lock:pyproject.toml demo.lock:pyproject.toml; do \
+	    case $$lock in \
+	        dev.lock:*) options="--all-extras --group dev" ;; \
+	        demo.lock:*) options="--extra demo --constraint requirements/dev.lock" ;; \
+	        *) options= ;; \
+	    esac; \
 	    build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 	        --no-emit-index-url --no-annotate --custom-compile-command "make lock" $$options \
 	        --output-file requirements/$${lock%%:*} $${lock#*:} || exit 1; \

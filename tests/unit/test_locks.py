@@ -1,0 +1,72 @@
+"""The locked dependencies: `make demo` installs its own few, in the versions that the tests have."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEMO, DEV = "requirements/demo.lock", "requirements/dev.lock"
+
+
+def pinned(lock: str) -> dict[str, list[str]]:
+    """Each requirement with its marker, to its hashes."""
+    entries = re.split(r"\n(?=[a-z])", (ROOT / lock).read_text("utf-8"))[1:]
+    return {entry.splitlines()[0].removesuffix(" \\"): re.findall(r"--hash=(\S+)", entry) for entry in entries}
+
+
+def names(lock: str) -> set[str]:
+    return {re.split("==", requirement)[0] for requirement in pinned(lock)}
+
+
+def planned(target: str, folder: Path) -> str:
+    """What make would run for a target in a clone without environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--dry-run", "--no-print-directory", f"VENV={folder / 'environment'}", target]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_demo_lock_is_a_part_of_the_lock_of_the_tests() -> None:
+    # So `make demo` and `make test` can use one environment, in either order.
+    demo, dev = pinned(DEMO), pinned(DEV)
+    assert demo
+    hashes = {version(requirement): of for requirement, of in dev.items()}
+    assert {version(requirement): of for requirement, of in demo.items()}.items() <= hashes.items()
+
+
+def version(requirement: str) -> str:
+    """A requirement without its marker: a package of one lock alone may be needed on more systems."""
+    return requirement.partition(" ;")[0]
+
+
+def test_demo_lock_holds_what_the_extra_names_and_no_tools_of_tests() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    wanted = [*extras["demo"][1:], *extras["cli"], *extras["spark"], *project["project"]["dependencies"]]
+    tools = {re.split(r"[<>=\[]", each)[0] for each in project["dependency-groups"]["dev"]}
+    assert {re.split(r"[<>=\[]", each)[0] for each in wanted} <= names(DEMO)
+    assert names(DEMO) & tools == {"confluent-kafka", "pyspark"}
+
+
+@pytest.mark.parametrize("target", ["demo", "broker", "wheel"])
+def test_a_users_target_installs_the_demo_alone(target: str, tmp_path: Path) -> None:
+    commands = planned(target, tmp_path)
+    assert f"-r {DEMO}" in commands
+    assert DEV not in commands
+
+
+@pytest.mark.parametrize("target", ["test", "check", "setup"])
+def test_a_developers_target_installs_everything(target: str, tmp_path: Path) -> None:
+    assert f"-r {DEV}" in planned(target, tmp_path)
+
+
+def test_make_lock_makes_every_lock(tmp_path: Path) -> None:
+    made = set(re.findall(r"([\w-]+\.lock):", planned("lock", tmp_path)))
+    assert {f"requirements/{name}" for name in made} | {"requirements/uv.lock"} == {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "requirements").glob("*.lock")
+    }
