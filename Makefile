@@ -54,6 +54,10 @@ slice: setup  ## a tenth of the tests that `make test` leaves out: SLICE=0 to 9
 matrix: java  ## a smoke test on Spark 4.0 to 4.3, Python 3.11 to 3.13 and four Kafkas (downloads 450 MB for each Spark)
 	@tools/run-matrix
 
+.PHONY: floors
+floors: java  ## batch, stream, unit tests and commands on the lowest version of every dependency (downloads 900 MB)
+	@tools/run-floors
+
 .PHONY: torture
 torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/torture/streaming_kills.py $(TORTURE)

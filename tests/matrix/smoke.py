@@ -1,6 +1,6 @@
 """Batch, repeat, stream and dead drivers on the Spark of this interpreter, against an embedded Kafka; tools/run-matrix runs it on several.
 
-    python tests/matrix/smoke.py KAFKA_VERSION
+    python tests/matrix/smoke.py [KAFKA_VERSION]
 
 Exit status 0: every row was visible once, or Spark 4.0 refused the stream before it wrote anything.
 """
@@ -17,6 +17,7 @@ import pyarrow
 import pyspark
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.killable_job import KillableJob
@@ -65,7 +66,7 @@ def stream(kafka: EmbeddedKafka, folder: Path) -> None:
     assert sorted(values) == list(range(FILES * LINES))
 
 
-def main(kafka_version: str) -> None:
+def main(kafka_version: str = DEFAULT_KAFKA_VERSION) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(version=kafka_version) as kafka:
         batch(kafka, Path(folder))

@@ -140,6 +140,14 @@ def test_every_representation_of_bytes_gives_the_same_records(representation: st
     assert bytes(encode_records(columns, NOW)[0]) == section([(value, value, None, None) for value in values])
 
 
+def of_kind(values: list[str | None], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_dictionary(kind):
+        return pa.array(values, kind)
+    # pyarrow 18 makes no dictionary of large strings from a list.
+    encoded = pa.array(values, kind.value_type).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.cast(kind.index_type), encoded.dictionary)
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -153,7 +161,7 @@ def test_every_representation_of_bytes_gives_the_same_records(representation: st
 )
 def test_text_is_written_as_utf8(kind: pa.DataType) -> None:
     text = ["", "häuser", None, "日本", "x" * 200]
-    column = pa.array(["left out", *text], kind).slice(1)
+    column = of_kind(["left out", *text], kind).slice(1)
     assert as_binary(column).to_pylist() == [None if one is None else one.encode() for one in text]
     columns = RecordColumns(value=column)
     assert bytes(encode_records(columns, NOW)[0]) == section(
