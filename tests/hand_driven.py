@@ -56,6 +56,9 @@ class HandDrivenClient:
     def ready(self, node_id: int) -> bool:
         return node_id not in self.unready
 
+    def why_unreachable(self, node_id: int) -> str:
+        return "broker 1 (h:1): refused" if node_id in self.unready else ""
+
     def in_flight(self, node_id: int) -> int:
         return sum(pending.node_id == node_id for pending in self.sent)
 

@@ -162,7 +162,7 @@ class _PipelinedCalls:
         """Fail the queued requests of a node after the deadline or if it is unreachable."""
         failure = self._why_unreachable(node_id)
         if failure is None and now >= self._deadline_ms:
-            reason = self._client.last_error or "no error"
+            reason = self._client.why_unreachable(node_id) or self._client.last_error or "no error"
             failure = BrokerUnavailableError("REQUEST_DEADLINE", f"broker {node_id} was not ready in time; {reason}")
         queue = self._queues[node_id]
         while queue and failure is not None:

@@ -191,6 +191,15 @@ class Pump:
         loads = {node_id: load for node_id in node_ids if (node := self.node(node_id)) and (load := node.load(now))}
         return min(loads, key=loads.__getitem__, default=None)
 
+    def why_unreachable(self, node_id: int) -> str:
+        """Describe with its address why the node cannot be reached; empty if it can."""
+        node = self.node(node_id)
+        if node is None:
+            return f"broker {node_id} is not part of the cluster (any more)"
+        is_lost = node.state is ConnectionState.DISCONNECTED and not node.failures and node.last_error
+        # A connection that worked and broke says nothing yet: the client connects again at once.
+        return "" if node.is_established or is_lost else node.last_error or f"{node.broker} has not responded yet"
+
     def disconnect(self, node_id: int) -> None:
         """Close the connection; requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)

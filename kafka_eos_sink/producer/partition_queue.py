@@ -77,6 +77,8 @@ class ProducerBatch:
     retry_at: int = 0
     unknown_topic_since: int | None = None
     last_problem: str = ""
+    lost_request_bytes: int = 0
+    """Size of the last request, if the connection broke while it was in flight."""
     base_offset: int | None = None
     """First offset after the acknowledgement; -1 if the response had no offset."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     InvalidRowError,
@@ -15,6 +16,8 @@ from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_eos_sink.protocol.reactions import in_words, refusal
 
 MAX_NAMED_ROWS = 5
+LARGE_REQUEST_BYTES = 64 * 1024
+"""No broker is known whose socket.request.max.bytes is lower; Kafka's default is 100 MB."""
 
 
 def transaction_aborted_error(batch: ProducerBatch, problem: str) -> TransactionAbortedError:
@@ -61,6 +64,21 @@ def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> Bro
         f"topic {batch.topic} partition {batch.partition} did not acknowledge {batch.record_count} records after {after} "
         f"and {batch.attempts} attempts; last problem: {reason}. Check the brokers' health, or raise delivery.timeout.ms",
     )
+
+
+def undelivered_reason(batch: ProducerBatch, client: NetworkClient) -> str:
+    """Describe why a batch is not acknowledged: the last result, and the leader's state."""
+    leader = client.metadata.leader(batch.topic, batch.partition)
+    state = "the partition has no leader" if leader is None else client.why_unreachable(leader)
+    size = batch.lost_request_bytes
+    if not state and size >= LARGE_REQUEST_BYTES and batch.attempts > 1:
+        state = (
+            f"the connection broke while a request of {size} bytes was in flight, and the broker can be reached: if its "
+            "socket.request.max.bytes is lower, it closes the connection. Then lower kafka.max.request.size and kafka.batch.size, or "
+            "raise socket.request.max.bytes on the brokers"
+        )
+    known = [batch.last_problem, "" if state and state in batch.last_problem else state]
+    return "; ".join(filter(None, known)) or "the producer could not send it"
 
 
 def rejected_batch_error(batch: ProducerBatch, response: ProduceResponse.Topic.Partition) -> KafkaEosError:

@@ -36,7 +36,7 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from kafka_eos_sink.producer.transaction_manager import NO_RESPONSE, TransactionManager
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Codec
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -146,9 +146,11 @@ class Producer:
         while self._transactions.state is State.INITIALIZING:
             left = deadline_ms - self._client.clock()
             if left <= 0:
+                problem = self._transactions.last_problem
+                if problem == NO_RESPONSE:
+                    problem = self._client.last_error or problem
                 raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE",
-                    f"the producer could not be initialised in time; last error: {self._transactions.last_problem}",
+                    "REQUEST_DEADLINE", f"the producer could not be initialised in time; last error: {problem}"
                 )
             self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity

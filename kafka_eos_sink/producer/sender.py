@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.client.connection import Completion, LostResponse, PendingRequest
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, PendingRequest
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, KafkaEosError, peer_text
 from kafka_eos_sink.producer import produce_errors
@@ -220,7 +220,10 @@ class Sender:
         if not batches:
             return
         if completion.error is not None:
+            broken = isinstance(completion.error, ConnectionLost)
+            size = sum(batch.size_bytes for batch in batches) if broken else 0
             for batch in batches:
+                batch.lost_request_bytes = size
                 self._lost(batch, completion.error, now)
         elif completion.response is not None:
             self._produced(pending.node_id, batches, completion.response, now)
@@ -240,7 +243,7 @@ class Sender:
     def _produced(self, node: int, batches: Iterable[ProducerBatch], response: ProduceResponse, now: int) -> None:
         results = {(topic.name, each.index): each for topic in response.responses for each in topic.partition_responses}
         for batch in batches:
-            batch.in_flight = False
+            batch.in_flight, batch.lost_request_bytes = False, 0
             result = results.get((batch.topic, batch.partition))
             if result is None:
                 batch.in_doubt = True
@@ -396,12 +399,7 @@ class Sender:
 
     def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
         self.tainted |= batch.in_doubt
-        if batch.last_problem:
-            reason = batch.last_problem
-        elif self._client.metadata.leader(batch.topic, batch.partition) is None:
-            reason = "the partition has no leader"
-        else:
-            reason = "the producer could not send it"
+        reason = produce_errors.undelivered_reason(batch, self._client)
         self.fail(produce_errors.delivery_timeout_error(batch, after, reason))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:

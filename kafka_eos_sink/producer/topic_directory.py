@@ -73,10 +73,11 @@ class TopicDirectory:
             silent = [name for name in missing if self._client.metadata.topics.get(name) is before[name]]
             if silent and waited_ms >= self._max_block_ms:
                 # Unreachable brokers must not turn rows into dead letters.
+                last = f"; last error: {self._client.last_error}" if self._client.last_error else ""
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
-                    f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms); check "
-                    "that the brokers are reachable",
+                    f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms){last}; "
+                    "check that the brokers are reachable",
                 )
             if not silent and waited_ms >= self._wait_left_ms:
                 self._wait_left_ms -= waited_ms

@@ -23,6 +23,8 @@ def unknown() -> SimpleNamespace:
 class Cluster:
     """Client and sender at once: time passes when the producer waits. The brokers respond about topics or are silent."""
 
+    last_error = "broker 1 (h:1): refused"
+
     def __init__(self, *, responds: bool) -> None:
         self.responds = responds
         self.now = 0
@@ -83,7 +85,7 @@ def test_awaited_topic_is_not_forgotten_as_idle() -> None:
 
 
 def test_silent_brokers_fail_the_task_and_make_no_dead_letters() -> None:
-    with pytest.raises(BrokerUnavailableError, match=r"REQUEST_DEADLINE\].*topic orders"):
+    with pytest.raises(BrokerUnavailableError, match=r"REQUEST_DEADLINE\].*topic orders.*broker 1 \(h:1\): refused"):
         directory(Cluster(responds=False)).resolve(["t", "orders"])
 
 
