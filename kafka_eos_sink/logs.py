@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from kafka_eos_sink.errors import one_line, printable
 
@@ -63,13 +64,14 @@ def configure() -> None:
             )
 
 
-def warn_once(warning: str, about: object = None) -> None:
+def warn_once(warning: str | Callable[[], str], about: object = None) -> None:
     """Log a warning that this process has not logged yet.
 
     A stream's planner process would repeat it with every batch. The prefix names the package, because Spark mixes the logs of
     Python workers with its own lines.
 
     Args:
+        warning: The text, or a function that finds it out, called only if it is logged; then ``about`` is required.
         about: What the warning is about, if that may change and the text names a batch: then one per minute.
     """
     now, key = time.monotonic(), warning if about is None else about
@@ -79,7 +81,7 @@ def warn_once(warning: str, about: object = None) -> None:
         _silent_until[key] = math.inf if about is None else now + AGAIN_AFTER_S
         while len(_silent_until) > _KEPT:
             _silent_until.pop(next(iter(list(_silent_until))), None)
-        log.warning("kafka-eos: %s", printable(warning))
+        log.warning("kafka-eos: %s", printable(warning if isinstance(warning, str) else warning()))
 
 
 def forget() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
@@ -17,6 +18,9 @@ from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
 _FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
 """For how long the coordinator is queried, after the deadline, for the transaction that blocks an id."""
+_ID_OF_A_WRITE = re.compile(r"\.(?:(?:0|[1-9][0-9]*)\.[0-7]|driver)$")
+"""How the ids of tasks and drivers end (`commit/transactional_id.py`)."""
+INT32_MAX = 2**31 - 1
 _NAMED_PARTITIONS = 8
 _LIST = "the open transactions"
 
@@ -144,6 +148,7 @@ class TransactionsAdmin(Requests):
         *,
         states: Sequence[str] = ("Ongoing",),
         id_pattern: str | None = None,
+        producer_ids: Sequence[int] = (),
         deadline_ms: int,
         partial: bool = False,
     ) -> tuple[m.ListTransactionsResponse.Transaction, ...]:
@@ -169,7 +174,7 @@ class TransactionsAdmin(Requests):
         while True:
             if not self.client.wait_for_metadata(metadata_by) and not partial:
                 raise retry.timeout()
-            if self._list_round(states, id_pattern, retry, found):
+            if self._list_round(states, id_pattern, producer_ids, retry, found):
                 return tuple(found.values())
             try:
                 retry.pause()
@@ -184,13 +189,14 @@ class TransactionsAdmin(Requests):
         self,
         states: Sequence[str],
         id_pattern: str | None,
+        producer_ids: Sequence[int],
         retry: Retry,
         found: dict[str, m.ListTransactionsResponse.Transaction],
     ) -> bool:
         """List at all brokers of the snapshot into ``found``; return whether complete."""
         api = m.ListTransactionsRequest
-        newer = api(state_filters=tuple(states), transactional_id_pattern=id_pattern)
-        older = api(state_filters=tuple(states))
+        older = api(state_filters=tuple(states), producer_id_filters=tuple(producer_ids))
+        newer = replace(older, transactional_id_pattern=id_pattern)
         nodes = [each for each in self.client.metadata.brokers if each >= 0]
         # With a pattern in exactly the version that has it: the response of a broker that filters holds only our own ids. The client
         # must not decide by the version of a connection, because the response without a pattern may be too large for every connection.
@@ -217,6 +223,31 @@ class TransactionsAdmin(Requests):
                 if id_pattern is None or re.fullmatch(id_pattern, line.transactional_id) is not None:
                     found[line.transactional_id] = line
         return is_complete
+
+    def transaction_of(self, producer_id: int) -> str:
+        """Describe, for a warning, a producer's open transaction; empty if none is listed.
+
+        Brokers omit the transactions that the principal may not Describe. If the queries fail, the description contains their error.
+        """
+        deadline_ms = self.client.clock() + _HOLDER_MS
+        states = ("Ongoing", "PrepareCommit", "PrepareAbort")
+        try:
+            listed = self.list_transactions(states=states, producer_ids=(producer_id,), deadline_ms=deadline_ms)
+            if not listed:
+                return ""
+            name = listed[0].transactional_id
+            state = self.describe_transactions([name], deadline_ms)[name]
+        except KafkaEosError as error:
+            return f"which transaction that is could not be found out: {error.message}"
+        if state is None or state.producer_id != producer_id or state.transaction_state != "Ongoing":
+            return f"it is the one of {peer_text(name)!r}, which is being ended"
+        age, timeout = time.time() - state.transaction_start_time_ms / 1000, state.transaction_timeout_ms
+        ends = "It has no timeout" if timeout == INT32_MAX else f"Its timeout is {timeout / 1000:.0f} s"
+        whose = "another write of this sink" if _ID_OF_A_WRITE.search(name) else "another producer"
+        return (
+            f"it is the one of {peer_text(name)!r}, of {whose}, open for {max(0, age):.0f} s. {ends}; readers continue once it has ended, "
+            "and nothing is to be repaired"
+        )
 
     def holder(self, transactional_id: str) -> str:
         """Describe, for an error message, which transaction blocks this transactional id.

@@ -158,9 +158,11 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                 blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
                 yield Warn(
                     f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
-                    f"of producer id {producer_id} blocks read_committed readers there; see kafka-eos transactions, and if that shows "
-                    f"none of it: {refusals.command('repair', decision.write_id)}",
+                    f"of producer id {producer_id} blocks read_committed readers there",
                     about=f"producer id {producer_id}",
+                    blocked_by=producer_id,
+                    if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
+                    f"Otherwise its marker is missing: {refusals.command('repair', decision.write_id)}",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:

@@ -309,10 +309,15 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Warn the user; with ``about``, once a minute per ``about``."""
+    """Warn the user; with ``about``, once a minute per ``about``.
+
+    With ``blocked_by``, a producer id, the warning also describes the transaction of that producer, or ends with ``if_unlisted``.
+    """
 
     message: str
     about: str | None = None
+    blocked_by: int | None = None
+    if_unlisted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -153,11 +154,16 @@ class Executor:
         return self._deadline if within_ms is None else self.client.clock() + within_ms
 
     def _warn(self, step: steps.Warn) -> None:
-        message = self._on_cluster(step.message)
         if step.about is None:
-            log.warning("%s", printable(message))
+            log.warning("%s", printable(self._on_cluster(step.message)))
         else:
-            warn_once(message, about=step.about)
+            warn_once(partial(self._text_of, step), about=step.about)
+
+    def _text_of(self, step: steps.Warn) -> str:
+        found = ""
+        if step.blocked_by is not None:
+            found = self.admin.transaction_of(step.blocked_by) or step.if_unlisted
+        return self._on_cluster("; ".join(filter(None, (step.message, found))))
 
     # transactions
 

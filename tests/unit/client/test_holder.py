@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,3 +71,59 @@ def test_holder_of_an_id_or_the_lookup_failure_is_named(
     assert admin.holder("tx") == said.replace("not in time", getattr(answer, "message", ""))
     (deadline,) = admin.deadlines
     assert deadline - NOW <= 2_000
+
+
+class Listing(Describing):
+    """Lists one transaction of the producer id, or none."""
+
+    def __init__(self, names: tuple[str, ...], answer: TransactionState | KafkaEosError | None) -> None:
+        super().__init__(answer)
+        self.names = names
+        self.filters: list[Any] = []
+
+    def list_transactions(self, **filters: Any) -> Any:
+        self.filters.append(filters)
+        if self.names == ("fails",):
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "broker 2 is down")
+        return [SimpleNamespace(transactional_id=name, producer_id=9) for name in self.names]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("kafka-eos/nightly/orders.3.0", "of another write of this sink, open for"),
+        ("kafka-eos-query.driver", "of another write of this sink, open for"),
+        ("theirs", "of another producer, open for"),
+        ("theirs.3.08", "of another producer, open for"),
+    ],
+)
+def test_open_transaction_of_a_producer_is_named_with_its_age(name: str, said: str) -> None:
+    ongoing = replace(state("Ongoing"), transaction_start_time_ms=round(time.time() * 1000) - 90_000)
+    admin = Listing((name,), ongoing)
+    found = admin.transaction_of(9)
+    assert f"it is the one of {name!r}, {said}" in found
+    assert re.search(r"open for 9[0-9] s\. Its timeout is 60 s; readers continue", found)
+    assert "nothing is to be repaired" in found
+    assert admin.filters[0]["producer_ids"] == (9,)
+
+
+def test_transaction_without_timeout_is_described_without_one() -> None:
+    ongoing = replace(state("Ongoing"), transaction_timeout_ms=2**31 - 1)
+    assert "It has no timeout" in Listing(("theirs",), ongoing).transaction_of(9)
+
+
+@pytest.mark.parametrize(
+    ("names", "answer", "said"),
+    [
+        ((), None, ""),
+        (("fails",), None, "could not be found out: broker 2 is down"),
+        (("theirs",), BrokerUnavailableError("REQUEST_DEADLINE", "no coordinator"), "found out: no coordinator"),
+        (("theirs",), state("PrepareCommit"), "it is the one of 'theirs', which is being ended"),
+        (("theirs",), None, "it is the one of 'theirs', which is being ended"),
+    ],
+    ids=["none is listed", "no list", "no description", "ending", "ended"],
+)
+def test_transaction_that_is_not_open_is_not_called_open(names: tuple[str, ...], answer: Any, said: str) -> None:
+    found = Listing(names, answer).transaction_of(9)
+    assert said in found if said else found == ""
+    assert "open for" not in found

@@ -209,10 +209,16 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
         executor = Executor(admin, ("ledger", 0), ProducerConfig())
         for kind in (steps.LastStableOffsets, steps.DescribeProducers, steps.Now, steps.Wait):
             executor._performers[kind] = held.perform
+        described = {9: "it is the one of 'theirs'"}
+        queried: list[int] = []
+        monkeypatch.setattr(admin, "transaction_of", lambda each: queried.append(each) or described.get(each, ""))
         for version in range(3):
             assert executor.run(held.batch(version))
         assert len(caplog.records) == 2
+        assert sorted(queried) == [7, 9]  # a warning that is not repeated sends no requests
         assert "t-0, t-1, t-2: version 0" in caplog.text
+        (theirs,) = (each.message for each in caplog.records if "t-3: version 0" in each.message)
+        assert theirs.endswith("it is the one of 'theirs'")
         assert "kafka-eos repair --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w" in caplog.text
         clock = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 61)
