@@ -41,7 +41,7 @@ def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
 
 
 @contextmanager
-def lease_admin(config: ClientConfig) -> Iterator[Admin]:
+def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator[Admin]:
     """Yield an admin of this cluster, already connected if this process has kept one.
 
     Planner, commit process and Python workers serve many batches over one set of connections. To connect, agree on versions, and
@@ -49,11 +49,15 @@ def lease_admin(config: ClientConfig) -> Iterator[Admin]:
 
     The admin is kept for the next caller, unless the block raised or left a request in flight: the next caller must not receive
     that request's response.
+
+    Args:
+        cluster_id: The cluster to reach. If metadata name another one, every call raises ConfigurationError OTHER_CLUSTER.
     """
     key = (os.getpid(), config)
     admin = _idle.pop(key, None) or Admin(NetworkClient(config))
     client = admin.client
     try:
+        client.expect_cluster(cluster_id)
         # Notice connections that brokers have closed meanwhile, before a request is sent into one and its response is lost.
         client.poll(0)
         yield admin

@@ -188,7 +188,11 @@ class MetadataUpdater:
             if (topic := received.get(name) or (old.topics.get(name) if same_cluster else None)) is not None
         }
         if not same_cluster:
-            log.info("metadata: cluster %r replaces cluster %r", response.cluster_id, old.cluster_id)
+            log.warning(
+                "metadata: cluster %r replaces cluster %r: the bootstrap servers lead to another cluster now",
+                response.cluster_id,
+                old.cluster_id,
+            )
         self.snapshot = replace(
             old,
             version=old.version + 1,

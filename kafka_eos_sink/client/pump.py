@@ -24,7 +24,7 @@ from kafka_eos_sink.client.node import Node, bootstrap_brokers
 from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.client.transport import Poller
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, peer_text
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import Broker, MetadataResponse
 from kafka_eos_sink.protocol.schema import Request
@@ -54,6 +54,7 @@ class Pump:
         self._nodes: dict[int, Node] = {}
         self._completions: deque[Completion] = deque()
         self._metadata_pending: PendingRequest | None = None
+        self._expected_cluster: str | None = None
         self._features: Mapping[str, int] = MappingProxyType({})
         self._features_epoch = -1
         self._updater = MetadataUpdater(
@@ -107,6 +108,22 @@ class Pump:
         # A feature change reaches the brokers one after the other. The epoch shows which broker is ahead (KIP-584).
         if versions.features_epoch >= self._features_epoch:
             self._features, self._features_epoch = versions.finalized_features, versions.features_epoch
+
+    def expect_cluster(self, cluster_id: str | None) -> None:
+        """Raise OTHER_CLUSTER from now on if metadata name another cluster than this one."""
+        self._expected_cluster = cluster_id
+        if (error := self._other_cluster(self.metadata.cluster_id)) is not None:
+            raise error
+
+    def _other_cluster(self, found: str | None) -> ConfigurationError | None:
+        if found is None or self._expected_cluster in (None, found):
+            return None
+        return ConfigurationError(
+            "OTHER_CLUSTER",
+            f"the brokers at {self.config.bootstrap_servers_text} belong to cluster {peer_text(found)!r}, but the write began on cluster "
+            f"{peer_text(str(self._expected_cluster))!r}: the address leads to another cluster, or the cluster was created again",
+            "Make kafka.bootstrap.servers lead to the same cluster on the driver and on all executors (DNS, proxies, load balancers)",
+        )
 
     # nodes
 
@@ -325,6 +342,10 @@ class Pump:
             self._updater.handle_failure(now)
             self._rebootstrap(now)
             return
+        if (error := self._other_cluster(response.cluster_id)) is not None:
+            # The snapshot stays that of the write's own cluster: no later request may go to the other one.
+            self._updater.handle_failure(now)
+            raise error
         self._updater.handle_response(response, now)
         # A broker with a new address keeps its connection until that breaks. The next attempt uses the new address.
         for broker in self.metadata.brokers.values():

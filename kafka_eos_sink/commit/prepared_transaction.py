@@ -121,6 +121,7 @@ class Plan:
     The commit log has no record of this batch below ``log_offset`` (0 if the plan did not read the log). ``log_id`` is the topic id of
     the log that the plan has read (zero if it read none).
     ``left_open``: transactions left open, because an unproven decision names their ids.
+    ``cluster_id`` is the cluster that was planned on, None if the brokers did not tell; read it by `cluster_of`.
     ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
 
@@ -135,9 +136,16 @@ class Plan:
     left_open: tuple[ProducerIdentity, ...] = ()
     plan_ms: int | None = None
     attempts_ended: int = 0
+    cluster_id: str | None = None
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:
         return next((found for found in self.decisions if found.query_id == query_id), None)
+
+
+def cluster_of(plan: Plan | None) -> str | None:
+    """Return the cluster of a plan, None if it is not known."""
+    # A pickle of an earlier version of the sink has no such field.
+    return getattr(plan, "cluster_id", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

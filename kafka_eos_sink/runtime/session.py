@@ -17,7 +17,7 @@ from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage, cluster_of
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def _leased_executor(settings: WriteSettings) -> Iterator[Executor]:
-    with lease_admin(settings.client) as admin:
+def _leased_executor(settings: WriteSettings, plan: Plan | None = None) -> Iterator[Executor]:
+    with lease_admin(settings.client, cluster_of(plan)) as admin:
         yield Executor(admin, settings.commit_log, settings.producer)
 
 
@@ -48,13 +48,18 @@ def plan(settings: WriteSettings) -> Plan:
     with _leased_executor(settings) as executor:
         found = planning.plan(settings, executor)
     took = time.perf_counter() - began
-    return replace(found, plan_ms=round(took * 1000), attempts_ended=executor.attempts_ended)
+    return replace(
+        found,
+        plan_ms=round(took * 1000),
+        attempts_ended=executor.attempts_ended,
+        cluster_id=executor.client.metadata.cluster_id,
+    )
 
 
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with (
-        lease_admin(settings.client) as admin,
+        lease_admin(settings.client, cluster_of(plan)) as admin,
         closing(TaskExecutor(admin, settings.commit_log, settings.producer, plan, batches)) as executor,
     ):
         return executor.write(write_attempt(plan, settings.batch, task))
@@ -70,7 +75,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         group_offsets=settings.group_offsets,
         within_ms=settings.producer.delivery_timeout_ms,
     )
-    with _leased_executor(settings) as executor:
+    with _leased_executor(settings, plan) as executor:
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             newest = plan.newest_decision(settings.query_id)
@@ -96,7 +101,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
     Returns:
         The plan for `sweep`; None if a newer driver has taken over.
     """
-    with _leased_executor(settings) as executor:
+    with _leased_executor(settings, plan) as executor:
         deadline = executor.client.clock() + settings.producer.max_block_ms
         version = executor.admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
         timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
@@ -111,5 +116,5 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
     """Abort late transactions of losing or killed attempts; return their number."""
-    with _leased_executor(settings) as executor:
+    with _leased_executor(settings, plan) as executor:
         return executor.run(aborting.sweep(plan, decision))

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from kafka_eos_sink.client.admin import Admin
@@ -16,9 +17,10 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime import session
+from kafka_testing import PATIENCE_S, unique_topic
 
-from .bench import Bench, of_process, write_at_least_once, write_tasks
-from .fault_proxy import Change, Rule
+from .bench import PARTITIONS, Bench, of_process, write_at_least_once, write_tasks, write_whole
+from .fault_proxy import Change, LoseResponse, Rule
 
 ELSEWHERE = 9
 
@@ -95,7 +97,7 @@ def silent_port() -> Iterator[int]:
     [
         (closed_port, "leader.invalid", "cannot resolve the host name"),
         (full_port, "127.0.0.1", "within the setup timeout"),
-        (silent_port, "127.0.0.1", "has not responded yet"),
+        (silent_port, "127.0.0.1", "(has not responded yet|no response within the request timeout)"),
     ],
     ids=["no such name", "dropped", "silent"],
 )
@@ -134,3 +136,119 @@ def test_request_deadline_names_address_of_unreachable_leader(bench_of: Callable
             Admin(client).list_offsets([(topic, 0)], client.clock() + 1_000)
         assert raised.value.code == "REQUEST_DEADLINE"
         assert f"broker {ELSEWHERE} (127.0.0.1:{port})" in raised.value.message
+
+
+def of_cluster(name: str, client: str = "") -> Rule:
+    """Metadata name another cluster, as behind an address that leads elsewhere."""
+    changed = Change(lambda response: replace(response, cluster_id=name))
+    return Rule(m.MetadataRequest, changed, count=None, client=client)
+
+
+Messages = list[session.TaskMessage]
+
+
+def do_commit(settings: session.WriteSettings, plan: session.Plan, messages: Messages) -> object:
+    return session.commit(of_process(settings, "committer"), plan, messages)
+
+
+def do_abort(settings: session.WriteSettings, plan: session.Plan, messages: Messages) -> object:
+    return session.abort(of_process(settings, "aborter"), plan, messages)
+
+
+def do_tasks(settings: session.WriteSettings, plan: session.Plan, _: Messages) -> object:
+    return write_tasks(of_process(settings, "elsewhere"), plan)
+
+
+@pytest.mark.parametrize("stage", [do_tasks, do_commit, do_abort])
+def test_other_cluster_behind_the_address_is_named(
+    bench: Bench, stage: Callable[[session.WriteSettings, session.Plan, Messages], object]
+) -> None:
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    plan = session.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+    bench.proxy.inject(of_cluster("elsewhere"))
+    with pytest.raises(KafkaEosError) as raised:
+        stage(settings, plan, messages)
+    assert raised.value.code == "OTHER_CLUSTER"
+    assert "belong to cluster 'elsewhere'" in raised.value.message
+    assert f"the write began on cluster {plan.cluster_id!r}" in raised.value.message
+    assert bench.proxy.bootstrap_servers in raised.value.message
+    bench.proxy.inject()
+    bench.assert_nothing_visible(topic)
+    write_whole(settings)
+    bench.assert_exactly_once(topic)
+
+
+def test_cluster_that_changes_while_the_client_runs_is_named(bench_of: Callable[[int], Bench]) -> None:
+    bench = bench_of(2)
+    with NetworkClient(bench.client_config()) as client:
+        client.any_node(client.clock() + 20_000)
+        assert client.wait_for_metadata(client.clock() + 20_000)
+        known = client.metadata
+        client.expect_cluster(known.cluster_id)
+        bench.proxy.inject(of_cluster("elsewhere"))
+        for _ in range(2):  # the second refresh compares, too
+            with pytest.raises(KafkaEosError, match=r"OTHER_CLUSTER\].*'elsewhere'"):
+                client.wait_for_metadata(client.clock() + 20_000)
+            assert client.metadata is known
+        bench.proxy.inject()
+        assert client.wait_for_metadata(client.clock() + 20_000)
+        client.expect_cluster(None)
+        bench.proxy.inject(of_cluster("elsewhere"))
+        assert client.wait_for_metadata(client.clock() + 20_000)
+        assert client.metadata.cluster_id == "elsewhere"
+
+
+def test_decided_batch_is_not_called_undecided_when_cluster_changes(bench_of: Callable[[int], Bench]) -> None:
+    """The client refreshes metadata while it waits for the decision's EndTxn: the outcome is unknown, and the text says why."""
+    bench = bench_of(2)
+    topic = bench.topic()
+    settings = bench.write_settings(topic)
+    plan = session.plan(of_process(settings, "planner"))
+    messages = write_tasks(settings, plan)
+
+    def is_decided(_request: m.MetadataRequest) -> bool:
+        return any(seen.api is m.EndTxnRequest for seen in bench.proxy.requests)
+
+    bench.proxy.inject(Rule(m.EndTxnRequest, LoseResponse()), replace(of_cluster("elsewhere"), where=is_decided))
+    with pytest.raises(KafkaEosError) as raised:
+        session.commit(of_process(settings, "committer"), plan, messages)
+    assert raised.value.code == "DECISION_UNKNOWN"
+    assert "OTHER_CLUSTER" in raised.value.message
+    bench.proxy.inject()
+    write_whole(settings)
+    bench.assert_exactly_once(topic)
+
+
+@pytest.mark.parametrize("whose", ["another producer", "another write of this sink"])
+def test_blocked_readers_are_told_of_the_running_transaction(
+    bench_of: Callable[[int], Bench], whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = bench_of(2)
+    topic = bench.topic()
+    name = unique_topic("theirs")
+    theirs = confluent_kafka.Producer({"bootstrap.servers": bench.kafka.bootstrap_servers, "transactional.id": name})
+    running: list[session.TaskMessage] = []
+    if whose == "another producer":
+        theirs.init_transactions(PATIENCE_S)
+        theirs.begin_transaction()
+        for partition in range(PARTITIONS):
+            theirs.produce(topic, b"-1", partition=partition)
+        theirs.flush(PATIENCE_S)
+    else:
+        other = bench.write_settings(topic)
+        other_plan = session.plan(other)
+        running = write_tasks(other, other_plan)
+        assert running[0].prepared is not None
+        name = running[0].prepared.identity.transactional_id
+    write_whole(bench.write_settings(topic))
+    warned = [each.message for each in caplog.records if "blocks read_committed readers" in each.message]
+    assert len(warned) == 1
+    assert f"it is the one of {name!r}, of {whose}, open for " in warned[0]
+    assert "kafka-eos repair" not in warned[0]
+    if running:
+        session.commit(other, other_plan, running)
+    else:
+        theirs.abort_transaction(PATIENCE_S)
+    bench.assert_nothing_open(topic)
