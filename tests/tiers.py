@@ -246,6 +246,8 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_embedded_kafka.py::test_port_in_use_fails_before_any_start", TEST),
     Rule("broker/test_embedded_kafka.py", ALL),
     Rule("broker/test_cli_broker_security.py", ALL),
+    Rule("broker/test_low_limits.py", ALL),
+    Rule("broker/test_security.py::test_expired_broker_certificate_is_not_told_to_be_untrusted", ALL),
     Rule("broker/test_cli_broker_topics.py", ALL),
     Rule("broker/test_token_endpoint.py::test_response_without_token_fails_without_retry", TEST),
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),

@@ -18,22 +18,36 @@ from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from kafka_eos_sink.runtime.requirements import (
+    EXPIRATION,
     MAX_TIMEOUT,
     NEEDED,
     OPTIONAL,
     OTHER_SERVICES,
+    REQUEST_BYTES,
     UNVERIFIED,
     broker_settings,
     missing_apis,
     no_sign_of_verification,
     number,
+    short_expiration,
+    small_requests,
     verifies_appends,
     way_to_verify,
 )
-from kafka_eos_sink.runtime.topics import broker_count, create_commit_log, created_configs, visible_configs, weaknesses
+from kafka_eos_sink.runtime.topics import (
+    FEW_TASKS_BYTES,
+    MAX_BYTES,
+    broker_count,
+    create_commit_log,
+    created_configs,
+    small_decisions,
+    visible_configs,
+    weaknesses,
+)
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
@@ -197,6 +211,13 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
         (limit == NEVER_TIMES_OUT_MS, str(limit), _OK, never),
         otherwise=str(limit),
     )
+    for name, problem in (
+        (EXPIRATION, short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
+        (REQUEST_BYTES, small_requests(settings, ProducerConfig().max_request_size)),
+    ):
+        shown = settings.get(name)
+        hidden = (shown is None, "not shown", _UNKNOWN, unread)
+        yield _cluster_rule(name, hidden, (bool(problem), str(shown), _WARN, problem), otherwise=str(shown))
 
 
 def _cluster_operations(admin: Admin, deadline: int) -> int:
@@ -298,6 +319,15 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         policy = peer_text(configs.get("cleanup.policy", ""))
         meaning = "set it to compact: any other policy can lose decisions, and the sink rejects it"
         yield _rule(about, "cleanup.policy", (policy != "compact", policy, _FAILS, meaning), otherwise=policy)
+        room, small = number(configs, MAX_BYTES), small_decisions(configs)
+        too_small = bool(small) and (room or 0) < FEW_TASKS_BYTES
+        yield _rule(
+            about,
+            MAX_BYTES,
+            (too_small, str(room), _FAILS, f"{small}; raise it"),
+            (bool(small), str(room), _WARN, f"{small}; raise it"),
+            otherwise="not shown" if room is None else str(room),
+        )
 
 
 def _topic_rights(about: str, operations: int, is_commit_log: bool) -> Finding:

@@ -134,24 +134,13 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
             about="Read before the decision",
         )
     for entry in prepared:
-        write_id = entry.identity.transactional_id.rsplit(".", 2)[0]
         for part in entry.offsets:
             remembered = producers.get((part.topic, part.partition), {})
             if remembered is None:
                 continue
             _, start = remembered.get(entry.identity.producer_id, (-1, -1))
             if start != part.first_offset:
-                raise TransactionAbortedError(
-                    "TRANSACTION_NOT_OPEN",
-                    f"on {part.topic}-{part.partition} the open transaction of {entry.identity.transactional_id} begins at offset "
-                    f"{start}, not at {part.first_offset} where the task's records begin: "
-                    + (
-                        "a marker was written by hand, or the topic was created again"
-                        if start < 0 or start > part.first_offset
-                        else "an older one was never ended"
-                    )
-                    + f"; nothing was committed. Run the batch again; if it fails again: {refusals.command('repair', write_id)}",
-                )
+                raise refusals.begins_elsewhere(entry.identity, part, start)
 
 
 def append_decision(

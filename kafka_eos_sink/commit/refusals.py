@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.prepared_transaction import (
     BatchIdentity,
     Decision,
@@ -26,7 +26,9 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.reactions import EXPIRED_ID
 
 _CLUSTER = " --bootstrap-servers ..."
 _ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
@@ -184,7 +186,8 @@ def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDec
         f"isolation.level=read_committed: up to which batch are all rows there? If up to {before}: "
         f"{resolve_command(write_id, batch.query_id, before, 'committed')}; if batch {batch.version} is there too, as after a crash "
         f"between commit and checkpoint: {resolve_command(write_id, batch.query_id, batch.version, 'committed')}; then restart the query. "
-        "Other causes: the log was lost or set back to an older copy; another sink, or delivery.guarantee=at-least-once, wrote the "
+        "Other causes: kafka.bootstrap.servers leads to another cluster; the "
+        "log was lost or set back to an older copy; another sink, or delivery.guarantee=at-least-once, wrote the "
         "batches before; batches of the checkpoint were removed, or used to repartition the state",
     )
 
@@ -276,12 +279,46 @@ def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedEr
     )
 
 
+_CAUSES = {
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING.name: EXPIRED_ID,
+    ErrorCode.MESSAGE_TOO_LARGE.name: (
+        "a decision grows with the tasks of the batch and the partitions that they write to. Raise max.message.bytes of the commit "
+        f"log topic to {LARGEST_BATCH_BYTES}, or write the batch with fewer tasks"
+    ),
+}
+"""Causes of a decision that Kafka rejects, each with what to do before the next run."""
+
+
 def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedError:
+    cause = f": {_CAUSES[code]}" if code in _CAUSES else ""
     return TransactionAbortedError(
         "NOT_DECIDED",
-        f"{version_of(decision.version, decision.write_id)} could not be committed ({code} for {what})",
-        run_again(decision.write_id).capitalize(),
+        f"{version_of(decision.version, decision.write_id)} could not be committed ({code} for {what}){cause}",
+        f"{'Then ' if cause else ''}{run_again(decision.write_id)}".capitalize(),
     )
+
+
+def begins_elsewhere(identity: ProducerIdentity, part: OffsetRange, start: int) -> TransactionAbortedError:
+    """``start``: where the partition's open transaction begins; -1 without one."""
+    where, name = f"{part.topic}-{part.partition}", identity.transactional_id
+    write_id = name.rsplit(".", 2)[0]
+    again = run_again(write_id).capitalize()
+    if start < 0:
+        what = (
+            f"{where} holds no open transaction of {name}, although its task wrote there from offset {part.first_offset} on: the topic was "
+            "deleted and created again while the batch ran, or the transaction was ended by hand"
+        )
+    else:
+        what = (
+            f"on {where} the open transaction of {name} begins at offset {start}, not at {part.first_offset} where the task's records "
+            "begin: "
+        )
+        if start > part.first_offset:
+            what += "the topic was deleted and created again while the batch ran, or a marker was written by hand"
+        else:
+            what += "an older one was never ended, because its marker is missing"
+            again += f"; if it fails again: {command('repair', write_id)}"
+    return TransactionAbortedError("TRANSACTION_NOT_OPEN", f"{what}. Nothing was committed", again)
 
 
 def text_of(failure: Exception) -> str:

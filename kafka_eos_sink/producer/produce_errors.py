@@ -13,7 +13,7 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
-from kafka_eos_sink.protocol.reactions import in_words, refusal
+from kafka_eos_sink.protocol.reactions import EXPIRED_ID, in_words, refusal
 
 MAX_NAMED_ROWS = 5
 LARGE_REQUEST_BYTES = 64 * 1024
@@ -21,12 +21,14 @@ LARGE_REQUEST_BYTES = 64 * 1024
 
 
 def transaction_aborted_error(batch: ProducerBatch, problem: str) -> TransactionAbortedError:
+    cause = "A newer producer fenced this one, the transaction timed out, or the leader lost data, as in a topic that was created again"
+    if problem.startswith(ErrorCode.INVALID_PRODUCER_ID_MAPPING.name):
+        cause = f"A newer producer fenced this one, or {EXPIRED_ID}"
     return TransactionAbortedError(
         "TRANSACTION_ABORTED",
         f"topic {batch.topic} partition {batch.partition} rejected a batch of {batch.record_count} records with "
         f"sequence {batch.base_sequence} of producer id {batch.identity[0]} epoch {batch.identity[1]}: "
-        f"{problem}. A newer producer fenced this one, the transaction timed out, or the leader lost data. The next "
-        "attempt starts a new transaction",
+        f"{problem}. {cause}. The next attempt starts a new transaction",
     )
 
 
@@ -67,7 +69,7 @@ def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> Bro
 
 
 def undelivered_reason(batch: ProducerBatch, client: NetworkClient) -> str:
-    """Describe why a batch is not acknowledged: the last result, and the leader's state."""
+    """Describe why a batch is not acknowledged: last result, and leader's state."""
     leader = client.metadata.leader(batch.topic, batch.partition)
     state = "the partition has no leader" if leader is None else client.why_unreachable(leader)
     size = batch.lost_request_bytes

@@ -242,6 +242,12 @@ _CLUSTER_RIGHTS: dict[type[Request[Any]], str] = {
 }
 """What CLUSTER_AUTHORIZATION_FAILED of a request says is missing."""
 
+EXPIRED_ID = (
+    "the coordinator no longer knows the transactional id: it removes one that was unused for transactional.id.expiration.ms. Raise that "
+    "setting of the brokers above the longest time that a batch takes, or write smaller batches"
+)
+"""The cause of INVALID_PRODUCER_ID_MAPPING for an id of which the client has the newest producer id."""
+
 _STABLE_CODES = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "INVALID_TRANSACTION_TIMEOUT",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "UNKNOWN_TOPIC",
@@ -271,7 +277,10 @@ def refusal(
         return errors.AuthorizationError(error.name, f"{failure} Grant the principal {right}.")
     action = reaction(request, code)
     if action is Reaction.FENCED:
-        return errors.FencedError("PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.")
+        or_expired = f" Or {EXPIRED_ID}." if error is ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
+        return errors.FencedError(
+            "PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.{or_expired}"
+        )
     if action is Reaction.ABORT:
         return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")
     if action is Reaction.OTHER_SETTINGS:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions, api_name
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
@@ -48,6 +49,9 @@ OPTIONAL: Mapping[type[Request[Any]], str] = {
 OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; for other services see docs/compatibility.md"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
+EXPIRATION = "transactional.id.expiration.ms"
+REQUEST_BYTES = "socket.request.max.bytes"
+DAY_MS = 86_400_000
 BROKER_WITHIN_MS = 3_000
 VERIFYING_ADD_PARTITIONS = 4
 """AddPartitionsToTxn version of leaders that verify at the coordinator (Kafka 3.6, KIP-890)."""
@@ -76,7 +80,11 @@ def require_brokers(settings: WriteSettings, admin: Admin) -> int:
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
     require_verified_appends(admin, found, deadline)
-    return transaction_timeout(settings, found)
+    timeout_ms = transaction_timeout(settings, found)
+    for warning in (short_expiration(found, timeout_ms), small_requests(found, settings.producer.max_request_size)):
+        if warning:
+            warn_once(warning)
+    return timeout_ms
 
 
 def require_apis(admin: Admin, deadline: int) -> None:
@@ -97,12 +105,12 @@ def require_apis(admin: Admin, deadline: int) -> None:
 
 
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
-    """Return a broker's visible settings on transactions.
+    """Return a broker's visible settings on transactions, and its limit of a request.
 
     Verification is on only if every broker that responds has it on: each leader decides for itself.
     """
     try:
-        found = admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION), deadline)
+        found = admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES), deadline)
         if admin.transaction_version(deadline) >= 2:
             return found
 
@@ -114,6 +122,30 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
         return {}
     # If other brokers show the setting, a broker without it is older than the setting.
     return found if shown == {None} else found | {VERIFICATION: "true" if shown == {"true"} else "false"}
+
+
+def short_expiration(found: Mapping[str, str], timeout_ms: int) -> str:
+    """Describe an expiration of ids that a batch can outlast; empty if none."""
+    expiration = number(found, EXPIRATION)
+    # A batch lasts at most as long as its transactions. If these never time out, batches of a day are the longest that are usual.
+    longest = DAY_MS if timeout_ms == NEVER_TIMES_OUT_MS else timeout_ms
+    if expiration is None or expiration >= longest:
+        return ""
+    return (
+        f"the brokers forget a transactional id after {EXPIRATION}={expiration} without use, and the driver's id is unused while tasks "
+        f"write: a batch that takes longer fails. Raise {EXPIRATION} to at least {longest}, or lower kafka.transaction.timeout.ms"
+    )
+
+
+def small_requests(found: Mapping[str, str], max_request_size: int) -> str:
+    """Describe a brokers' limit below the largest request; empty if none."""
+    limit = number(found, REQUEST_BYTES)
+    if limit is None or limit >= max_request_size:
+        return ""
+    return (
+        f"the brokers have {REQUEST_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): they close the connection on "
+        f"a larger request. Lower kafka.max.request.size and kafka.batch.size, or raise {REQUEST_BYTES}"
+    )
 
 
 def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int) -> list[T]:

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS, TOPIC_CONFIGURATION
+from kafka_eos_sink.commit.commit_log import (
+    DEFAULT_TOPIC,
+    LARGEST_BATCH_BYTES,
+    LOG_PARTITIONS,
+    MAX_RECORD_BYTES,
+    TOPIC_CONFIGURATION,
+)
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -37,6 +43,8 @@ CREATIONS: tuple[tuple[int, Mapping[str, str]], ...] = (
 """Replication factor and settings of a new commit log, the safest first.
 
 A cluster of one or two brokers rejects the first two, so its default applies (-1). Managed clusters reject most settings."""
+FEW_TASKS_BYTES = 65_536
+"""A decision of about 200 tasks. Below it, even small writes would fail after their work."""
 TOPIC_POLL_MS = 100
 TOPIC_RESPONSE_MS = 2_000
 """Time limit of one Metadata request in ms."""
@@ -143,6 +151,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         made = create_commit_log(admin, topic, brokers, deadline)
         if made is not None:
             _warn_if_weak(topic, made.replication_factor, brokers, created_configs(made))
+            _require_room(admin, topic, created_configs(made))
             return
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
@@ -154,6 +163,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         )
     configs = _required_configs(admin, topic, deadline)
     _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
+    _require_room(admin, topic, configs)
 
 
 def create_commit_log(
@@ -235,7 +245,7 @@ def created_configs(made: CreateTopicsResponse.Topic) -> Mapping[str, str]:
 
 def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, str]:
     """Return the settings that keep decisions; require cleanup.policy=compact."""
-    configs = visible_configs(admin, topic, (*SAFE, UNCLEAN), deadline)
+    configs = visible_configs(admin, topic, (*SAFE, UNCLEAN, MAX_BYTES), deadline)
     policy = configs.get(POLICY)
     if policy is None:
         warn_once(
@@ -250,6 +260,32 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
             + _alter_command(admin, topic, COMPACTED),
         )
     return configs
+
+
+def small_decisions(configs: Mapping[str, str]) -> str:
+    """Describe a max.message.bytes below the largest decision; empty if none."""
+    limit = number(configs, MAX_BYTES)
+    # A piece of a decision is a string in JSON, where quotes and backslashes take two bytes. Only odd ids make it twice as large.
+    if limit is None or limit >= 2 * MAX_RECORD_BYTES:
+        return ""
+    return (
+        f"{MAX_BYTES}={limit}: it rejects larger decisions. A decision grows with the tasks of a batch and the partitions that they "
+        f"write to, up to {LARGEST_BATCH_BYTES} bytes per record"
+    )
+
+
+def _require_room(admin: Admin, topic: str, configs: Mapping[str, str]) -> None:
+    """Require room for a small batch's decision; warn below that of a large one.
+
+    Raises:
+        ConfigurationError: COMMIT_LOG_TOPIC with the command that fixes it.
+    """
+    if small := small_decisions(configs):
+        change = _alter_command(admin, topic, {MAX_BYTES: str(LARGEST_BATCH_BYTES)})
+        warning = f"the commit log topic {topic!r} has {small}; change it: {change}"
+        if int(configs[MAX_BYTES]) < FEW_TASKS_BYTES:
+            raise ConfigurationError("COMMIT_LOG_TOPIC", warning)
+        warn_once(warning)
 
 
 def weaknesses(replicas: int, brokers: int, configs: Mapping[str, str]) -> str:

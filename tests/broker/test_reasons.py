@@ -1,52 +1,92 @@
-"""Errors and warnings name the setting of the brokers that a write breaks: on a Kafka whose settings are unusually low."""
+"""Errors name the commit log's limit, and another cluster behind the same address."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
-from dead_writes import write_settings
+from dead_writes import ROWS, tasks, write_all, write_settings
+from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_eos_sink.runtime import at_least_once, session
-from kafka_testing import create_topic
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.runtime import session
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
-SOCKET_REQUEST_MAX_BYTES = 200_000
+# the commit log's limit
 
 
-@pytest.fixture(scope="module")
-def low() -> Iterator[EmbeddedKafka]:
-    properties = {"socket.request.max.bytes": str(SOCKET_REQUEST_MAX_BYTES)}
-    with EmbeddedKafka(properties=properties, transaction_version=2) as started:
-        yield started
+def of_log(kafka: EmbeddedKafka, limit: int) -> session.WriteSettings:
+    log = unique_topic("log")
+    configs = {"cleanup.policy": "compact", "max.message.bytes": str(limit)}
+    create_topic(kafka.bootstrap_servers, log, partitions=16, configs=configs)
+    return replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
 
 
-def large_row(topic: str) -> Rows:
-    return Rows(topic=topic, partition=None, columns=RecordColumns(value=pa.array([b"x" * 300_000])))
+def test_plan_rejects_commit_log_without_room_for_a_decision(kafka: EmbeddedKafka) -> None:
+    settings = of_log(kafka, 65_535)
+    with pytest.raises(ConfigurationError) as raised:
+        session.plan(settings)
+    assert raised.value.code == "COMMIT_LOG_TOPIC"
+    assert "max.message.bytes=65535" in raised.value.message
+    assert f"--entity-name {settings.commit_log_topic} --alter --add-config max.message.bytes=1048576" in str(
+        raised.value
+    )
 
 
-def write_task(settings: session.WriteSettings, rows: Rows) -> session.TaskMessage:
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    return session.write_task(settings, session.plan(settings), task, iter([rows]))
-
-
-def write_at_least_once(settings: session.WriteSettings, rows: Rows) -> None:
-    at_least_once.write_rows(settings, iter([rows]))
-
-
-@pytest.mark.parametrize("write", [write_task, write_at_least_once], ids=["exactly-once", "at-least-once"])
-def test_request_above_the_brokers_limit_names_the_options(
-    low: EmbeddedKafka, write: Callable[[session.WriteSettings, Rows], object]
+def test_decision_above_the_commit_logs_limit_names_the_option(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = create_topic(low.bootstrap_servers, partitions=1)
-    settings = write_settings(low, topic)
+    # The schema is part of the decision, so a long one stands for many tasks.
+    settings = replace(of_log(kafka, 65_536), schema="value binary" * 6_000)
+    plan = session.plan(settings)
+    assert "max.message.bytes=65536: it rejects larger decisions" in caplog.text
+    messages = tasks(settings, plan, 1)
     with pytest.raises(KafkaEosError) as raised:
-        write(replace(settings, producer=replace(settings.producer, delivery_timeout_ms=3_000)), large_row(topic))
-    assert raised.value.code == "DELIVERY_TIMEOUT"
-    assert "request of 300072 bytes was in flight" in raised.value.message
-    assert "lower kafka.max.request.size and kafka.batch.size" in raised.value.message
+        session.commit(settings, plan, messages)
+    assert raised.value.code == "NOT_DECIDED"
+    assert "MESSAGE_TOO_LARGE" in raised.value.message
+    assert "Raise max.message.bytes of the commit log topic to 1048576" in raised.value.message
+    session.abort(settings, plan, messages)
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+def test_check_shows_the_commit_logs_limit(kafka: EmbeddedKafka) -> None:
+    for limit, verdict in ((65_535, Verdict.FAILS), (65_536, Verdict.WARNING), (1_000_000, Verdict.WORKS)):
+        log = of_log(kafka, limit).commit_log_topic
+        with connected(kafka.bootstrap_servers) as admin:
+            found = check_cluster(admin, topic=None, commit_log_topic=log, timeout_ms=30_000)
+        (row,) = (each for each in found if (each.about, each.what) == (f"commit log {log}", "max.message.bytes"))
+        assert (row.found, row.verdict) == (str(limit), verdict)
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_decision_of_any_size_fits_the_limit_that_messages_name(kafka: EmbeddedKafka, pieces: int) -> None:
+    settings = replace(of_log(kafka, LARGEST_BATCH_BYTES), schema='"\\' * (pieces * 120_000))
+    write_all(settings, 1)
+    assert len(read_committed(kafka.bootstrap_servers, settings.topic or "")) == ROWS
+
+
+# two clusters
+
+
+def test_task_on_another_cluster_names_both(kafka: EmbeddedKafka, kafka_tv0: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    settings = write_settings(kafka, topic)
+    plan = session.plan(settings)
+    create_topic(kafka_tv0.bootstrap_servers, topic)
+    elsewhere = replace(settings, client=write_settings(kafka_tv0, topic).client)
+    with connected(kafka_tv0.bootstrap_servers) as admin:
+        assert admin.client.wait_for_metadata(admin.client.clock() + 30_000)
+        other = admin.client.metadata.cluster_id
+    assert plan.cluster_id not in (None, other)
+    with pytest.raises(ConfigurationError) as raised:
+        tasks(elsewhere, plan, 1)
+    assert raised.value.code == "OTHER_CLUSTER"
+    assert f"belong to cluster {other!r}" in raised.value.message
+    assert f"began on cluster {plan.cluster_id!r}" in raised.value.message
+    assert_nothing_open(kafka_tv0.bootstrap_servers)
+    write_all(settings, 1)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == ROWS

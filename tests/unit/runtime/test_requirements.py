@@ -14,13 +14,17 @@ from kafka_eos_sink.client.connection import BrokerVersions, api_name
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime.requirements import (
+    EXPIRATION,
     MAX_TIMEOUT,
     NEEDED,
     OPTIONAL,
+    REQUEST_BYTES,
     VERIFICATION,
     broker_settings,
     missing_apis,
     require_verified_appends,
+    short_expiration,
+    small_requests,
     transaction_timeout,
     verifies_appends,
 )
@@ -122,3 +126,35 @@ def test_configured_timeout_is_used_and_the_default_is_at_most_15_minutes(random
     assert timeout(7_200_000, "7200000") == 7_200_000
     assert timeout(None, "7200000") == 900_000
     assert timeout(None, "60000") == 60_000
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("expiration", "timeout_ms", "longest"),
+    [
+        ("604800000", 900_000, None),  # Kafka's default
+        ("900000", 900_000, None),
+        ("899999", 900_000, 900_000),
+        ("604800000", 2_147_483_647, None),  # transactions that never time out
+        ("3600000", 2_147_483_647, DAY_MS),
+        (None, 900_000, None),  # may not be read
+    ],
+)
+def test_expiration_of_ids_below_the_longest_batch_is_named(
+    expiration: str | None, timeout_ms: int, longest: int | None
+) -> None:
+    text = short_expiration({} if expiration is None else {EXPIRATION: expiration}, timeout_ms)
+    if longest is None:
+        assert text == ""
+    else:
+        assert f"{EXPIRATION}={expiration} without use" in text
+        assert f"Raise {EXPIRATION} to at least {longest}, or lower kafka.transaction.timeout.ms" in text
+
+
+@pytest.mark.parametrize(("limit", "works"), [("104857600", True), ("1000000", True), ("999999", False), (None, True)])
+def test_requests_above_the_brokers_limit_are_named(limit: str | None, works: bool) -> None:
+    text = small_requests({} if limit is None else {REQUEST_BYTES: limit}, 1_000_000)
+    assert (text == "") == works
+    assert works or ("Lower kafka.max.request.size and kafka.batch.size" in text and f"={limit}" in text)
