@@ -15,6 +15,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import TopicsAdmin
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 
 _MAX_IDLE = 4
 
@@ -47,8 +48,8 @@ def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator
     Planner, commit process and Python workers serve many batches over one set of connections. To connect, agree on versions, and
     look up metadata and coordinators takes longer than all other requests of a micro-batch.
 
-    The admin is kept for the next caller, unless the block raised or left a request in flight: the next caller must not receive
-    that request's response.
+    The admin is kept for the next caller, also if the block raises an error of ours: a service such as MSK limits logins per second.
+    Only connections with a request in flight end, so that the next caller cannot receive its response.
 
     Args:
         cluster_id: The cluster to reach. If metadata name another one, every call raises ConfigurationError OTHER_CLUSTER.
@@ -61,12 +62,21 @@ def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator
         # Notice connections that brokers have closed meanwhile, before a request is sent into one and its response is lost.
         client.poll(0)
         yield admin
-    except BaseException:
-        client.close()
+    except BaseException as error:
+        if isinstance(error, KafkaEosError) and not isinstance(error, ConfigurationError):
+            _keep(key, admin)
+        else:
+            client.close()
         raise
-    if client.has_requests_in_flight or key in _idle:
-        client.close()
+    _keep(key, admin)
+
+
+def _keep(key: tuple[int, ClientConfig], admin: Admin) -> None:
+    """Keep a leased admin for the next caller, without the requests that it has in flight."""
+    if key in _idle:
+        admin.client.close()
         return
+    admin.client.abandon_requests()
     _idle[key] = admin
     while len(_idle) > _MAX_IDLE:
         # One atomic step, because the sweep of another query runs in a thread of its own.

@@ -75,6 +75,10 @@ Returns the session's lifetime in ms; 0 or None if the session does not expire.
 Authentication = Callable[[], Dialogue]
 
 
+class LoginDeferred(OSError):
+    """The broker rejected a login for the moment. A later login can succeed."""
+
+
 class LostResponse(KafkaEosError):
     """The response was lost: the broker may or may not have processed the request."""
 

@@ -72,14 +72,25 @@ class NetworkClient(Pump):
                 return node_id
             now = self.clock()
             if now >= deadline_ms:
+                # A broker that defers a login has been reached, and its error holds the advice.
+                advice = (
+                    "; check kafka.bootstrap.servers, the network, and that the listener expects kafka.security.protocol="
+                    f"{self.config.security.protocol}"
+                )
                 raise BrokerUnavailableError(
                     "BROKER_UNREACHABLE",
                     f"no broker of {self.config.bootstrap_servers_text} could be reached in time; last error: "
-                    f"{self.last_error or 'none, the connection was not ready'}; check kafka.bootstrap.servers, "
-                    "the network, and that the listener expects kafka.security.protocol="
-                    f"{self.config.security.protocol}",
+                    f"{self.last_error or 'none, the connection was not ready'}{'' if self.logins_deferred else advice}",
                 )
             self.pump(deadline_ms - now)
+
+    def abandon_requests(self) -> None:
+        """Close the connections with a caller's requests in flight, and drop what arrived."""
+        metadata = self._metadata_pending
+        for node_id, node in self._nodes.items():
+            if node.in_flight > (metadata is not None and metadata.node_id == node_id):
+                self.disconnect(node_id)
+        self._completions.clear()
 
     def wait(self, delay_ms: int, deadline_ms: int) -> None:
         """Keep pumping for ``delay_ms``, at most until the deadline."""

@@ -14,6 +14,7 @@ from kafka_eos_sink.client.connection import (
     ConnectionLost,
     ConnectionReady,
     ConnectionState,
+    LoginDeferred,
     PendingRequest,
     RequestTimedOut,
     Versions,
@@ -29,6 +30,10 @@ log = logging.getLogger(__name__)
 
 _READS_PER_POLL = 16
 """Reads from one connection before it is the turn of the others."""
+
+
+_MANY_ATTEMPTS = 32
+"""After so many failures in a row, a backoff has its maximum."""
 
 
 class Node:
@@ -60,6 +65,8 @@ class Node:
         self.failures = 0
         """How often all addresses failed since the node was last ready."""
         self.last_error = ""
+        self.login_deferred = False
+        """Whether the broker has rejected the newest login for the moment."""
         self._config = config
         self._poller = poller
         self._tls = tls
@@ -233,7 +240,14 @@ class Node:
             error = AuthenticationError(error.code, f"{where}: {error.message}")
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
-            return self.disconnect(f"{where}: {reason}", now)
+            self.login_deferred = isinstance(error, LoginDeferred)
+            if self.login_deferred:
+                # The host's other addresses lead to the same broker, and a quick login would be one more above its limit.
+                self._addresses.clear()
+            lost = self.disconnect(f"{where}: {reason}", now)
+            if self.login_deferred:
+                self._next_attempt_at = now + self._backoff.delay_ms(_MANY_ATTEMPTS)
+            return lost
         # The host's other addresses lead to the same broker, which would reject the version or the principal again.
         self._addresses.clear()
         self.fatal = error
@@ -265,6 +279,7 @@ class Node:
                     log.debug("[%s] %s is ready", self._config.client_id, self.broker)
                     self.failures = 0
                     self.last_error = ""
+                    self.login_deferred = False
                     self._addresses.clear()
                 else:
                     completions.append(event)

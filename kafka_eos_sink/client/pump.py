@@ -190,12 +190,6 @@ class Pump:
         node = self._nodes.get(node_id)
         return 0 if node is None else node.in_flight
 
-    @property
-    def has_requests_in_flight(self) -> bool:
-        """Whether a response to a caller's request is outstanding or not taken yet."""
-        metadata = 0 if self._metadata_pending is None else 1
-        return bool(self._completions) or sum(node.in_flight for node in self._nodes.values()) > metadata
-
     def least_loaded_node(self) -> int | None:
         """Return the best node for a request to any node; None if all back off.
 
@@ -222,6 +216,11 @@ class Pump:
         node = self._nodes.get(node_id)
         if node is not None:
             self._complete(node, node.disconnect(f"{node.broker}: closed by this client", self.clock()))
+
+    @property
+    def logins_deferred(self) -> bool:
+        """Whether a broker has rejected its newest login for the moment."""
+        return any(node.login_deferred for node in self._nodes.values())
 
     def close(self) -> None:
         """Close all connections without waiting for responses."""

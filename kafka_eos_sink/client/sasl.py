@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterable
 
-from kafka_eos_sink.client.connection import Dialogue
+from kafka_eos_sink.client.connection import Dialogue, LoginDeferred
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
 from kafka_eos_sink.errors import AuthenticationError, peer_text
 from kafka_eos_sink.protocol import messages as m
@@ -26,6 +26,11 @@ MAX_ITERATIONS = 1_000_000
 """Limits the work that a server can cause: about a second of CPU time."""
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+_FOR_NOW = re.compile(
+    r"too many (connect|requests)|throttl|rate[ -]?limit|rate exceeded|server (is )?busy|no-resources", re.I
+)
+"""Texts of services that limit logins ("Too many connects" is MSK's), and SCRAM's code (RFC 5802, 7). Kafka has no error code for it."""
 
 Messages = Generator[bytes, bytes, None]
 """A mechanism. It ends when the server has proven its identity, as far as the mechanism allows."""
@@ -44,6 +49,7 @@ def authenticate(
         token_rejected: Called when the broker rejects the credentials.
 
     Raises:
+        LoginDeferred: The broker rejected the login for the moment, such as above its limit of logins per second.
         AuthenticationError: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED or
             SASL_SERVER_UNTRUSTED, with the broker's message and never with a secret.
     """
@@ -63,9 +69,11 @@ def authenticate(
     while True:
         response: m.SaslAuthenticateResponse = yield m.SaslAuthenticateRequest(auth_bytes=message)
         if response.error_code:
-            # Other connections of this process must not use the cached token again.
-            token_rejected()
-            raise _refused(config.mechanism, response, hidden)
+            error = _refused(config.mechanism, response, hidden)
+            if isinstance(error, AuthenticationError):
+                # Other connections of this process must not use the cached token again.
+                token_rejected()
+            raise error
         try:
             message = messages.send(bytes(response.auth_bytes))
         except StopIteration:
@@ -73,8 +81,10 @@ def authenticate(
             return response.session_lifetime_ms
 
 
-def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> AuthenticationError:
+def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> Exception:
     error = ErrorCode.of(handshake.error_code)
+    if error.retriable:
+        return _deferred(error.name)
     if error is ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(peer_text(name) for name in handshake.mechanisms) or "none"
         return AuthenticationError(
@@ -88,14 +98,28 @@ def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> Au
     )
 
 
-def _refused(mechanism: str, response: m.SaslAuthenticateResponse, hidden: Iterable[Secret]) -> AuthenticationError:
+def _refused(mechanism: str, response: m.SaslAuthenticateResponse, hidden: Iterable[Secret]) -> Exception:
     error = ErrorCode.of(response.error_code)
     detail = without(hidden, response.error_message or error.message)
     named = "" if error is ErrorCode.SASL_AUTHENTICATION_FAILED else f" ({error.name})"
+    if error.retriable:
+        return _deferred(f"{detail.rstrip('.')}{named}")
     given = "the token and its source" if mechanism == "OAUTHBEARER" else "user name and password"
-    return AuthenticationError(
-        "ILLEGAL_SASL_STATE" if error is ErrorCode.ILLEGAL_SASL_STATE else "SASL_AUTHENTICATION_FAILED",
-        f"the broker rejected {mechanism}{named}: {detail.rstrip('.')}; check {given}, and sasl.mechanism",
+    code = "ILLEGAL_SASL_STATE" if error is ErrorCode.ILLEGAL_SASL_STATE else "SASL_AUTHENTICATION_FAILED"
+    return _rejected(f"{mechanism}{named}", detail.rstrip("."), f"{given}, and sasl.mechanism", code)
+
+
+def _rejected(what: str, detail: str, check: str, code: str = "SASL_AUTHENTICATION_FAILED") -> Exception:
+    """Return the error for a login that the broker rejected; ``detail`` is its text."""
+    if _FOR_NOW.search(detail):
+        return _deferred(detail)
+    return AuthenticationError(code, f"the broker rejected {what}: {detail}; check {check}")
+
+
+def _deferred(detail: str) -> LoginDeferred:
+    return LoginDeferred(
+        f"the broker rejected the login for now: {detail}. A service may limit the rate of logins: run fewer tasks at once, or "
+        "raise kafka.reconnect.backoff.max.ms"
     )
 
 
@@ -123,11 +147,8 @@ def oauthbearer(token: Secret, credentials: TokenCredentials) -> Messages:
     if reason:
         # A reason is a rejection. The server fails SaslAuthenticate only after this empty message (RFC 7628, 3.2.3).
         yield b"\x01"
-        raise AuthenticationError(
-            "SASL_AUTHENTICATION_FAILED",
-            f"the broker rejected the token: {without([token], reason.decode(errors='replace'))}; check the token and "
-            "its source",
-        )
+        detail = without([token], reason.decode(errors="replace"))
+        raise _rejected("the token", detail, "the token and its source")
 
 
 _SERVER_FIRST = re.compile(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/]+=*),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
@@ -156,10 +177,7 @@ def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = 
     if found is None:
         raise _untrusted("its final message is malformed")
     if found[1] == "e":
-        raise AuthenticationError(
-            "SASL_AUTHENTICATION_FAILED",
-            f"the broker rejected SCRAM: {without([credentials.password], found[2])}; check user name and password",
-        )
+        raise _rejected("SCRAM", without([credentials.password], found[2]), "user name and password")
     # Only a server that holds a key derived from this password can make this signature (RFC 5802, 3).
     expected = hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name)
     if not hmac.compare_digest(_base64(found[2]), expected):

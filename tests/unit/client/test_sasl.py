@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_eos_sink.client.connection import LoginDeferred
 from kafka_eos_sink.client.sasl import MAX_ITERATIONS, Messages, authenticate, oauthbearer, plain, scram
 from kafka_eos_sink.client.security import (
     PasswordCredentials,
@@ -21,6 +22,7 @@ from kafka_eos_sink.client.security import (
     UnsecuredToken,
 )
 from kafka_eos_sink.errors import AuthenticationError, ConfigurationError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -277,6 +279,48 @@ def test_rejection_shows_message_of_broker_and_no_secret(code: int) -> None:
     assert refused.value.code in ("SASL_AUTHENTICATION_FAILED", "ILLEGAL_SASL_STATE")
     assert "correct horse" not in str(refused.value)
     assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (SASL_AUTHENTICATION_FAILED, "[74909301-1b7d]: Too many connects"),
+        (SASL_AUTHENTICATION_FAILED, "Too many requests, correct horse"),
+        (SASL_AUTHENTICATION_FAILED, "THROTTLED"),
+        (SASL_AUTHENTICATION_FAILED, "Rate exceeded"),
+        (ErrorCode.THROTTLING_QUOTA_EXCEEDED, None),
+        (ErrorCode.REQUEST_TIMED_OUT, None),
+    ],
+)
+def test_login_rejected_for_now_is_retriable_and_keeps_the_token(code: int, message: str | None) -> None:
+    refusals: list[str] = []
+    token = Secret("correct horse")
+    dialogue = authenticate(sasl("OAUTHBEARER", TOKENS), lambda: token, lambda: refusals.append("refused"))
+    next(dialogue)
+    dialogue.send(taken("OAUTHBEARER"))
+    with pytest.raises(LoginDeferred, match=r"rejected the login for now: .*limit the rate of logins") as deferred:
+        dialogue.send(answer(error_code=code, error_message=message))
+    assert refusals == []
+    assert "correct horse" not in str(deferred.value)
+    assert "check" not in str(deferred.value)
+
+
+@pytest.mark.parametrize(
+    "message", ["Access denied", "Invalid username or password", "locked after too many failed attempts", "no session"]
+)
+def test_login_with_a_wrong_password_is_not_retriable(message: str) -> None:
+    dialogue = authenticate(sasl("PLAIN"))
+    next(dialogue)
+    dialogue.send(taken("PLAIN"))
+    with pytest.raises(AuthenticationError, match=f"{message}; check user name and password"):
+        dialogue.send(answer(error_code=SASL_AUTHENTICATION_FAILED, error_message=message))
+
+
+def test_scram_server_without_resources_is_retriable() -> None:
+    messages = scram("sha256", ALICE)
+    messages.send(ScramServer("sha256", "correct horse").answer_first(next(messages)))
+    with pytest.raises(LoginDeferred, match="for now: no-resources"):
+        messages.send(b"e=no-resources")
 
 
 def test_rejected_token_is_not_used_again() -> None:
