@@ -72,7 +72,7 @@ def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator
 
 
 def _keep(key: tuple[int, ClientConfig], admin: Admin) -> None:
-    """Keep a leased admin for the next caller, without the requests that it has in flight."""
+    """Keep a leased admin for the next caller, without requests in flight."""
     if key in _idle:
         admin.client.close()
         return

@@ -149,6 +149,8 @@ class Pump:
         if node is None:
             self._updater.request_update()
             return False
+        # The caller may not have pumped for long, and a load balancer on the way may have dropped the idle connection silently.
+        self._close_if_idle(node, now)
         if node.is_established:
             return node.takes_requests(now)
         if node.can_connect(now):

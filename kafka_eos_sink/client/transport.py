@@ -17,6 +17,9 @@ from kafka_eos_sink.client.config import ClientConfig
 # Below IOV_MAX (1,024 on Linux and macOS): with more buffers sendmsg fails.
 _MAX_BUFFERS_PER_CALL = 512
 _RECEIVE_BYTES = 256 * 1024
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 4}
+"""Seconds to the first probe (macOS has another name for it) and between probes, and their number. The default of two hours is too long:
+Azure drops a connection silently that is idle for 4 minutes, AWS after 350 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Transport:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEP_ALIVE.items():
+                if hasattr(socket, name):
+                    self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             # The sizes are set before connect: the receive buffer decides the window scale in the TCP handshake (RFC 7323).
             if config.send_buffer_bytes != -1:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)

@@ -285,6 +285,10 @@ class FaultProxy:
         """What comes to it from here on waits until it is opened again."""
         self._do(self._close(gate))
 
+    def drop_silently(self) -> None:
+        """From here on nothing passes on the present connections, and neither side is told: as a load balancer drops idle ones."""
+        self._do(self._drop_silently())
+
     def disconnect(self) -> None:
         """End all connections."""
         self._do(self._disconnect())
@@ -342,6 +346,10 @@ class FaultProxy:
             self._occurrences = {}
             self._gates = {}
             self._requests, self._answered = [], []
+
+    async def _drop_silently(self) -> None:
+        for connection in self._connections:
+            connection.drop_silently()
 
     async def _disconnect(self) -> None:
         tasks = [connection.task for connection in self._connections if connection.task is not None]
@@ -502,6 +510,10 @@ class _Connection:
         self._in_order: asyncio.Queue[_Exchange] = asyncio.Queue()
         self._deaf = False
 
+    def drop_silently(self) -> None:
+        self._deaf = True
+        self._forwarded.clear()
+
     async def run(self) -> None:
         broker_writer: asyncio.StreamWriter | None = None
         tasks: list[asyncio.Task[None]] = []
@@ -572,6 +584,8 @@ class _Connection:
     async def _responses(self, broker: asyncio.StreamReader) -> None:
         while True:
             frame = await _read_frame(broker)
+            if not self._forwarded:
+                continue  # dropped silently
             exchange = self._forwarded.popleft()
             exchange.answer.set_result(await self._answer_to(exchange, frame))
 
