@@ -101,7 +101,7 @@ SAFETY = {
     "MIXED_MESSAGES": _SKIPPED_OR_FINISHED,
     # The commit log forbids the write, or cannot say whether an earlier run has written it.
     "CHECKPOINT_NOT_READABLE": Safety(Visible.NO, RunAgain.SAME_ID),
-    "CHECKPOINT_ROLLED_BACK": _SKIPPED_OR_FINISHED,
+    "CHECKPOINT_ROLLED_BACK": _ASK_FIRST,
     "COMMIT_LOG_CORRUPT": _ASK_FIRST,
     "COMMIT_LOG_FORMAT": _SKIPPED_OR_FINISHED,
     "COMMIT_LOG_LOST": _ASK_FIRST,
@@ -127,7 +127,7 @@ def safety_sentence(code: str, job: Job) -> str:
     """State whether rows are visible and whether the job can run again, for a message."""
     safety = SAFETY.get(code, UNDECIDED)
     if job is Job.AT_LEAST_ONCE:
-        again = "no. Without transactions, another run writes all rows again"
+        again = "no. With delivery.guarantee=at-least-once another run writes all rows again: start it only if rows may be there twice"
         return f"Rows visible: {Visible.MAYBE}. Safe to run again: {again}."
     if job is Job.RANDOM and code in _NEVER_RANDOM:
         safety = UNDECIDED

@@ -69,7 +69,8 @@ def _result(write_id: str, done: Repaired, *, is_certain: bool) -> str | None:
     verdicts = [each.verdict.value for each in done.findings]
     missing, running = verdicts.count("missing"), verdicts.count("running")
     if done.written:
-        return f"{missing} markers were written. Finish the write: run it again, or run kafka-eos recover."
+        again = "" if is_random_write_id(write_id) else ", or run it again"
+        return f"{missing} markers were written. Finish the write: run kafka-eos recover{again}."
     if missing:
         return f"{missing} markers are missing. Run the command again with --yes to write them."
     if running:

@@ -39,7 +39,7 @@ def status(
     The table shows the newest version of each write id. A write without txnAppId has an entry only if it failed. Exit
     status 1 if the commit log holds no version of W.
 
-    finished: every row is visible. decided: the next run or `kafka-eos recover` finishes it. prepared: tasks wait for a
+    finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it. prepared: tasks wait for a
     decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
     outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be written again. unreadable: another
     program wrote into its records, or a piece is gone.

@@ -29,8 +29,8 @@ def transactions(
 ) -> None:
     """Show open transactions and their age, the oldest first.
 
-    An open transaction blocks every read_committed consumer of its partitions. The next run of a dead write, or
-    `kafka-eos recover`, ends the transactions of that write.
+    An open transaction blocks every read_committed consumer of its partitions. `kafka-eos recover`, or the next
+    run of a dead write under its write id, ends the transactions of that write.
 
     Example: kafka-eos transactions --prefix kafka-eos/nightly-orders
 

@@ -33,8 +33,8 @@ from kafka_eos_sink.protocol.reactions import EXPIRED_ID
 _CLUSTER = " --bootstrap-servers ..."
 _ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
 TIMEOUT_WAYS_OUT = (
-    "Use smaller batches, or more tasks at a time, or a larger kafka.transaction.timeout.ms (up to the broker's "
-    "transaction.max.timeout.ms; 2147483647 disables the timeout if the broker allows it)"
+    "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "
+    "transaction.max.timeout.ms)"
 )
 
 
@@ -97,22 +97,19 @@ def resolve_command(write_id: str, query_id: str, version: int, resolution: str)
     return command("resolve", write_id, f" --version {version} --as {resolution}{of_query}")
 
 
-def resolve_commands(decision: Decision) -> str:
-    """Return one `resolve` command for each outcome that an operator can record."""
-    name = decision.write_id, decision.query_id, decision.version
-    then = ", and do not run the job again" if job_of(decision.write_id) is Job.RANDOM else ""
-    return (
-        f"If all rows are there, record that{then}: {resolve_command(*name, 'committed')}; if no row is there, record that, and then "
-        f"{run_again(decision.write_id)}: {resolve_command(*name, 'rewrite')}"
-    )
+def _resolve(decision: Decision, resolution: str) -> str:
+    return resolve_command(decision.write_id, decision.query_id, decision.version, resolution)
+
+
+def _write_all_again(decision: Decision) -> str:
+    return f"then {run_again(decision.write_id)}: {_resolve(decision, 'rewrite')}"
 
 
 def keep_or_rewrite(decision: Decision) -> str:
     """Return the commands for a version whose missing rows cannot come back."""
-    name = decision.write_id, decision.query_id, decision.version
     return (
-        f"To keep the batch as it is: {resolve_command(*name, 'committed')}; to write all of it again, with its visible rows "
-        f"twice, run this, and then {run_again(decision.write_id)}: {resolve_command(*name, 'rewrite')} --allow-duplicates"
+        f"To leave those rows out for ever: {_resolve(decision, 'committed')}; to write the whole batch again, with its visible rows "
+        f"twice, run this, {_write_all_again(decision)} --allow-duplicates"
     )
 
 
@@ -121,19 +118,21 @@ def keep_or_rewrite(decision: Decision) -> str:
 
 def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
     """``why`` names what revealed the newer driver."""
-    if job_of(write_id) is Job.RANDOM:
-        what, do = "an operator's command has ended", "Run the job again"
-    else:
-        what = "another run has replaced"
-        own = "its own checkpoint" if job_of(write_id) is Job.STREAM else "its own txnAppId"
-        do = (
-            "The other run commits the rows or leaves none visible: nothing is lost or written twice. Let one job or query at a time run "
-            f"under a write id: stop the second one, or give it {own}"
-        )
+    job = job_of(write_id)
+    what = "an operator's command has ended" if job is Job.RANDOM else "another run has replaced"
+    do = {
+        Job.RANDOM: "Run the job again, unless somebody ended it on purpose",
+        Job.BATCH: (
+            "Stop one of the two runs. Then run this version again with the same txnAppId: it writes the rows only if they are not there. "
+            "Another job needs a txnAppId of its own"
+        ),
+        Job.STREAM: (
+            "Stop one of the two queries, and restart the other from its checkpoint: it writes a batch only if it is not there. Another "
+            "query needs its own checkpoint and transactional.id.prefix"
+        ),
+    }[job]
     return FencedError(
-        "FENCED",
-        f"{what} this run of write id {write_id!r} ({why})",
-        ". ".join(filter(None, (do, hint))),
+        "FENCED", f"{what} this run of write id {write_id!r} ({why})", ". ".join(filter(None, (do, hint)))
     )
 
 
@@ -149,10 +148,10 @@ def unknown_write_id(write_id: str) -> WriteRefusedError:
 def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
-        f"write id {write_id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log "
-        "holds nothing of it. They belong to a run with another commit log, which may have decided them. Nothing was touched",
-        "Set commit.log.topic (--commit-log-topic of a command) to the log of that run, and run it again. Only if that log is lost, wait "
-        "for the transaction.timeout.ms of that run, or abort its transactions, whose rows are then lost: "
+        f"write id {write_id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
+        "belong to a run with another commit log, which may have decided them. Nothing was touched",
+        "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again. Only if that "
+        "log is lost for good: the rows of the open transactions cannot be saved, and end with them, at their timeout or now: "
         f"{command('recover', write_id, ' --abort-unknown')}",
     )
 
@@ -179,16 +178,14 @@ def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDec
             f"of write id {write_id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
             "was written"
         )
+    up_to = [resolve_command(write_id, batch.query_id, version, "committed") for version in (before, batch.version)]
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
-        f"batch {batch.version} was not written: the commit log {found}",
-        "If commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. Otherwise read the topic with "
-        f"isolation.level=read_committed: up to which batch are all rows there? If up to {before}: "
-        f"{resolve_command(write_id, batch.query_id, before, 'committed')}; if batch {batch.version} is there too, as after a crash "
-        f"between commit and checkpoint: {resolve_command(write_id, batch.query_id, batch.version, 'committed')}; then restart the query. "
-        "Other causes: kafka.bootstrap.servers leads to another cluster; the "
-        "log was lost or set back to an older copy; another sink, or delivery.guarantee=at-least-once, wrote the "
-        "batches before; batches of the checkpoint were removed, or used to repartition the state",
+        f"this run wrote nothing of batch {batch.version}: the commit log {found}",
+        "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. "
+        f"Otherwise an earlier run may have written batches {before} and {batch.version}: read the topic with "
+        "isolation.level=read_committed, record the last batch whose rows are all there, and restart the query. If that is batch "
+        f"{before}: {up_to[0]}; if it is batch {batch.version}, as after a crash between commit and checkpoint: {up_to[1]}",
     )
 
 
@@ -204,20 +201,21 @@ def earlier_version_unfinished(write_id: str, batch: BatchIdentity, newest: Sett
 
 def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
     if batch.streaming:
-        what = f"the checkpoint is at batch {batch.version}, but batch {newest.version} of write id {write_id!r} is already written"
+        what = f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id"
         do = (
-            "Restore the newer checkpoint. Or set onCheckpointRollback=skip: no batch up to that one is written, whatever its rows are. "
-            "With onCheckpointRollback=rewrite these batches are written again, on purpose. A new checkpoint needs another "
-            "transactional.id.prefix"
+            f"Restore the checkpoint that holds batch {newest.version}, and restart the query. Without it, choose: "
+            f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, whatever its rows are; onCheckpointRollback=rewrite "
+            "writes these batches again, so rows that are in the topic are there twice. A query that begins with other rows needs "
+            "another transactional.id.prefix"
         )
     else:
-        what = f"{version_of(batch.version, write_id)} was not written: the newer version {newest.version} is already in the topic"
+        what = f"this run of version {batch.version} wrote nothing: version {newest.version} of write id"
         do = (
-            "If this version was written before, nothing is to be done; onCheckpointRollback=skip lets such a run end without an error. "
-            "To write or correct an older version, give it its own txnAppId. With onCheckpointRollback=rewrite it is written on purpose, "
-            "and the versions above it are then written again as well"
+            f"If version {batch.version} was written before, its work is done; onCheckpointRollback=skip ends such a run without an "
+            "error. If it was not, write it under a txnAppId of its own. onCheckpointRollback=rewrite writes it under this one: rows "
+            "that it wrote before are then there twice, and later runs write the versions above it again"
         )
-    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", what, do)
+    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write_id!r} is already written", do)
 
 
 def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
@@ -233,28 +231,25 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
 def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
     """The version was committed with other source offsets, or another topic or schema."""
     keep = resolve_command(write_id, batch.query_id, batch.version, "committed")
-    differs = [
-        f"{name} {before!r}, not {now!r}"
-        for name, before, now in (
-            ("topic option", newest.topic, batch.topic),
-            ("schema", newest.schema, batch.schema),
-        )
-        if before != now
-    ]
+    names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
+    differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
         differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
         do = (
-            "The checkpoint was changed, or two queries share transactional.id.prefix or copies of one checkpoint: give each query its "
-            "own. Otherwise restore the offsets of this batch in the checkpoint. If the topic holds every row that the batch now has: "
-            f"{keep}; rows that are not there are then never written"
+            "If two queries share transactional.id.prefix or copies of one checkpoint, give each its own. If the checkpoint was changed, "
+            f"restore the file offsets/{batch.version} in it. If the topic holds every row that the batch now has, record that; rows that "
+            f"are not there are then never written: {keep}"
         )
     elif batch.streaming:
-        do = f"Run this batch with that topic and schema. If the rows in the topic are the right ones: {keep}"
+        do = f"Run this batch with that topic and schema. If the rows in the topic are the right ones, record that: {keep}"
     else:
-        do = f"For other rows, take another txnVersion. If the rows in the topic are the right ones: {keep}"
+        do = (
+            "For other rows, take a higher txnVersion; the same rows would then be there twice. If the rows in the topic are the right "
+            f"ones, record that, and later runs skip the version: {keep}"
+        )
     return WriteRefusedError(
         "DIFFERENT_BATCH",
-        f"{version_of(batch.version, write_id)} is already committed with {' and '.join(differs)}",
+        f"{version_of(batch.version, write_id)} is already committed with {'; '.join(differs)}",
         do,
     )
 
@@ -273,8 +268,8 @@ def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
 def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "TRANSACTION_TOO_OLD",
-        f"the batch took too long ({what}): {elapsed_ms / 1000:.1f} s have passed, and its transactions end at {timeout_ms / 1000:.1f} s "
-        "(transaction.timeout.ms)",
+        f"the batch took too long: {elapsed_ms / 1000:.1f} s have passed, and its transactions end at {timeout_ms / 1000:.1f} s "
+        f"(transaction.timeout.ms; {what})",
         TIMEOUT_WAYS_OUT,
     )
 
@@ -346,8 +341,11 @@ def _finish(write_id: str) -> str:
     """Tell how a decided version is finished."""
     recover = command("recover", write_id)
     if job_of(write_id) is Job.RANDOM:
-        return f"Finish the batch: {recover}"
-    return f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run soon: {recover}"
+        return f"Finish the batch before its transactions time out (transaction.timeout.ms): {recover}"
+    return (
+        f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it will not run before the transactions "
+        f"time out (transaction.timeout.ms): {recover}"
+    )
 
 
 def pending(decision: Decision, what: str) -> DecisionPendingError:
@@ -360,10 +358,13 @@ def pending(decision: Decision, what: str) -> DecisionPendingError:
 
 
 def unresolved(decision: Decision, what: str) -> DecisionPendingError:
+    then = " and do not run the job again" if job_of(decision.write_id) is Job.RANDOM else ""
     return DecisionPendingError(
         "UNRESOLVED",
-        f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. Nothing was written",
-        f"Read the topic with isolation.level=read_committed, and record what you find. {resolve_commands(decision)}",
+        f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. This run wrote nothing",
+        f"Read the topic with isolation.level=read_committed. If all rows are there, record that{then}: "
+        f"{_resolve(decision, 'committed')}; if none is there, record that, {_write_all_again(decision)}; if some are there, write all "
+        f"again, those twice: {_resolve(decision, 'rewrite')} --allow-duplicates",
     )
 
 
@@ -371,8 +372,8 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is committed, but its topic does not hold all its rows: {what}",
-        f"If brokers are down, bring them back. {_finish(decision.write_id)}; if the rows are gone for good, choose. "
-        f"{keep_or_rewrite(decision)}",
+        f"If brokers are down, bring them back; this batch can then be finished. {_finish(decision.write_id)}; if the topic was deleted, "
+        f"choose, and create it only after the command. {keep_or_rewrite(decision)}",
     )
 
 
@@ -438,8 +439,8 @@ def lost_parts(
         "LOST_PARTS",
         f"{sum(entry.rows for entry in lost)} rows of {version_of(decision.version, decision.write_id)} are missing from the topic: "
         f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
-        f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and some of these rows cannot be copied from the log: "
+        f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and not all of these rows can be copied from the log: "
         f"{'; '.join(why)}{others}",
-        f"If brokers are down, bring them back; if a right is missing, grant it. {_finish(decision.write_id)}; either run copies the "
-        f"missing rows, all or none. If they are gone for good, choose. {keep_or_rewrite(decision)}",
+        "The missing rows are copied together, once all can be read: bring brokers back that are down, and grant rights that are missing. "
+        f"Then finish the batch. {_finish(decision.write_id)}; if the rows are gone for good, choose. {keep_or_rewrite(decision)}",
     )

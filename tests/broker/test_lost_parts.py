@@ -396,7 +396,7 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
         assert main(["recover", "--yes", *where]) == 1
         said = capsys.readouterr().err
         assert "[KAFKA_EOS.LOST_PARTS]" in said
-        lost, _, gone = said.partition("cannot be copied from the log: ")
+        lost, _, gone = said.partition("can be copied from the log: ")
         assert f"{2 * ROWS} rows of version 3 of write id {given.write_id!r} are missing from the topic" in lost
         assert f"2 of its {TASKS} transactions were aborted" in lost
         assert f"in {topic}-1 [0..{ROWS - 1}], {topic}-2 [" in lost

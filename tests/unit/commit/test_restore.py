@@ -456,7 +456,7 @@ def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
     cluster.gone = {2}
     with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\]") as raised:
         cluster.finish()
-    lost, _, gone = raised.value.message.partition("cannot be copied from the log: ")
+    lost, _, gone = raised.value.message.partition("can be copied from the log: ")
     assert (
         "20 rows of version 1 of write id 'w' are missing from the topic: 2 of its 3 transactions were aborted" in lost
     )

@@ -136,10 +136,12 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
 def test_version_that_counts_as_written_never_runs_again_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
     way_out = refusals.unresolved(replace(Held().decision(0), write_id=IDS[Job.RANDOM]), "why").way_out
-    committed, _, rewrite = way_out.partition("; ")
+    committed, rewrite, duplicates = way_out.split("; ")
     assert "do not run the job again: kafka-eos resolve" in committed
     assert committed.endswith("--as committed --query-id q")
-    assert "and then run the job again: kafka-eos resolve" in rewrite
+    assert "then run the job again: kafka-eos resolve" in rewrite
+    assert rewrite.endswith("--as rewrite --query-id q")
+    assert duplicates.endswith(" --allow-duplicates")
 
 
 def test_a_shell_reads_the_ids_of_a_command_as_they_are() -> None:
