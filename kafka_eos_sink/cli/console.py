@@ -18,6 +18,7 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.runtime import batch_record
 
@@ -142,7 +143,12 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
 def operator_settings(
     bootstrap_servers: str | None, properties: Path | None, write_id: str, commit_log_topic: str
 ) -> OperatorSettings:
-    """Build settings of recover, repair or resolve; raises as ``client_config``."""
+    """Build settings of a command for one write; raises as ``client_config``."""
+    if (size := len(write_id.encode(errors="surrogateescape"))) > LONGEST_WRITE_ID:
+        raise typer.BadParameter(
+            f"it has {size} bytes, and Kafka's transactional ids leave it {LONGEST_WRITE_ID}; kafka-eos status lists the write ids",
+            param_hint="--write-id",
+        )
     # The import is slow; ``--help`` and the commands that only read do not need it.
     from kafka_eos_sink.runtime.operator import OperatorSettings
 

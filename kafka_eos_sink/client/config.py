@@ -16,6 +16,10 @@ _BOOTSTRAP_SERVER = re.compile(
     r"(?:[A-Za-z0-9_.-]+://)?(?:\[(?P<ipv6>[0-9A-Fa-f:.%A-Za-z_-]+)\]|(?P<host>[A-Za-z0-9_.%-]+)):(?P<port>[0-9]{1,5})"
 )
 
+SERVERS = (
+    "a comma-separated list such as broker1:9092,broker2:9092, with IPv6 addresses in brackets, such as [::1]:9092"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
@@ -77,14 +81,13 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
         if match is None or not 0 < int(match["port"]) < 65_536:
             raise ConfigurationError(
                 "BOOTSTRAP_SERVERS",
-                f"kafka.bootstrap.servers: {entry!r} is not host:port; give a comma-separated list such as "
-                "broker1:9092,broker2:9092",
+                f"kafka.bootstrap.servers: {entry!r} is not host:port; give {SERVERS}",
             )
         servers.append((match["ipv6"] or match["host"], int(match["port"])))
     if not servers:
         raise ConfigurationError(
             "BOOTSTRAP_SERVERS",
-            "kafka.bootstrap.servers is empty; give a comma-separated list such as broker1:9092,broker2:9092",
+            f"kafka.bootstrap.servers is empty; give {SERVERS}",
         )
     return tuple(servers)
 

@@ -292,14 +292,17 @@ class Node:
         if self.state is ConnectionState.CONNECTING and now >= self._setup_expires_at:
             assert self._transport is not None
             address = self._transport.address
-            return self.disconnect(f"{self.broker}: no connection to {address} within the setup timeout", now)
+            option = f"socket.connection.setup.timeout.ms is {self._config.socket_connection_setup_timeout_ms}"
+            reason = f"{self.broker}: no connection to {address} within the setup timeout ({option})"
+            return self.disconnect(reason, now)
         if self.connection is None:
             return []
         expires_at = self.connection.expires_at
         if expires_at is None or now < expires_at:
             return []
         # Responses arrive in the order of the requests, so an overdue one blocks all later ones on this connection.
-        reason = f"{self.broker}: no response within the request timeout"
+        option = f"request.timeout.ms is {self._config.request_timeout_ms}"
+        reason = f"{self.broker}: no response within the request timeout ({option})"
         lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]
 

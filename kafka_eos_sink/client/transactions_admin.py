@@ -13,6 +13,7 @@ from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.identity import LONGEST_STRING
 from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
 
 _FEATURES_VALID_MS = 10_000
@@ -196,7 +197,9 @@ class TransactionsAdmin(Requests):
         """List at all brokers of the snapshot into ``found``; return whether complete."""
         api = m.ListTransactionsRequest
         older = api(state_filters=tuple(states), producer_id_filters=tuple(producer_ids))
-        newer = replace(older, transactional_id_pattern=id_pattern)
+        # A pattern is longer than the id that it quotes. Above Kafka's limit, brokers list all ids, and this client filters.
+        fits = id_pattern is not None and len(id_pattern.encode()) <= LONGEST_STRING
+        newer = replace(older, transactional_id_pattern=id_pattern if fits else None)
         nodes = [each for each in self.client.metadata.brokers if each >= 0]
         # With a pattern in exactly the version that has it: the response of a broker that filters holds only our own ids. The client
         # must not decide by the version of a connection, because the response without a pattern may be too large for every connection.

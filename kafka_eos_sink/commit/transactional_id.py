@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from kafka_eos_sink.protocol.identity import LONGEST_STRING
+
 DEFAULT_PREFIX = "kafka-eos"
 """The prefix of the write id without the option ``transactional.id.prefix``."""
 BATCH_QUERY_ID = "batch"
@@ -23,6 +25,8 @@ SLOTS = 8
 partition can run at the same time (speculation, two attempts of a stage) and must not abort each other."""
 
 _MAX_INT32 = 2**31 - 1
+LONGEST_WRITE_ID = LONGEST_STRING - len(f".{_MAX_INT32}.{SLOTS - 1}")
+"""Bytes of a write id in UTF-8, so that each transactional id that can come from it fits Kafka's strings."""
 _RANDOM = re.compile(r"[^/]*/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 # Canonical numbers only: Python's int() would also accept "01", "+1", "1_0" and digits of other scripts. An id that
 # task_transactional_id does not make belongs to another program.

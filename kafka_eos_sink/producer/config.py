@@ -39,9 +39,10 @@ RANGES: Final = {
     "batch_size": ("batch.size", 1, INT32_MAX),
     "linger_ms": ("linger.ms", 0, INT32_MAX),
     "buffer_memory": ("buffer.memory", 1, INT64_MAX),
-    "max_block_ms": ("max.block.ms", 0, INT64_MAX),
+    # Java accepts 0 here and for the delivery timeout. No write can succeed by it, and the user would read of slow brokers.
+    "max_block_ms": ("max.block.ms", 1, INT64_MAX),
     "max_request_size": ("max.request.size", 1, INT32_MAX),
-    "delivery_timeout_ms": ("delivery.timeout.ms", 0, INT32_MAX),
+    "delivery_timeout_ms": ("delivery.timeout.ms", 1, INT32_MAX),
     # Idempotence needs at least one retry. A leader recognises duplicates only among a producer's last five batches.
     "retries": ("retries", 1, INT32_MAX),
     "max_in_flight": ("max.in.flight.requests.per.connection", 1, 5),

@@ -150,7 +150,8 @@ class Producer:
                 if problem == NO_RESPONSE:
                     problem = self._client.last_error or problem
                 raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE", f"the producer could not be initialised in time; last error: {problem}"
+                    "REQUEST_DEADLINE",
+                    f"the producer could not be initialised in time (max.block.ms is {self._config.max_block_ms}); last error: {problem}",
                 )
             self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity

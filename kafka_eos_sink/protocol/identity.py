@@ -9,6 +9,8 @@ TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 ProducerIdAndEpoch = tuple[int, int]
 """A producer's identity in a record batch; (-1, -1) without idempotence."""
+LONGEST_STRING = 2**15 - 1
+"""Bytes of a string in UTF-8. Kafka's classic and compact strings have the same limit, and brokers close the connection above it."""
 TOPIC_NAME_RULE = "1 to 249 letters, digits, '.', '_' and '-'"
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 

@@ -17,6 +17,8 @@ from kafka_eos_sink.errors import one_line
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"
 FORMAT = 1
+LARGEST_USER_METADATA = 500_000
+"""Bytes. The record must fit the history topic's max.message.bytes, by default 1,048,588, with the figures and with JSON's escapes."""
 PHASES = ("plan", "write", "check", "decide", "end", "verify")
 _BEGINS = {
     "commit.check": "check",

@@ -19,6 +19,7 @@ from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage, cluster_of
 from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
@@ -45,8 +46,16 @@ def plan(settings: WriteSettings) -> Plan:
         BrokerUnavailableError, AuthorizationError, DecisionPendingError, ConfigurationError.
     """
     began = time.perf_counter()
-    with _leased_executor(settings) as executor:
-        found = planning.plan(settings, executor)
+    try:
+        with _leased_executor(settings) as executor:
+            found = planning.plan(settings, executor)
+    except BrokerUnavailableError as error:
+        # The plan is the first to wait for brokers. A user who has set a limit too low must read its name.
+        limits = settings.producer
+        error.message += (
+            f"; the limits are max.block.ms={limits.max_block_ms} and delivery.timeout.ms={limits.delivery_timeout_ms}"
+        )
+        raise
     took = time.perf_counter() - began
     return replace(
         found,

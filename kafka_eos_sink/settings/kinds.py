@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from kafka_eos_sink.client.config import parse_bootstrap_servers
+from kafka_eos_sink.client.config import SERVERS, parse_bootstrap_servers
 from kafka_eos_sink.client.security import SaslMechanism, SecurityProtocol, TlsVersion
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX, OBJECT_NAME, RANGES
-from kafka_eos_sink.protocol.identity import TOPIC_NAME_RULE, is_topic_name
+from kafka_eos_sink.protocol.identity import LONGEST_STRING, TOPIC_NAME_RULE, is_topic_name
+from kafka_eos_sink.runtime.batch_record import LARGEST_USER_METADATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,18 @@ def choice(*choices: str, fold: Callable[[str], str] = str) -> Kind:
         return found
 
     return Kind(parse, "one of " + ", ".join(choices))
+
+
+def limited(kind: Kind, most: int) -> Kind:
+    """Accept what `kind` accepts, up to `most` bytes in UTF-8."""
+
+    def parse(text: str) -> Any:
+        value = kind.parse(text)
+        if len(value.encode()) > most:
+            raise ValueError
+        return value
+
+    return Kind(parse, f"{kind.expected}, at most {most} bytes in UTF-8")
 
 
 def _addresses_of(text: str) -> tuple[tuple[str, int], ...]:
@@ -107,12 +120,17 @@ TEXT = Kind(str.strip, "any text")
 # Secrets and paths: Java's clients trim these too, and cannot use a password or file name that begins or ends with white space.
 AS_GIVEN = Kind(str, "any text, white space included")
 ID = Kind(_id_of, "text that is not empty")
+GROUP = limited(ID, LONGEST_STRING)
+CLIENT_ID = limited(TEXT, LONGEST_STRING)
+USER_METADATA = limited(AS_GIVEN, LARGEST_USER_METADATA)
 TOPIC = Kind(_topic_of, f"a topic name ({TOPIC_NAME_RULE})")
 TOPIC_OR_NONE = Kind(lambda text: _topic_of(text) if text.strip() else "", "a topic name, or empty for none")
-ADDRESSES = Kind(_addresses_of, "a comma-separated list such as broker1:9092,broker2:9092")
+ADDRESSES = Kind(_addresses_of, SERVERS)
 CLASSES = Kind(_classes_of, "package.module:Class, comma-separated")
 PARTITIONER = Kind(_partitioner_of, "default, round-robin or package.module:callable")
 INT, LONG, BUFFER = integer(0), integer(0, INT64_MAX), integer(-1)
+# Java accepts a wait of 0, by which no request can succeed.
+POSITIVE = integer(1)
 # Java's 0 means a batch per record. A batch limit of one byte has the same effect here.
 BATCH_SIZE = Kind(lambda text: max(1, INT.parse(text)), INT.expected)
 TLS_VERSIONS = Kind(_tls_versions_of, "TLSv1.2, TLSv1.3 or both; older versions are broken")

@@ -6,10 +6,17 @@ Names are case-insensitive, because Spark passes them in lower case.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit.transactional_id import (
+    LONGEST_WRITE_ID,
+    batch_write_id,
+    random_write_id,
+    streaming_write_id,
+)
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -19,6 +26,9 @@ from kafka_eos_sink.settings.reading import read_values, shown
 from kafka_eos_sink.settings.secrets import VARIABLE, resolve, switched_off
 from kafka_eos_sink.settings.table import PREFIX, PROPERTIES_FILE, SINK, STREAMING, SinkOptions, fields_of
 from kafka_eos_sink.settings.unknown_names import ASYNC_PROGRESS, about_unknown, written_name
+
+_SOME_UUID = str(uuid.UUID(int=0))
+"""As long as the id of a streaming query, and as the random id of a batch write without ``txnAppId``."""
 
 
 def resolve_own_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -157,6 +167,7 @@ def _problems_together(
         found.append(
             "history.topic and commit.log.topic are the same topic, or one is the other's default; choose another topic"
         )
+    found += _write_id_problems(settings, own, streaming)
     if ("txnAppId" in own) != ("txnVersion" in own):
         given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
@@ -186,6 +197,26 @@ def _problems_together(
             "cannot recognise a batch that runs again; remove it and use a micro-batch trigger (processingTime, availableNow)"
         )
     return found
+
+
+def _write_id_problems(settings: Mapping[str, Any], own: Mapping[str, str], streaming: bool) -> Iterator[str]:
+    """Check that the transactional ids fit Kafka's strings."""
+    # A broker closes the connection on a longer one, without a reason.
+    prefix, app_id = settings["transactional.id.prefix"], settings["txnAppId"]
+    if settings["delivery.guarantee"] == "at-least-once":
+        return
+    if streaming:
+        write_id = streaming_write_id(prefix, _SOME_UUID)
+    elif app_id is not None:
+        write_id = batch_write_id(prefix, app_id, settings["topic"])
+    else:
+        write_id = random_write_id(prefix, _SOME_UUID)
+    if (size := len(write_id.encode())) > LONGEST_WRITE_ID:
+        names = [name for name in ("transactional.id.prefix", "txnAppId", "topic") if name in own]
+        yield (
+            f"{', '.join(names)}: the write id of them has {size} bytes in UTF-8, where each / and % counts 3, and Kafka's transactional "
+            f"ids leave it {LONGEST_WRITE_ID}; shorten {' or '.join(name for name in names if name != 'topic')}"
+        )
 
 
 def _import_problems(values: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,8 @@ from kafka_eos_sink.settings.secrets import HIDDEN, references, resolve
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
 from kafka_eos_sink.settings.unknown_names import about_unknown, written_name
 
+_SHOWN_CHARACTERS = 200
+
 
 def shown(name: str, value: str) -> str:
     """Return `value` for messages: of a possible secret, only the references.
@@ -72,7 +74,7 @@ def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
     # An environment variable whose bytes are not UTF-8, or an escape in a file, can give text that no request can hold.
     if not _is_text(resolved):
         raise ValueError(
-            f" is not text in UTF-8: {_shown_by(row, text)!r}; correct the value, or encode its file or variable in UTF-8"
+            f" is not text in UTF-8: {_cut(_shown_by(row, text))}; correct the value, or encode its file or variable in UTF-8"
         )
     for value, reason in row.refused:
         if resolved.strip().upper() == value:
@@ -81,7 +83,7 @@ def _parsed(row: Setting, text: str, is_resolved: bool) -> Any:
         value = row.kind.parse(resolved)
     except ValueError:
         # Show the text as the user wrote it, without the cause ("from None"): the resolved text may be a secret.
-        raise ValueError(f" must be {row.kind.expected}, not {_shown_by(row, text)!r}") from None
+        raise ValueError(f" must be {row.kind.expected}, not {_cut(_shown_by(row, text))}") from None
     if row.contradiction is not None and not row.contradiction.allows(value):
         raise ValueError(f"={_shown_by(row, text)} contradicts exactly-once: {row.contradiction.reason}")
     return value
@@ -93,3 +95,8 @@ def _is_text(value: str) -> bool:
 
 def _shown_by(row: Setting | None, text: str) -> str:
     return text if row is not None and not row.secret else references(text) or HIDDEN
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of `text` in quotes: it may be a whole file."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}... ({len(text)} characters)"

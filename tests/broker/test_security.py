@@ -448,7 +448,7 @@ def test_peer_silent_in_tls_handshake_times_out(authority: Authority) -> None:
         servers = f"127.0.0.1:{listener.getsockname()[1]}"
         limits = {"socket.connection.setup.timeout.ms": "200", "socket.connection.setup.timeout.max.ms": "200"}
         said = unreachable({**ssl(Servers(servers), authority), **limits})
-    assert "within the setup timeout" in said
+    assert "within the setup timeout (socket.connection.setup.timeout.ms is 200)" in said
 
 
 class Servers:

@@ -6,6 +6,7 @@ import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.settings.options import read_options
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,14 @@ def test_invalid_server_is_rejected_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"kafka\.bootstrap\.servers") as refused:
         parse_bootstrap_servers(text)
     assert refused.value.code == "BOOTSTRAP_SERVERS"
+
+
+@pytest.mark.parametrize("text", ["::1:9092", "a:1,2001:db8::1:9092", "fe80::1%eth0:9092", "::1", "[::1]", "[::1:9092"])
+def test_ipv6_address_without_brackets_gets_a_hint(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"with IPv6 addresses in brackets, such as \[::1\]:9092"):
+        parse_bootstrap_servers(text)
+    with pytest.raises(ConfigurationError, match=r"must be .*, with IPv6 addresses in brackets, such as \[::1\]:9092"):
+        read_options({"kafka.bootstrap.servers": text})
 
 
 def test_servers_are_shown_as_they_are_written() -> None:

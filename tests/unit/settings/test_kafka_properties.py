@@ -98,7 +98,7 @@ def test_missing_properties_have_the_defaults() -> None:
         ("batch.size", "٣", "an integer"),
         ("linger.ms", "", "an integer"),
         ("linger.ms", "1.5", "an integer"),
-        ("request.timeout.ms", "2147483648", "an integer from 0 to 2147483647"),
+        ("request.timeout.ms", "2147483648", "an integer from 1 to 2147483647"),
         ("metadata.max.idle.ms", "4999", "an integer from 5000"),
         ("send.buffer.bytes", "-2", "an integer from -1"),
         ("max.request.size", "0", "an integer from 1"),

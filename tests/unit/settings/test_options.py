@@ -287,3 +287,68 @@ def test_rows_may_not_go_to_topics_of_the_sink(history: str) -> None:
     given = {"kafka.bootstrap.servers": "b:1", "commit.log.topic": "mine", "history.topic": history}
     defaults = {"__kafka_eos_commits", "__kafka_eos_history"}
     assert read_options(given).producer.own_topics == {"mine", *defaults, *([history] if history else [])}
+
+
+LONGEST = 32_767
+"""Bytes of a transactional id, a group or a client id: a string of Kafka's protocol."""
+OF_TASKS = len(".2147483647.7")
+
+
+@pytest.mark.parametrize("character", ["x", "%", "/", "ü", "\N{GRINNING FACE}"])
+def test_id_too_long_for_kafka_is_refused_with_the_limit(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes count, and percent signs and slashes as the three that their escapes have."""
+    size = {"x": 1, "%": 3, "/": 3, "ü": 2}.get(character, 4)
+
+    def of(room: int) -> str:
+        return character * (room // size) + "x" * (room % size)
+
+    room = LONGEST - OF_TASKS - len("kafka-eos/") - len("/orders")
+    base = {"kafka.bootstrap.servers": "localhost:9092"}
+    batch = base | {"txnVersion": "1", "topic": "orders"}
+    assert read_options(batch | {"txnAppId": of(room)}).txn_app_id == of(room)
+    too_long = f"has {LONGEST - OF_TASKS + 1} bytes in UTF-8, where each / and % counts 3"
+    with pytest.raises(
+        ConfigurationError, match=rf"txnAppId, topic: .*{too_long}.* leave it 32754; shorten txnAppId"
+    ) as caught:
+        read_options(batch | {"txnAppId": of(room + 1)})
+    assert character * 10 not in caught.value.message
+    monkeypatch.setenv("LONG_ID", of(room + 1))
+    with pytest.raises(ConfigurationError, match=too_long):
+        read_options(batch | {"txnAppId": "${env:LONG_ID}"})
+    # A random id and the id of a query have 36 characters, which the prefix must leave.
+    for prefix_room, given, streaming in (
+        (LONGEST - OF_TASKS - len("/app/orders"), batch | {"txnAppId": "app"}, False),
+        (LONGEST - OF_TASKS - 37, base | {"topic": "orders"}, False),
+        (LONGEST - OF_TASKS, base | {"topic": "orders", "checkpointLocation": "/c"}, True),
+    ):
+        longest = given | {"transactional.id.prefix": of(prefix_room)}
+        assert read_options(longest, streaming=streaming).transactional_id_prefix == of(prefix_room)
+        longer = given | {"transactional.id.prefix": of(prefix_room + 1)}
+        with pytest.raises(ConfigurationError, match=rf"transactional\.id\.prefix.*{too_long}"):
+            read_options(longer, streaming=streaming)
+        # Without transactions no id comes from the prefix.
+        if "txnAppId" not in given:
+            read_options(longer | {"delivery.guarantee": "at-least-once"}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "streaming"),
+    [("source.offsets.group", LONGEST, True), ("kafka.client.id", LONGEST, False), ("userMetadata", 500_000, False)],
+)
+def test_text_too_long_for_kafka_is_refused_with_the_limit(name: str, most: int, streaming: bool) -> None:
+    base = {"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}
+    text = "ü" * (most // 2) + "x" * (most % 2)
+    read_options(base | {name: text}, streaming=streaming)
+    with pytest.raises(ConfigurationError, match=rf"{name} must be .*, at most {most} bytes in UTF-8") as caught:
+        read_options(base | {name: f"{text}x"}, streaming=streaming)
+    # The value itself is cut: it may be a file that somebody read into the option.
+    assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize("name", ["max.block.ms", "request.timeout.ms", "delivery.timeout.ms"])
+def test_wait_of_zero_is_refused_by_name(name: str) -> None:
+    """Java accepts it, but no request can succeed by it."""
+    given = {"kafka.request.timeout.ms": "1", "kafka.linger.ms": "0", f"kafka.{name}": "0"}
+    assert f"kafka.{name} must be an integer from 1 to" in problems(
+        **{k.replace(".", "__"): v for k, v in given.items()}
+    )
