@@ -51,7 +51,7 @@ slice: setup  ## a tenth of the tests that `make test` leaves out: SLICE=0 to 9
 	@$(TESTS) --tier exhaustive --effort all --beyond test --slice $(SLICE)/10
 
 .PHONY: matrix
-matrix: java  ## a smoke test on Spark 4.0 to 4.3, Python 3.11 to 3.13 and four Kafkas (downloads 450 MB for each Spark)
+matrix: java  ## a smoke test on Spark 4.0 to 4.3, Python 3.11 to 3.13, four Kafkas, and the model (downloads 450 MB for each Spark)
 	@tools/run-matrix
 
 .PHONY: floors
