@@ -216,13 +216,17 @@ def _cell(cell: str | Text | list[str]) -> Text:
     return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
 
 
+NO_DECISION = "The commit log holds no decision of {write_id}."
+"""What `status` and `recover` say of a write id that a run has begun and none has decided."""
+
+
 def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
     """Raise `BrokerRefusedError` if the topic lacks what the command was to show."""
     if not found:
         option = "--commit-log-topic" if code == "UNKNOWN_WRITE_ID" else "--history-topic"
         raise BrokerRefusedError(
             code,
-            f"the {where} on {config.bootstrap_servers_text} holds no {what}; kafka-eos status lists the write ids, and "
+            f"the {where} on {config.bootstrap_servers_text} holds {what}; kafka-eos status lists the write ids, and "
             f"{option} names another topic",
         )
 

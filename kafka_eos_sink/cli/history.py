@@ -37,7 +37,7 @@ def history(
     with connected(config) as admin:
         found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
     console.present(found, as_json, history_table)
-    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"batch of {write_id!r}", config)
+    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"no batch of {write_id!r}", config)
 
 
 def history_table(found: Sequence[BatchRecord]) -> Table:

@@ -79,7 +79,7 @@ def _effect(write_id: str, found: Preview, abort_unknown: bool) -> str:
 
 def _show(write_id: str, done: Recovered) -> None:
     if not done.decisions:
-        console.echo(f"The commit log holds no decision of {write_id}.")
+        console.echo(console.NO_DECISION.format(write_id=write_id))
     if done.decisions or done.aborted:
         console.show(recovered_table(write_id, done))
     if done.ended or done.left_open:

@@ -37,7 +37,7 @@ def status(
     """Show the commit log: versions, rows, times and offsets.
 
     The table shows the newest version of each write id. A write without txnAppId has an entry only if it failed. Exit
-    status 1 if the commit log holds no version of W.
+    status 1 if the commit log holds nothing of W.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it. prepared: tasks wait for a
     decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
@@ -53,11 +53,14 @@ def status(
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
-        writes = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS, write_id=write_id).writes()
-    nothing = f"The commit log {commit_log_topic} holds no write." if write_id is None else ""
-    console.present(writes, as_json, commits_table, nothing)
+        watch = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS, write_id=write_id)
+        writes = watch.writes()
+    nothing = f"The commit log {commit_log_topic} holds no write."
     if write_id is not None:
-        what = f"version of write id {write_id!r}"
+        nothing = console.NO_DECISION.format(write_id=write_id) if watch.knows_write else ""
+    console.present(writes, as_json, commits_table, nothing)
+    if write_id is not None and not watch.knows_write:
+        what = f"nothing of write id {write_id!r}"
         console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
 
 

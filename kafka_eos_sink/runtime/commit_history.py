@@ -159,6 +159,8 @@ class CommitLogWatch:
         self._timeout_ms = timeout_ms
         partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
         self._views = {(topic, partition): LogView(write_id) for partition in partitions}
+        self.knows_write = False
+        """Whether the log holds a decision or a run's begin of the write id, of any without one."""
 
     def writes(self) -> tuple[CommittedWrite, ...]:
         """Return the writes in the commit log, the last finished ones last.
@@ -182,6 +184,8 @@ class CommitLogWatch:
         for where, view in self._views.items():
             self._read_to(where, view, ends[where], deadline)
             writes = writes_in(view)
+            # Now, because a view forgets the barriers.
+            self.knows_write |= not view.lacks_write
             found += writes
             # A watch may run for weeks. Only a write in progress still needs its parts, and no other write keeps them for it.
             in_progress = {

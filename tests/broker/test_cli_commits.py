@@ -139,8 +139,37 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     assert found.out == ("[]\n" if as_json else "")
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
-    assert f"the commit log {log!r} on {servers} holds no version of write id 'other/write'" in line
+    assert f"the commit log {log!r} on {servers} holds nothing of write id 'other/write'" in line
     assert set(re.findall(r"--[a-z-]+", line)) == {"--commit-log-topic"}  # the command takes no --history-topic
+
+
+@pytest.mark.parametrize("began", ["planned", "prepared"])
+def test_status_and_recover_agree_on_an_id_without_decision(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], began: str
+) -> None:
+    given = settings(kafka, create_topic(kafka.bootstrap_servers), "app", unique_topic("log"))
+    plan = session.plan(given)
+    if began == "prepared":
+        prepared(given, plan, 1)
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", given.commit_log_topic]
+    where += ["--write-id", given.write_id]
+    sentence = f"The commit log holds no decision of {given.write_id}.\n"
+    assert main(["status", *where]) == 0
+    shown = capsys.readouterr().out
+    assert shown == sentence if began == "planned" else "prepared" in shown
+    for _ in range(2):
+        assert main(["recover", "--yes", *where]) == 0
+        assert capsys.readouterr().out.startswith(sentence)
+        assert main(["status", *where]) == 0
+        assert capsys.readouterr() == (sentence, "")
+    assert main(["status", "--json", *where]) == 0
+    assert capsys.readouterr() == ("[]\n", "")
+    where[-1] = unknown = unique_topic("nobody")
+    for command in (["status"], ["recover", "--yes"]):
+        assert main([*command, *where]) == 1
+        said = capsys.readouterr().err
+        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in said
+        assert f"holds nothing of write id {unknown!r}" in said
 
 
 def test_commits_command_error_is_one_line_with_its_code(
