@@ -302,7 +302,7 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     abort_by_hand(given, messages[kept:])
     with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
         session.plan(given)
-    assert "Once all can be read again, the next run copies them" in str(raised.value)
+    assert "The missing rows are copied together, once all can be read" in str(raised.value)
     resolution = ResolveRequest(
         write_id=given.write_id,
         query_id=None,
