@@ -126,7 +126,10 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     ):
         for _ in range(2):  # the first try leaves nothing behind that the second could take for the write's own
             assert main([*command, *where]) == 1
-            assert f"[KAFKA_EOS.NOT_THIS_COMMIT_LOG] write id {given.write_id!r} has open transactions" in capsys.readouterr().err
+            assert (
+                f"[KAFKA_EOS.NOT_THIS_COMMIT_LOG] write id {given.write_id!r} has open transactions"
+                in capsys.readouterr().err
+            )
     elsewhere = replace(given, commit_log_topic="__kafka_eos_commits", random_write_id=False)
     with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
         session.plan(elsewhere)  # the same job, started without its option

@@ -86,7 +86,7 @@ REFUSALS = [
         user="transactional-id-described",
         rights=(*without("transactional-id", "WRITE"), Right("transactional-id", "DESCRIBE")),
         code="TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        says=r"InitProducerId of transactional id .*Write and Describe on the transactional id",
+        says=r"the initialisation of transactional id .*Write and Describe on the transactional id",
     ),
     Refusal(
         user="no-topic",

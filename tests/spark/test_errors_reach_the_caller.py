@@ -200,7 +200,7 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(writer_module.session, "plan", plan)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
     serializer = CloudPickleSerializer()
-    with pytest.raises(pickle.PickleError, match=r"^\[KAFKA_EOS\.BROKER_UNREACHABLE\] not now \("):
+    with pytest.raises(pickle.PickleError, match=r"^\[KAFKA_EOS\.BROKER_UNREACHABLE\] not now\. Rows visible: no"):
         serializer.dumps(writer)
     assert serializer.loads(serializer.dumps(writer))._plan == "planned"
 
