@@ -351,7 +351,7 @@ def deadlines() -> Iterator[Case]:
     late: Callable[..., Iterator[Case]] = partial(for_ever, **short)
     busy, loading = "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"
     unknown = "; the coordinator does not know the id"
-    partitions = r"; its transaction is in state Ongoing, the marker is missing in __\S+, TOPIC-0, TOPIC-1\. "
+    partitions = r"; its transaction is in state Ongoing, the marker is missing in __\S+, TOPIC-0, TOPIC-1\)"
     for code, holder, held in ((busy, unknown, partitions), (loading, "$", "")):
         for of, way in ((of_driver, "write"), (of_task, "write"), (of_task, "offsets")):
             yield from late(m.InitProducerIdRequest, of, code, "REQUEST_DEADLINE", says=f"{code}{holder}", way=way)
@@ -374,7 +374,7 @@ def deadlines() -> Iterator[Case]:
             Rule(m.EndTxnRequest, LoseRequest(close=False), nth=3, count=None, where=of_task),
         ),
         ends="DECIDED_NOT_FINISHED",
-        says=rf"with no response before the deadline; an earlier try returned {busy}{partitions}",
+        says=rf"in time \(no response; an earlier try returned {busy}{partitions}",
         decided=True,
         **short,
     )
