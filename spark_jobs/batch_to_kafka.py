@@ -24,6 +24,7 @@ from kafka_eos_sink.jobs.submit_job import (
     end,
     job_parser,
     read_files,
+    register_sink,
 )
 
 NAME = "batch_to_kafka"
@@ -73,13 +74,10 @@ def sink_options(given: argparse.Namespace) -> dict[str, str]:
 def run(given: argparse.Namespace) -> str:
     from pyspark.sql import SparkSession
 
-    from kafka_eos_sink import KafkaEosDataSource
-
     options = sink_options(given)
     spark = SparkSession.builder.appName(f"files to {given.topic}").getOrCreate()
     try:
-        # Spark's look-up of data sources does not find a package that --py-files added.
-        spark.dataSource.register(KafkaEosDataSource)
+        register_sink(spark)
         rows = read_files(spark, given, given.paths)
         records(rows, given).write.format("kafka-eos").options(**options).mode("append").save()
     finally:

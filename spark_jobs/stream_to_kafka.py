@@ -35,6 +35,7 @@ from kafka_eos_sink.jobs.submit_job import (
     cluster_options,
     end,
     job_parser,
+    register_sink,
 )
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.secrets import resolve
@@ -257,14 +258,11 @@ def wait(query: StreamingQuery, stop: StopOnSignal) -> bool:
 def run(given: argparse.Namespace) -> str:
     from pyspark.sql import SparkSession
 
-    from kafka_eos_sink import KafkaEosDataSource
-
     options = sink_options(given)
     what = f"{given.from_topic or given.files} to {given.topic or 'the topics of the column topic'}"
     spark = SparkSession.builder.appName(given.name or what).getOrCreate()
     try:
-        # Spark's look-up of data sources does not find a package that --py-files added.
-        spark.dataSource.register(KafkaEosDataSource)
+        register_sink(spark)
         writer = write(read(spark, given, options), given, options)
         stop = StopOnSignal(spark)
         ended = wait(writer.start(), stop)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import kafka_eos_sink
 from kafka_eos_sink.errors import KafkaEosError, code_and_sentence
+from kafka_eos_sink.jobs.submit_job import register_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,8 +84,6 @@ def quiet_spark(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    from kafka_eos_sink import KafkaEosDataSource
-
     log, log4j = folder / _LOG_NAME, folder / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=log), encoding="utf-8")
     # The workers must find this package even if it is not installed but runs from its source tree.
@@ -113,7 +112,7 @@ def quiet_spark(
             # PySpark imports its own test helpers here, which warn about pandas.
             warnings.simplefilter("ignore", FutureWarning)
             spark = SparkSession(SparkContext(conf=configuration, gateway=gateway))
-            spark.dataSource.register(KafkaEosDataSource)
+            register_sink(spark)
         try:
             yield spark
         finally:

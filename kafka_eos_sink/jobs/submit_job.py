@@ -68,6 +68,20 @@ def _add_pairs(parser: argparse._ActionsContainer, name: str, text: str) -> None
     parser.add_argument(name, action="append", default=[], type=assignment, metavar="K=V", help=text)
 
 
+def register_sink(spark: SparkSession) -> None:
+    """Make the format known to Spark, which finds no package of ``--py-files``."""
+    from pyspark.errors import AnalysisException
+
+    from kafka_eos_sink import KafkaEosDataSource
+
+    try:
+        spark.dataSource.register(KafkaEosDataSource)
+    except AnalysisException as refused:
+        # Spark 4.0 rejects what its look-up has found: the same class, of the installed package. Newer ones replace it.
+        if refused.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
 def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[str]) -> DataFrame:
     """Read files; csv has a header, and Spark infers its types without --schema."""
     reader = spark.read.format(given.format)
