@@ -66,8 +66,10 @@ def _letter(group: BadRows, at: int, number: int, config: ProducerConfig) -> Let
     columns = group.rows.columns
     key = None if columns.key is None else columns.key[at].as_py()
     value = columns.value[at].as_py()
-    # Drop the row's headers with this prefix: a consumer could mistake them for the letter's own headers.
     of_row = [] if columns.headers is None else header_bytes(columns.headers, at)
+    # Consumers must be able to read the letter: U+FFFD replaces what is not UTF-8, as in Spark's own sink.
+    of_row = [(name.decode(errors="replace").encode(), content) for name, content in of_row]
+    # Drop the row's headers with this prefix: a consumer could mistake them for the letter's own headers.
     of_row = [header for header in of_row if not header[0].startswith(PREFIX)]
     reasons = _headers(
         {

@@ -18,7 +18,7 @@ from kafka_eos_sink.producer.rows import BadRows, NumberedRows, topic_column
 from kafka_eos_sink.producer.topic_directory import TopicDirectory, TopicProblem
 from kafka_eos_sink.protocol.binary_columns import as_binary
 from kafka_eos_sink.protocol.record_batch import BATCH_OVERHEAD
-from kafka_eos_sink.protocol.record_columns import null_header_keys, record_sizes
+from kafka_eos_sink.protocol.record_columns import header_keys_not_utf8, null_header_keys, record_sizes
 
 NAMES_AT_ONCE = 10_000
 """Topics of one look-up. The response takes up to 280 bytes per missing topic, and must fit into a frame."""
@@ -96,6 +96,9 @@ def _check_topic(
     if rows.columns.headers is not None:
         null_keys = null_header_keys(rows.columns.headers)
         refuse(null_keys, "INVALID_HEADER", "has a header with a null key, which Kafka cannot hold")
+        # Kafka's brokers accept such bytes. Its protocol guide calls the key a string, and clients fail when they decode it.
+        not_utf8 = header_keys_not_utf8(rows.columns.headers)
+        refuse(not_utf8, "INVALID_HEADER", "has a header whose key is not UTF-8 text, which consumers cannot decode")
     if rows.partition is not None and rows.partition.null_count < len(rows.partition):
         given = rows.partition.fill_null(0).to_numpy(zero_copy_only=False)
         if ((given < 0) | (given >= topic.count)).any():

@@ -31,6 +31,11 @@ _ATTRIBUTES = b"\x00"  # of a record; Kafka defines no record attributes
 _NO_TIMESTAMP_DELTA = encode_varint(0)
 _MAX_OFFSET_DELTA_SIZE = 5
 _MAX_TIMESTAMP_DELTA_SIZE = 10
+# RFC 3629, without surrogates and overlong forms. Arrow matches binary columns byte by byte.
+_UTF8 = (
+    r"\A(?:[\x00-\x7F]|[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]|[\xE1-\xEC\xEE\xEF][\x80-\xBF]{2}|\xED[\x80-\x9F][\x80-\xBF]"
+    r"|\xF0[\x90-\xBF][\x80-\xBF]{2}|[\xF1-\xF3][\x80-\xBF]{3}|\xF4[\x80-\x8F][\x80-\xBF]{2})*\z"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,7 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     array = _one_array(column)
     if array.type != HEADERS_TYPE:
+        array = _with_names_of_headers(array)
         try:
             array = array.cast(HEADERS_TYPE)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowInvalid, ValueError) as error:
@@ -137,6 +143,19 @@ def _as_headers(column: pa.Array | pa.ChunkedArray) -> pa.Array:
                 "cast them to array<struct<key: string, value: binary>>"
             ) from error
     return array
+
+
+def _with_names_of_headers(array: pa.Array) -> pa.Array:
+    """Rename ``Key`` and ``VALUE`` to lower case.
+
+    Arrow casts structs by name, and makes nulls of a field with another name.
+    """
+    kind = array.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return array
+    entry = pa.struct([field.with_name(field.name.lower()) for field in kind.value_type])
+    listed = pa.list_ if pa.types.is_list(kind) else pa.large_list
+    return array if entry == kind.value_type else array.view(listed(kind.value_field.with_type(entry)))
 
 
 def headers_array(rows: Sequence[Sequence[tuple[bytes, bytes | None]]]) -> pa.Array:
@@ -159,13 +178,31 @@ def header_bytes(headers: pa.Array, row: int) -> list[tuple[bytes, bytes | None]
 
 def null_header_keys(headers: pa.Array) -> npt.NDArray[np.bool_]:
     """Mark the rows that have a header with a null key, which Kafka cannot store."""
-    found = np.zeros(len(headers), np.bool_)
     entries = headers.values
-    if entries.null_count or entries.field(0).null_count:
-        # Child arrays may hold nulls outside this slice or under null lists. No record contains these, so `flatten` drops them.
-        keys = headers.flatten().flatten()[0]
-        at = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
-        found[np.searchsorted(np.cumsum(_list_lengths(headers)), at, side="right")] = True
+    if not entries.null_count and not entries.field(0).null_count:
+        return np.zeros(len(headers), np.bool_)
+    return _rows_of_headers(headers, _header_keys(headers).is_null())
+
+
+def header_keys_not_utf8(headers: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the rows that have a header whose key is not UTF-8, which Kafka requires."""
+    keys = _header_keys(headers)
+    # Arrow does not check strings that it receives, and Spark makes others by CAST(X'FF' AS STRING).
+    if pc.all(pc.string_is_ascii(keys), min_count=0).as_py():  # nearly always, and ten times faster
+        return np.zeros(len(headers), np.bool_)
+    return _rows_of_headers(headers, pc.invert(pc.match_substring_regex(binary.as_binary(keys), _UTF8)))
+
+
+def _header_keys(headers: pa.Array) -> pa.Array:
+    # Child arrays may hold keys outside this slice or under null lists. No record contains these, so `flatten` drops them.
+    return headers.flatten().flatten()[0]
+
+
+def _rows_of_headers(headers: pa.Array, marked: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the rows of the marked headers; a null marks none."""
+    found = np.zeros(len(headers), np.bool_)
+    at = np.flatnonzero(marked.fill_null(False).to_numpy(zero_copy_only=False))
+    found[np.searchsorted(np.cumsum(_list_lengths(headers)), at, side="right")] = True
     return found
 
 

@@ -157,7 +157,32 @@ def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
     assert good.rows.columns.value.to_pylist() == [b"good"]
     assert (bad.code, bad.topic) == ("UNKNOWN_TOPIC", "\ufffdx")
     letters = letters_of([bad], ProducerConfig())
-    assert header_bytes(letters.columns.headers, 0)[0] == (b"\xff", b"1")
+    assert header_bytes(letters.columns.headers, 0)[0] == ("\ufffd".encode(), b"1")  # a letter stops no consumer
+
+
+@pytest.mark.parametrize("key", [b"\xff", b"kafka-eos.\xff", b"cut \xc3", b"\xed\xa0\x80"])
+def test_header_key_that_is_not_utf8_makes_a_readable_dead_letter(key: bytes) -> None:
+    given = Rows(
+        topic="t",
+        partition=None,
+        columns=RecordColumns(
+            value=pa.array([b"good", b"bad"]),
+            headers=headers_array([[("ключ".encode(), b"\xff")], [(b"h", b"1"), (key, b"secret")]]),
+        ),
+    )
+    with pytest.raises(
+        InvalidRowError, match=r"row 1001 of the task \(topic t\) has a header whose key is not UTF-8"
+    ) as raised:
+        check(given)
+    assert raised.value.code == "INVALID_HEADER"
+    assert "secret" not in str(raised.value)
+    (good,), (bad,) = check(given, dead_letter_topic="dlq")
+    assert header_bytes(good.rows.columns.headers, 0) == [("ключ".encode(), b"\xff")]
+    letter = dict(header_bytes(letters_of([bad], ProducerConfig()).columns.headers, 0))
+    assert letter[b"kafka-eos.error"] == b"INVALID_HEADER"
+    assert letter[b"h"] == b"1"
+    readable = {name.decode(): content for name, content in letter.items()}
+    assert readable.get(key.decode(errors="replace")) == (None if key.startswith(b"kafka-eos.") else b"secret")
 
 
 def test_each_bad_row_is_one_dead_letter_that_kafka_can_store() -> None:

@@ -21,6 +21,9 @@ from kafka_eos_sink.protocol.record_columns import (
     encode_block,
     encode_records,
     encode_sections,
+    header_bytes,
+    header_keys_not_utf8,
+    headers_array,
     null_header_keys,
     record_sizes,
 )
@@ -235,6 +238,58 @@ def test_rows_with_a_null_header_key_are_found(null: dict[str, bytes | None] | N
     headers = pa.array([[null], [good, good], None, [good, null, null], [], [null]], HEADERS_TYPE)
     assert null_header_keys(headers.slice(1)).tolist() == [False, False, True, False, True]
     assert null_header_keys(headers.slice(1, 2)).tolist() == [False, False]
+
+
+NOT_UTF8 = b"\xff", b"a\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"ok\n\x80"
+"""A wrong byte, a cut character, an overlong form, a surrogate, a code point above the last one, a second line."""
+
+
+@given(st.lists(st.lists(st.text(max_size=4).map(str.encode) | st.binary(max_size=4) | st.sampled_from(NOT_UTF8))))
+def test_rows_with_a_header_key_that_is_not_utf8_are_found(rows: list[list[bytes]]) -> None:
+    def decodes(key: bytes) -> bool:
+        try:
+            return bool(key.decode()) or True
+        except UnicodeDecodeError:
+            return False
+
+    headers = headers_array([[(key, None) for key in row] for row in rows])
+    assert header_keys_not_utf8(headers).tolist() == [not all(map(decodes, row)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "text", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+@pytest.mark.parametrize("content", [pa.binary(), pa.string(), pa.large_binary(), pa.string_view()])
+@pytest.mark.parametrize("shape", ["list", "large list", "list view", "map"])
+def test_keys_that_are_not_utf8_are_found_in_every_shape(text: pa.DataType, content: pa.DataType, shape: str) -> None:
+    octets = [b"hidden \xff", b"k", b"\xff", b"\xd0\xba", b"under null \xff", b"k"]
+    keys, values = (_unchecked(octets, kind) for kind in (text, content))
+    ends, no = pa.array([0, 1, 3, 4, 5, 6], pa.int32()), pa.array([False, False, False, True, False])
+    if shape == "map":
+        headers = pa.MapArray.from_arrays(ends, keys, values, mask=no)
+    else:
+        entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
+        offsets, sizes = ends.slice(0, 5), pa.array([1, 2, 1, 1, 1], pa.int32())
+        headers = {
+            "list": lambda: pa.ListArray.from_arrays(ends, entries, mask=no),
+            "large list": lambda: pa.LargeListArray.from_arrays(ends.cast(pa.int64()), entries, mask=no),
+            "list view": lambda: pa.ListViewArray.from_arrays(offsets, sizes, entries, mask=no),
+        }[shape]()
+    columns = RecordColumns(value=pa.array([b"v"] * 5), headers=headers)
+    assert columns.headers is not None
+    # Values may be any bytes, also in columns of text.
+    assert header_bytes(columns.headers, 1) == [(b"k", b"k"), (b"\xff", b"\xff")]
+    assert header_keys_not_utf8(columns.headers.slice(1)).tolist() == [True, False, False, False]
+    assert header_keys_not_utf8(columns.headers.slice(2)).tolist() == [False, False, False]
+    assert header_keys_not_utf8(columns.headers.slice(0, 0)).tolist() == []
+
+
+def _unchecked(octets: list[bytes], kind: pa.DataType) -> pa.Array:
+    """As Spark delivers it: Arrow does not check text that it receives."""
+    text = pa.array(octets, pa.binary()).view(pa.string())
+    if pa.types.is_string_view(kind):
+        return pa.Array.from_buffers(kind, len(octets), pa.array(octets, pa.binary_view()).buffers())
+    return text.dictionary_encode() if pa.types.is_dictionary(kind) else text.cast(kind)
 
 
 def test_timestamps_of_every_unit_become_milliseconds() -> None:
