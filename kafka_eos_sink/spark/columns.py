@@ -1,8 +1,8 @@
 """The columns of a DataFrame that become records: names, types, Arrow arrays.
 
 The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
-nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message is
-identical, because users search for it.
+nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message begins
+with the same words, because users search for them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
+    FractionalType,
     IntegerType,
+    IntegralType,
     MapType,
+    NullType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -28,6 +32,7 @@ from kafka_eos_sink.errors import SchemaError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.binary_columns import MAX_COLUMN_BYTES
 from kafka_eos_sink.protocol.record_columns import RecordColumns
+from kafka_eos_sink.spark.python_columns import columns_not_for_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +48,13 @@ def _is_headers(data_type: DataType) -> bool:
         return False
     fields = data_type.elementType.fields
     return (
-        [field.name for field in fields] == ["key", "value"]
+        [field.name.lower() for field in fields] == ["key", "value"]  # of any case, as in Spark's sink
         and isinstance(fields[0].dataType, StringType)
         and isinstance(fields[1].dataType, StringType | BinaryType)
     )
 
 
+_NESTED = StructType, ArrayType, MapType, VariantType
 _HEADERS = "array<struct<key:string,value:binary>> or map<string,binary>; the values may also be strings"
 _COLUMNS = {
     "topic": _Column(fits=lambda t: isinstance(t, StringType), accepted="string"),
@@ -123,6 +129,8 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
     problems: list[str] = []
     found: dict[str, int] = {}
     for name in _COLUMNS:
+        if name == "topic" and topic_option is not None:
+            continue  # Not written, so it is like any other column.
         places = [index for index, other in enumerate(names) if other == name]
         if len(places) > 1:
             problems.append(f"{len(places)} columns are called {name!r}; keep one of them")
@@ -139,21 +147,19 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
         data_type = schema.fields[index].dataType
         if not _COLUMNS[name].fits(data_type):
             problems.append(_wrong_type(name, data_type))
+    if hindrance := columns_not_for_python([field for field in schema.fields if field.name not in found]):
+        problems.append(hindrance)
     if problems:
         raise SchemaError("INVALID_COLUMNS", "; ".join(problems))
     return WrittenColumns(
         topic_option=topic_option,
         value=found["value"],
-        topic=None if topic_option is not None else found["topic"],
+        topic=found.get("topic"),
         partition=found.get("partition"),
         key=found.get("key"),
         headers=found.get("headers"),
         timestamp=found.get("timestamp"),
-        schema=", ".join(
-            f"{name} {schema.fields[index].dataType.simpleString()}"
-            for name, index in found.items()
-            if name != "topic" or topic_option is None
-        ),
+        schema=", ".join(f"{name} {schema.fields[index].dataType.simpleString()}" for name, index in found.items()),
         ignored=tuple(name for name in names if name not in _COLUMNS),
     )
 
@@ -161,21 +167,45 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
 def _wrong_type(name: str, data_type: DataType) -> str:
     accepted = _COLUMNS[name].accepted
     problem = f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) {accepted}"
-    if name == "timestamp" and isinstance(data_type, TimestampNTZType):
-        return f"{problem}: a timestamp_ntz names no moment in time; cast it to timestamp"
     if name in ("key", "value"):
-        return f"{problem}. {_conversion_hint(name, data_type)}"
-    return problem
+        return f"{problem}. {_serialization(name, data_type)}"
+    convert = _conversion(name, data_type)
+    return (
+        f"{problem}. {f'Convert it: {convert}; or' if convert else 'If it is not meant for Kafka,'} "
+        f'drop it: df.drop("{name}"); or rename it: df.withColumnRenamed("{name}", "{name}_column")'
+    )
 
 
-def _conversion_hint(name: str, data_type: DataType) -> str:
-    """Return the line of Python that converts the column."""
-    if isinstance(data_type, StructType | ArrayType | MapType | VariantType):
+def _serialization(name: str, data_type: DataType) -> str:
+    """Return the line of Python that makes bytes or text of a key or value."""
+    if isinstance(data_type, _NESTED):
         return (
             f'Write df.withColumn("{name}", to_json("{name}")) for JSON (from pyspark.sql.functions import to_json), or '
             f'df.withColumn("{name}", to_avro("{name}")) for Avro; see docs/records.md'
         )
-    return f'Write df.withColumn("{name}", col("{name}").cast("string"))'
+    return f"Write {_cast(name, 'string')}"
+
+
+def _conversion(name: str, data_type: DataType) -> str | None:
+    """Return the line of Python that converts another column, if Spark can convert it."""
+    if isinstance(data_type, NullType):
+        return _cast(name, {"headers": "map<string,binary>"}.get(name, _COLUMNS[name].accepted))
+    if name == "headers" or isinstance(data_type, _NESTED):
+        return None
+    if name != "timestamp":
+        return _cast(name, _COLUMNS[name].accepted)
+    if isinstance(data_type, IntegralType):
+        function = f'df.withColumn("{name}", timestamp_millis("{name}"))'
+        return f"{function} for milliseconds since 1970 (from pyspark.sql.functions import timestamp_millis)"
+    if isinstance(data_type, TimestampNTZType):
+        return (
+            f"{_cast(name, 'timestamp')}, in the session's time zone, because a timestamp_ntz names no moment in time"
+        )
+    return _cast(name, "timestamp") if isinstance(data_type, StringType | DateType | FractionalType) else None
+
+
+def _cast(name: str, data_type: str) -> str:
+    return f'df.withColumn("{name}", col("{name}").cast("{data_type}"))'
 
 
 def _case_hint(name: str, names: list[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed, topic_names
@@ -52,7 +53,14 @@ def refused(frame: DataFrame, servers: str, topic: str | None, **options: str) -
         ("struct(1 AS a) AS value", 'df.withColumn("value", to_json("value"))'),
         ("'v' AS value, array(1) AS key", 'df.withColumn("key", to_avro("key"))'),
         ("'v' AS value, current_date() AS timestamp", "timestamp attribute unsupported type date"),
-        ("'v' AS value, localtimestamp() AS timestamp", "cast it to timestamp"),
+        ("'v' AS value, localtimestamp() AS timestamp", 'cast("timestamp")), in the session\'s time zone'),
+        ("'v' AS value, 1L AS timestamp", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
+        ("'v' AS value, NULL AS timestamp", 'or drop it: df.drop("timestamp")'),
+        ("'v' AS value, 1 AS id, 2 AS id", "2 columns are called 'id': PySpark hands every column to Python"),
+        ("'v' AS value, 1 AS topic, 2 AS topic", "2 columns are called 'topic'"),
+        ("'v' AS value, array(named_struct('a', 1, 'a', 2)) AS s", "column 's.element' has 2 fields called 'a'"),
+        ("'v' AS value, INTERVAL '1-1' YEAR TO MONTH AS age", "column 'age' is an interval year to month"),
+        (f"'v' AS value, {'array(' * 63}1{')' * 63} AS deep", "column 'deep' has 64 levels of nested types"),
     ],
 )
 def test_a_wrong_column_is_refused_before_anything_is_written(
@@ -62,6 +70,30 @@ def test_a_wrong_column_is_refused_before_anything_is_written(
     assert "[KAFKA_EOS.INVALID_COLUMNS] " in text
     assert words in text
     assert read_committed(servers, topic) == []
+
+
+IGNORED = """id AS topic, array(INTERVAL '1' YEAR) AS ages, INTERVAL '1' DAY AS day, NULL AS nothing, parse_json('{}') AS variant,
+    named_struct('a', 1, 'A', 2) AS cases, CAST(id AS DECIMAL(38, 10)) AS money, named_struct('n', map(1, array(NULL))) AS nested"""
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_other_columns_of_any_type_are_ignored(spark: SparkSession, servers: str, topic: str, guarantee: str) -> None:
+    deep = f"{'array(' * 62}1{')' * 62} AS deep"
+    frame = spark.sql(f"SELECT CAST(id AS STRING) AS value, {IGNORED}, {deep} FROM range(0, 10, 1, 2)")
+    save(frame, servers, topic, delivery__guarantee=guarantee)
+    assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [b"%d" % i for i in range(10)]
+
+
+def test_column_that_python_cannot_get_is_refused_in_at_least_once(
+    spark: SparkSession, servers: str, topic: str
+) -> None:
+    left = spark.range(3).selectExpr("id", "'v' AS value")
+    joined = left.join(spark.range(3).withColumnRenamed("id", "number"), left.id == col("number")).select("*", left.id)
+    text = refused(joined, servers, topic, delivery__guarantee="at-least-once")
+    assert "[KAFKA_EOS.INVALID_COLUMNS] 2 columns are called 'id'" in text
+    assert "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT" not in text
+    save(joined.drop("id"), servers, topic, delivery__guarantee="at-least-once")  # as the message says
+    assert len(read_committed(servers, topic)) == 3
 
 
 def test_missing_topic_raises_the_built_in_sinks_message(spark: SparkSession, servers: str) -> None:
@@ -170,6 +202,47 @@ def test_a_header_without_a_key_is_named(spark: SparkSession, servers: str, topi
     text = refused(frame, servers, topic)
     assert "[KAFKA_EOS.INVALID_HEADER] " in text
     assert read_committed(servers, topic) == []
+
+
+NOT_UTF8 = "CAST(X'6bff' AS STRING)"
+HEADERS_NOT_UTF8 = {
+    "array of binary": f"array(struct({NOT_UTF8} AS key, X'ff' AS value))",
+    "array of string": f"array(struct('k' AS key, 'v' AS value), struct({NOT_UTF8} AS key, {NOT_UTF8} AS value))",
+    "map of binary": f"map('k', X'ff', {NOT_UTF8}, X'ff')",
+    "map of string": f"map({NOT_UTF8}, 'v')",
+}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("headers", HEADERS_NOT_UTF8)
+def test_header_key_that_is_not_utf8_never_reaches_a_reader(
+    spark: SparkSession, servers: str, topic: str, headers: str, guarantee: str
+) -> None:
+    dead = create_topic(servers, partitions=1)
+    bad = HEADERS_NOT_UTF8[headers]
+    good_headers = bad.replace(NOT_UTF8, "'ключ'")
+    frame = spark.sql(f"SELECT 'bad' AS value, {bad} AS headers UNION ALL SELECT 'good', {good_headers}").coalesce(1)
+    large = {"spark.sql.execution.arrow.useLargeVarTypes": str(headers.startswith("map")).lower()}
+    for name, value in large.items():
+        spark.conf.set(name, value)
+    try:
+        text = refused(frame, servers, topic, delivery__guarantee=guarantee)
+        assert (
+            f"[KAFKA_EOS.INVALID_HEADER] row 0 of the task (topic {topic}) has a header whose key is not UTF-8" in text
+        )
+        assert read_committed(servers, topic) == []
+        save(frame, servers, topic, delivery__guarantee=guarantee, dead__letter__topic=dead)
+    finally:
+        for name in large:
+            spark.conf.unset(name)
+    for reader in ("confluent", "kafka-python"):
+        (good,) = read_committed(servers, topic, reader=reader)
+        (letter,) = read_committed(servers, dead, reader=reader)
+        assert good.value == b"good"
+        assert "ключ" in dict(good.headers)
+        assert letter.value == b"bad"
+        assert dict(letter.headers)["kafka-eos.error"] == b"INVALID_HEADER"
+        assert "k\ufffd" in dict(letter.headers)
 
 
 def test_a_null_value_is_a_tombstone(spark: SparkSession, servers: str, topic: str) -> None:

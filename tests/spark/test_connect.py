@@ -109,6 +109,8 @@ def test_batch_rerun_threads_stream_and_errors(
     for name, sentence in {
         "option": "[KAFKA_EOS.INVALID_OPTIONS] txnapid is not known; the nearest known name is txnAppId",
         "columns": "[KAFKA_EOS.INVALID_COLUMNS] Required attribute 'value' not found",
+        "duplicate": "[KAFKA_EOS.INVALID_COLUMNS] 2 columns are called 'id': ",
+        "header": "[KAFKA_EOS.INVALID_HEADER] row 0 of the task ",
         "plan": "[KAFKA_EOS.CHECKPOINT_ROLLED_BACK] ",
         "task": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
         "stream": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",

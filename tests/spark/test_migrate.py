@@ -46,6 +46,10 @@ SAME = {
     "null headers": Same(
         (VALUE, HEADERS.replace("array(", "IF(id % 2 = 0, NULL, array(").replace(") AS", ")) AS")), placed=False
     ),
+    "headers with names of another case": Same(
+        (VALUE, HEADERS.replace("'key'", "'Key'").replace("'value'", "'VALUE'")), placed=False
+    ),
+    "option topic wins over a column of another type": Same((VALUE, "id AS topic"), placed=False),
     "another partitioner": Same(
         (VALUE,),
         {"topic": "TOPIC", "kafka.partitioner.class": "org.apache.kafka.clients.producer.RoundRobinPartitioner"},

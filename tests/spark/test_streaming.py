@@ -317,6 +317,26 @@ def test_options_of_batch_writes_are_refused_all_at_once(stream: Stream, code_of
     assert stream.numbers() == Counter()
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    ("column", "code", "words"),
+    [
+        ("struct(1 AS a, 2 AS a) AS s", "INVALID_COLUMNS", "column 's' has 2 fields called 'a'"),
+        ("INTERVAL '1' YEAR AS age", "INVALID_COLUMNS", "column 'age' is an interval year"),
+        ("1L AS timestamp", "INVALID_COLUMNS", "timestamp_millis"),
+        ("map(CAST(X'FF' AS STRING), 'v') AS headers", "INVALID_HEADER", "row 0 of the task"),
+    ],
+)
+def test_wrong_column_of_a_stream_is_refused(
+    stream: Stream, code_of: CodeOf, column: str, code: str, words: str, guarantee: str
+) -> None:
+    text = stream.fails(stream.frame().selectExpr("value", column), **{"delivery.guarantee": guarantee})
+    assert code_of(text) == code
+    assert words in text
+    assert read_committed(stream.servers, stream.topic) == []
+    assert_nothing_open(stream.servers)
+
+
 def test_update_mode_is_refused(stream: Stream) -> None:
     counts = stream.frame().groupBy("key").count().selectExpr("key", "cast(count as string) value")
     with pytest.raises(Exception, match=r"(?i)update"):

@@ -65,6 +65,10 @@ def main(bootstrap: str, folder: str, batch: str, threads: str, partitions: str,
     errors = {
         "option": error_of(lambda: write(rows, batch, txnapid="x")),
         "columns": error_of(lambda: write(rows.select("key"), batch)),
+        "duplicate": error_of(lambda: write(rows.selectExpr("value", "1 AS id", "2 AS id"), batch)),
+        "header": error_of(
+            lambda: write(rows.selectExpr("value", "map(CAST(X'FF' AS STRING), 'v') AS headers"), batch)
+        ),
         "plan": error_of(lambda: write(rows, batch, txnAppId="connect", txnVersion="0")),
         "task": error_of(lambda: write(rows, "no-such-topic", **soon)),
         "stream": error_of(lambda: run_stream("no-such-topic", "broken", **soon)),

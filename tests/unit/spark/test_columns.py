@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,14 @@ ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())
 
 def _struct(**fields: t.DataType) -> t.StructType:
     return t.StructType([t.StructField(name, data_type) for name, data_type in fields.items()])
+
+
+def _twice(name: str) -> t.StructType:
+    return t.StructType([t.StructField(name, t.IntegerType()), t.StructField(name, t.StringType())])
+
+
+def _nested(structs: int) -> t.DataType:
+    return _struct(a=_nested(structs - 1)) if structs else t.IntegerType()
 
 
 # Parsing DDL takes a running JVM; these are the types of the tests by the names that Spark shows.
@@ -39,10 +48,16 @@ TYPES = {
         t.MapType(t.StringType(), t.IntegerType()),
         t.MapType(t.IntegerType(), t.StringType()),
         t.VariantType(),
+        t.NullType(),
+        t.ShortType(),
+        t.BooleanType(),
+        t.DecimalType(18, 6),
+        t.YearMonthIntervalType(),
         _struct(a=t.IntegerType()),
         t.ArrayType(_struct(key=t.StringType(), value=t.BinaryType())),
         t.ArrayType(_struct(key=t.StringType(), value=t.StringType())),
         t.ArrayType(_struct(value=t.BinaryType(), key=t.StringType())),
+        t.ArrayType(_struct(Key=t.StringType(), VALUE=t.BinaryType())),
     )
 }
 
@@ -91,7 +106,8 @@ def test_messages_match_those_of_the_built_in_sink() -> None:
 )
 def test_wrong_type_names_the_column_and_accepted_types(column: str, name: str, found: str, accepted: str) -> None:
     ddl = column if name == "value" else f"value string; {column}"
-    assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in problems(ddl)
+    text = problems(ddl, None if name == "topic" else "orders")
+    assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in text
 
 
 @pytest.mark.parametrize("name", ["key", "value"])
@@ -107,6 +123,106 @@ def test_scalar_value_names_the_cast_to_write(kind: str) -> None:
     text = problems(f"value {kind}")
     assert 'df.withColumn("value", col("value").cast("string"))' in text
     assert "to_avro" not in text
+
+
+@pytest.mark.parametrize(
+    ("column", "line"),
+    [
+        ("timestamp bigint", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
+        ("timestamp int", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
+        ("timestamp smallint", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
+        ("timestamp void", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
+        ("timestamp string", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
+        ("timestamp date", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
+        ("timestamp decimal(18,6)", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
+        ("timestamp timestamp_ntz", "in the session's time zone"),
+        ("partition void", 'df.withColumn("partition", col("partition").cast("int"))'),
+        ("partition bigint", 'df.withColumn("partition", col("partition").cast("int"))'),
+        ("headers void", 'df.withColumn("headers", col("headers").cast("map<string,binary>"))'),
+        ("topic void", 'df.withColumn("topic", col("topic").cast("string"))'),
+        ("topic binary", 'df.withColumn("topic", col("topic").cast("string"))'),
+    ],
+)
+def test_wrong_type_of_an_optional_column_names_each_way_out(column: str, line: str) -> None:
+    name = column.split()[0]
+    text = problems(f"value string; {column}", None if name == "topic" else "orders")
+    ways = f'or drop it: df.drop("{name}"); or rename it: df.withColumnRenamed("{name}", "{name}_column")'
+    assert "Convert it: " in text
+    assert line in text
+    assert ways in text
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "timestamp boolean",
+        "timestamp struct<a:int>",
+        "partition array<string>",
+        "headers map<string,int>",
+        "headers string",
+    ],
+)
+def test_type_without_conversion_names_drop_and_rename(column: str) -> None:
+    name = column.split()[0]
+    text = problems(f"value string; {column}")
+    assert f'If it is not meant for Kafka, drop it: df.drop("{name}"); or rename it: df.withColumnRenamed' in text
+
+
+@pytest.mark.parametrize("kind", ["bigint", "void", "struct<a:int>", "binary"])
+def test_topic_column_of_any_type_is_ignored_with_the_option(kind: str) -> None:
+    columns = written_columns(schema(f"topic {kind}; value string"), "orders")
+    assert columns.topic is None
+    assert columns.schema == "value string"
+    assert "topic attribute unsupported type" in problems(f"topic {kind}; value string".replace("binary", "void"), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "data_type", "words"),
+    [
+        ("age", t.YearMonthIntervalType(), "column 'age' is an interval year to month, which pyarrow does not know"),
+        ("s", _twice("a"), "column 's' has 2 fields called 'a'"),
+        ("s", t.ArrayType(_twice("a")), "column 's.element' has 2 fields called 'a'"),
+        ("s", t.MapType(_twice("a"), t.StringType()), "column 's.key' has 2 fields called 'a'"),
+        ("s", t.MapType(t.StringType(), _twice("a")), "column 's.value' has 2 fields called 'a'"),
+        ("s", _struct(x=_struct(y=_twice(""))), "column 's.x.y' has 2 fields called ''"),
+        ("topic", _twice("a"), "column 'topic' has 2 fields called 'a'"),
+        ("deep", _nested(63), "column 'deep' has 64 levels of nested types, and Arrow reads 63 at most"),
+    ],
+)
+def test_ignored_column_that_python_cannot_get_is_refused(name: str, data_type: t.DataType, words: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        written_columns(_struct(value=t.StringType(), **{name: data_type}), "orders")
+    assert caught.value.code == "INVALID_COLUMNS"
+    assert f"{words}: PySpark hands every column to Python" in caught.value.message
+    assert f"Select the columns to write, or drop the others: df.drop({name!r})" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        t.ArrayType(t.YearMonthIntervalType()),
+        _struct(a=t.YearMonthIntervalType()),
+        t.DayTimeIntervalType(),
+        t.ArrayType(t.NullType()),
+        _struct(a=t.IntegerType(), A=t.IntegerType()),
+        _struct(),
+        _nested(62),
+        t.VariantType(),
+    ],
+)
+def test_ignored_column_that_python_gets_is_accepted(data_type: t.DataType) -> None:
+    columns = written_columns(_struct(value=t.StringType(), x=data_type), "orders")
+    assert columns.ignored == ("x",)
+
+
+def test_columns_of_the_same_name_are_refused_unless_spark_renames_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = schema("id bigint; value string; id string; topic bigint; topic string; ID int")
+    with pytest.raises(SchemaError) as caught:
+        written_columns(joined, "orders")
+    assert "2 columns are called 'id'; 2 columns are called 'topic': " in caught.value.message
+    assert "df.drop('id', 'topic')" in caught.value.message
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    assert written_columns(joined, "orders").ignored == ("id", "id", "ID")
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -201,6 +317,10 @@ def test_every_column_arrives_as_it_left_spark(text: pa.DataType, binary: pa.Dat
     ("headers", "nested"),
     [
         (TEXT_HEADERS, lambda text: pa.list_(pa.struct([("key", text), ("value", text)]))),
+        (
+            "array<struct<Key:string,VALUE:binary>>",  # names of any case, as in Spark's sink
+            lambda text: pa.list_(pa.struct([("Key", text), ("VALUE", pa.large_binary())])),
+        ),
         ("map<string,string>", lambda text: pa.map_(text, text)),
         ("map<string,binary>", lambda text: pa.map_(text, pa.binary() if text == pa.string() else pa.large_binary())),
     ],
@@ -217,7 +337,10 @@ def test_headers_of_every_type_become_the_same(
         [("k", "")],
     ]
     kind = nested(text)
-    given = pairs if pa.types.is_map(kind) else [p and [{"key": k, "value": v} for k, v in p] for p in pairs]
+    given: list[Any] = list(pairs)
+    if not pa.types.is_map(kind):
+        key, value = (field.name for field in kind.value_type)
+        given = [p and [{key: k, value: v} for k, v in p] for p in pairs]
     batch = pa.record_batch([pa.array(["v"] * 5), pa.array(given, kind)], names=["value", "headers"]).slice(1)
     (rows,) = columns.to_rows([batch])
     assert rows.columns.headers is not None
