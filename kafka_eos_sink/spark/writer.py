@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.table import SinkOptions
@@ -39,6 +40,11 @@ log = logging.getLogger(__name__)
 
 FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
 """Local properties of tasks that together identify one call of a `foreachBatch` function."""
+
+FOREACH_WITHOUT_ID = (
+    "a write in a foreachBatch function has no txnAppId. Spark runs a batch again after a failure or a restart, and this write then writes "
+    'its rows a second time. Write them once with .option("txnAppId", "a name for this write").option("txnVersion", batch_id)'
+)
 
 
 class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
@@ -79,8 +85,13 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         partition; a warning then names that producer.
         """
         if self._plan is not None:
-            settings = self._planned_settings()
-            decision = session.commit(settings, self._plan, unwrapped(messages))
+            settings, complete = self._planned_settings(), unwrapped(messages)
+            if settings.random_write_id and any(
+                each is not None and each.foreach_call is not None for each in complete
+            ):
+                # Only tasks see that they run in foreachBatch, and only this process logs where users look: in the driver's log.
+                warn_once(FOREACH_WITHOUT_ID)
+            decision = session.commit(settings, self._plan, complete)
             # Losing speculative attempts may still run: Spark kills them without waiting for their end.
             sweep_later(settings, self._plan, decision, at_once=True)
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import read_committed
+from kafka_testing import create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
 from tests.spark.streams import Stream
 
+SCRIPT = Path(__file__).parent / "jobs" / "foreach_batch.py"
 Function = Callable[[DataFrame, int], None]
 
 
@@ -70,3 +74,36 @@ def test_second_write_of_a_call_is_an_error_in_each_run(stream: Stream, column: 
         assert keys(stream) == {b"first": 2 * LINES}
     run(stream, two_apps)
     assert keys(stream) == {b"first": 2 * LINES, b"second": LINES}
+
+
+def test_write_without_id_logs_one_warning_on_the_driver(
+    spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    topics = [create_topic(kafka.bootstrap_servers, partitions=1) for _ in range(2)]
+    add_files(tmp_path / "source", 0, 3)
+
+    def log_of(topic: str, *options: str) -> str:
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(SCRIPT),
+                kafka.bootstrap_servers,
+                topic,
+                str(tmp_path / "source"),
+                str(tmp_path / topic),
+                *options,
+            ],
+            env={**os.environ, **spark_environment},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(read_committed(kafka.bootstrap_servers, topic)) == 3 * LINES
+        return done.stderr
+
+    warned = log_of(topics[0])
+    assert warned.count("kafka-eos: a write in a foreachBatch function has no txnAppId") == 1  # of three batches
+    assert '.option("txnVersion", batch_id)' in warned
+    assert "foreachBatch" not in log_of(topics[1], "txnAppId=app")
