@@ -14,8 +14,9 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 # The design estimated less for five packages: client 3,500, settings 1,000, embedded 1,300, demo 600, cli 1,200, and 20,500 in all. What
 # only tests called, and what stood twice, is gone from them; what is left above the estimates are features and their error texts.
 LINES = {
-    # the cause of an id that its coordinator no longer knows: 8
-    "protocol": 3_550,  # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log
+    # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log; the cause of an id
+    # that its coordinator no longer knows: 8; header keys that are not UTF-8: 50
+    "protocol": 3_600,
     # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070;
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13;
     # errors of TLS name expired certificates, also the client's own: 73; a final dot in names: 24
