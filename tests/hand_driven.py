@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from kafka_eos_sink.client.connection import Completion, ConnectionLost, PendingRequest, Versions
-from kafka_eos_sink.client.metadata import Metadata, PartitionMetadata, TopicMetadata
+from kafka_eos_sink.client.connection import ANY_VERSION, Completion, ConnectionLost, PendingRequest, Versions
+from kafka_eos_sink.client.metadata import NEVER, Metadata, PartitionMetadata, TopicMetadata
 from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 
@@ -24,6 +24,9 @@ class HandDrivenClient:
         self.leaders_learned: list[tuple[str, int, int, int]] = []
         self.unready: set[int] = set()
         self.versions: list[Versions] = []
+        self.last_error = ""
+        self.quota = (0, "")
+        """For how many ms a broker has throttled this client, and what to say about it."""
         self.lead({("t", partition): 1 for partition in range(4)})
 
     def lead(self, leaders: dict[tuple[str, int], int]) -> None:
@@ -79,7 +82,15 @@ class HandDrivenClient:
     def learn_broker(self, node_id: int, host: str, port: int) -> None:
         pass
 
-    def send(self, node_id: int, request: Any, *, versions: Versions) -> PendingRequest:
+    def throttling(self, since: int, node_ids: Container[int | None] | None = None) -> tuple[int, str]:
+        return self.quota
+
+    def obstacle(self, since: int) -> str:
+        return self.quota[1] or self.last_error
+
+    def send(
+        self, node_id: int, request: Any, *, deadline_ms: int = NEVER, versions: Versions = ANY_VERSION
+    ) -> PendingRequest:
         self.versions.append(versions)
         pending = PendingRequest(
             node_id=node_id,
@@ -87,7 +98,8 @@ class HandDrivenClient:
             version=versions[1] or 0,
             correlation_id=len(self.versions),
             sent_at=self.now,
-            expires_at=self.now + 30_000,
+            expires_at=min(self.now + 30_000, deadline_ms),
+            deadline_ms=deadline_ms,
         )
         self.sent.append(pending)
         return pending

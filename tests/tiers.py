@@ -224,6 +224,13 @@ RULES: tuple[Rule, ...] = (
     Rule("faults/test_history.py", ALL),
     Rule("faults/test_lost_responses.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
+    Rule("faults/test_dropped_connections.py", ALL, below_version_2),
+    Rule(
+        "faults/test_quotas.py::test_request_that_waits_for_a_quota_is_not_sent_again",
+        ALL,
+        one_of("transactional_id", None),
+    ),
+    Rule("faults/test_quotas.py::test_whole_write_succeeds_above_its_quota", ALL),
     Rule("faults", TEST),
     # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
     Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),

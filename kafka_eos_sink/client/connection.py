@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kafka_eos_sink import __version__
+from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, MissingApiError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response, encode_request
@@ -75,10 +76,6 @@ Returns the session's lifetime in ms; 0 or None if the session does not expire.
 Authentication = Callable[[], Dialogue]
 
 
-class LoginDeferred(OSError):
-    """The broker rejected a login for the moment. A later login can succeed."""
-
-
 class LostResponse(KafkaEosError):
     """The response was lost: the broker may or may not have processed the request."""
 
@@ -91,9 +88,12 @@ class RequestTimedOut(LostResponse):
     """No response in time; the connection was closed (code REQUEST_TIMED_OUT)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class PendingRequest:
-    """A request in flight with its API version; times are ms of the client's clock."""
+    """A request in flight with its API version; times are ms of the client's clock.
+
+    ``expires_at`` moves, but not beyond ``deadline_ms``, if the broker throttles the connection.
+    """
 
     node_id: int
     # Never in a repr: the fields of requests hold records and credentials.
@@ -102,6 +102,7 @@ class PendingRequest:
     correlation_id: int
     sent_at: int
     expires_at: int
+    deadline_ms: int = NEVER
 
     def __str__(self) -> str:
         api = api_name(type(self.request))
@@ -231,16 +232,16 @@ class Connection:
         self._frames = FrameReader(MAX_FRAME_BYTES_BEFORE_READY)
         self._in_flight: deque[PendingRequest] = deque()
         self._output: list[bytes | memoryview] = []
-        self._send(API_VERSIONS, ApiVersionsRequest.VERSIONS[-1], now, request_timeout_ms)
+        self._send(API_VERSIONS, ApiVersionsRequest.VERSIONS[-1], now)
 
     def send(
-        self, request: Request[Any], *, now: int, timeout_ms: int, versions: Versions = ANY_VERSION
+        self, request: Request[Any], *, now: int, deadline_ms: int = NEVER, versions: Versions = ANY_VERSION
     ) -> PendingRequest:
         """Put a request in flight in the highest common version; raises as ``negotiate``."""
         if self.state is not ConnectionState.READY:
             raise RuntimeError(f"{self._broker} is not ready for requests: {self.state.value}")
         version = self.versions.negotiate(type(request), self._broker, versions)
-        return self._send(request, version, now, timeout_ms)
+        return self._send(request, version, now, deadline_ms)
 
     def receive_data(self, data: bytes | memoryview, now: int) -> None:
         """Store bytes from the broker for ``next_event``."""
@@ -292,6 +293,11 @@ class Connection:
         # A later request may have a shorter timeout than the oldest one.
         return min((pending.expires_at for pending in self._in_flight), default=None)
 
+    def postpone_timeouts(self, ms: int) -> None:
+        """Give requests in flight ``ms`` more: the broker reads none now (KIP-219)."""
+        for pending in self._in_flight:
+            pending.expires_at = min(pending.expires_at + ms, pending.deadline_ms)
+
     @property
     def is_established(self) -> bool:
         """Whether the connection is ready, or re-authenticates after it was."""
@@ -324,7 +330,7 @@ class Connection:
 
     # inside
 
-    def _send(self, request: Request[Any], version: int, now: int, timeout_ms: int) -> PendingRequest:
+    def _send(self, request: Request[Any], version: int, now: int, deadline_ms: int = NEVER) -> PendingRequest:
         # The header holds a signed int32: after its maximum the ids begin at 0 again.
         correlation_id = self.next_correlation_id
         self.next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
@@ -335,7 +341,8 @@ class Connection:
             version=version,
             correlation_id=correlation_id,
             sent_at=now,
-            expires_at=now + timeout_ms,
+            expires_at=min(now + self._request_timeout_ms, deadline_ms),
+            deadline_ms=deadline_ms,
         )
         self._output.extend(buffers)
         self._in_flight.append(pending)
@@ -367,7 +374,7 @@ class Connection:
             version = versions.negotiate(ApiVersionsRequest, self._broker)
             if version >= pending.version:
                 raise ProtocolError(f"rejected ApiVersions {pending.version} and offers {version}, which is not lower")
-            self._send(API_VERSIONS, version, self._now, self._request_timeout_ms)
+            self._send(API_VERSIONS, version, self._now)
             return False
         if response.error_code:
             raise ProtocolError(f"failed ApiVersions with {ErrorCode.of(response.error_code).name}")
@@ -392,7 +399,7 @@ class Connection:
             self._dialogue = self._dialogue_request = None
             return True
         version = self.versions.negotiate(type(request), self._broker)
-        self._dialogue_request = self._send(request, version, self._now, self._request_timeout_ms)
+        self._dialogue_request = self._send(request, version, self._now)
         return False
 
     def _plan_reauthentication(self, lifetime_ms: int) -> None:

@@ -66,23 +66,29 @@ class NetworkClient(Pump):
         Raises:
             BrokerUnavailableError: BROKER_UNREACHABLE, with the bootstrap servers and the last socket error.
         """
+        began = self.clock()
         while True:
             node_id = self.least_loaded_node()
             if node_id is not None and self.ready(node_id):
                 return node_id
             now = self.clock()
             if now >= deadline_ms:
-                # A broker that defers a login has been reached, and its error holds the advice.
-                advice = (
-                    "; check kafka.bootstrap.servers, the network, and that the listener expects kafka.security.protocol="
-                    f"{self.config.security.protocol}"
-                )
-                raise BrokerUnavailableError(
-                    "BROKER_UNREACHABLE",
-                    f"no broker of {self.config.bootstrap_servers_text} could be reached in time; last error: "
-                    f"{self.last_error or 'none, the connection was not ready'}{'' if self.logins_deferred else advice}",
-                )
+                raise self._unreachable(began)
             self.pump(deadline_ms - now)
+
+    def _unreachable(self, since: int) -> BrokerUnavailableError:
+        quota = self.prevailing_quota(since)
+        reason = quota or self.last_error or "none, the connection was not ready"
+        if not quota and not self.logins_deferred:
+            # A broker that defers a login or throttles the client has been reached.
+            reason += (
+                "; check kafka.bootstrap.servers, the network, and that the listener expects kafka.security.protocol="
+                f"{self.config.security.protocol}"
+            )
+        return BrokerUnavailableError(
+            "BROKER_UNREACHABLE",
+            f"no broker of {self.config.bootstrap_servers_text} could be reached in time; last error: {reason}",
+        )
 
     def abandon_requests(self) -> None:
         """Close the connections with a caller's requests in flight, and drop what arrived."""
@@ -125,6 +131,7 @@ class _PipelinedCalls:
         self._requests = list(requests)
         self._older = dict(enumerate(older))
         self._deadline_ms = deadline_ms
+        self._began = client.clock()
         self._results: list[Any | KafkaEosError] = [None] * len(requests)
         self._queues: dict[int, deque[int]] = {}
         for position, (node_id, _request, _versions) in enumerate(requests):
@@ -157,9 +164,8 @@ class _PipelinedCalls:
         ):
             position = queue.popleft()
             _node_id, request, versions = self._requests[position]
-            timeout_ms = min(client.config.request_timeout_ms, self._deadline_ms - now)
             try:
-                pending = client.send(node_id, request, timeout_ms=timeout_ms, versions=versions)
+                pending = client.send(node_id, request, deadline_ms=self._deadline_ms, versions=versions)
             except KafkaEosError as error:
                 if isinstance(error, BrokerRefusedError) and position in self._older:
                     self._requests[position] = self._older.pop(position)
@@ -173,7 +179,8 @@ class _PipelinedCalls:
         """Fail the queued requests of a node after the deadline or if it is unreachable."""
         failure = self._why_unreachable(node_id)
         if failure is None and now >= self._deadline_ms:
-            reason = self._client.why_unreachable(node_id) or self._client.last_error or "no error"
+            quota = self._client.prevailing_quota(self._began, (node_id,))
+            reason = quota or self._client.why_unreachable(node_id) or self._client.last_error or "no error"
             failure = BrokerUnavailableError("REQUEST_DEADLINE", f"broker {node_id} was not ready in time; {reason}")
         queue = self._queues[node_id]
         while queue and failure is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,12 @@ from kafka_eos_sink.client.connection import (
     ConnectionLost,
     ConnectionReady,
     ConnectionState,
-    LoginDeferred,
     PendingRequest,
     RequestTimedOut,
     Versions,
 )
 from kafka_eos_sink.client.metadata import NEVER
+from kafka_eos_sink.client.sasl import LoginDeferred
 from kafka_eos_sink.client.tls import TlsContext, TlsError, TlsTransport
 from kafka_eos_sink.client.transport import Address, Poller, Transport, canonical_names, resolve_host
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError, ProtocolError
@@ -32,6 +33,8 @@ _READS_PER_POLL = 16
 """Reads from one connection before it is the turn of the others."""
 
 
+_THROTTLES_KEPT = 1_000
+"""Begin and end of each throttle, for messages."""
 _MANY_ATTEMPTS = 32
 """After so many failures in a row, a backoff has its maximum."""
 
@@ -72,6 +75,7 @@ class Node:
         self._tls = tls
         self._authentication = authentication
         self._reauthentication_wanted = False
+        self._throttles: deque[tuple[int, int]] = deque(maxlen=_THROTTLES_KEPT)
         self._transport: Transport | None = None
         # The host of this round: metadata may move the broker while its old addresses are still being tried.
         self._host = broker.host
@@ -135,6 +139,20 @@ class Node:
             times.append(now)
         return max(0, min(times) - now)
 
+    # quotas
+
+    def throttle(self, ms: int, now: int) -> None:
+        """Note that the broker reads nothing from the connection for ``ms`` (KIP-219)."""
+        self.throttled_until = max(self.throttled_until, now + ms)
+        self._throttles.append((now, now + ms))
+        if self.connection is not None:
+            # Otherwise requests that wait in the muted connection would time out, and be sent again on a new one.
+            self.connection.postpone_timeouts(ms)
+
+    def throttled_ms(self, since: int, now: int) -> int:
+        """Return for how long the broker has throttled the client since then."""
+        return min(now - since, sum(max(0, min(end, now) - max(begin, since)) for begin, end in self._throttles))
+
     # connecting
 
     def connect(self, now: int) -> None:
@@ -179,10 +197,10 @@ class Node:
 
     # moving bytes
 
-    def send(self, request: Request[Any], now: int, timeout_ms: int, versions: Versions) -> PendingRequest:
+    def send(self, request: Request[Any], now: int, deadline_ms: int, versions: Versions) -> PendingRequest:
         """Put a request in flight and begin to write it; the next poll reports a break."""
         assert self.connection is not None
-        pending = self.connection.send(request, now=now, timeout_ms=timeout_ms, versions=versions)
+        pending = self.connection.send(request, now=now, deadline_ms=deadline_ms, versions=versions)
         self.last_active_at = now
         self._write()
         return pending
@@ -241,6 +259,9 @@ class Node:
         if isinstance(error, (OSError, ProtocolError)):
             reason = error.message if isinstance(error, ProtocolError) else str(error)
             self.login_deferred = isinstance(error, LoginDeferred)
+            if self.state is ConnectionState.AUTHENTICATING and not self.login_deferred:
+                # A broker may also close the connection of a login that it rejects, without a reason.
+                reason += " during the login"
             if self.login_deferred:
                 # The host's other addresses lead to the same broker, and a quick login would be one more above its limit.
                 self._addresses.clear()

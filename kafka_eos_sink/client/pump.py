@@ -166,20 +166,19 @@ class Pump:
         node_id: int,
         request: Request[Any],
         *,
-        timeout_ms: int | None = None,
+        deadline_ms: int = NEVER,
         versions: Versions = ANY_VERSION,
     ) -> PendingRequest:
         """Send to a ``ready`` node, in the highest common version.
 
         Args:
-            timeout_ms: Replaces ``request.timeout.ms`` for this request.
+            deadline_ms: Clock ms at which the request ends, also before ``request.timeout.ms`` and while the broker throttles.
             versions: Bounds of the API version.
 
         Raises:
             BrokerRefusedError: MISSING_API or NO_COMMON_VERSION.
         """
-        timeout = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
-        return self._connected(node_id).send(request, self.clock(), timeout, versions)
+        return self._connected(node_id).send(request, self.clock(), deadline_ms, versions)
 
     def _connected(self, node_id: int) -> Node:
         node = self._nodes.get(node_id)
@@ -212,6 +211,30 @@ class Pump:
         is_lost = node.state is ConnectionState.DISCONNECTED and not node.failures and node.last_error
         # A connection that worked and broke says nothing yet: the client connects again at once.
         return "" if node.is_established or is_lost else node.last_error or f"{node.broker} has not responded yet"
+
+    def throttling(self, since: int, node_ids: Container[int | None] | None = None) -> tuple[int, str]:
+        """Return for how many ms a broker throttled this client, and text for errors.
+
+        Args:
+            since: Clock ms from which throttling counts.
+            node_ids: The nodes to look at; None for all. The one that throttled most counts.
+        """
+        now = self.clock()
+        nodes = [node for node_id, node in self._nodes.items() if node_ids is None or node_id in node_ids]
+        node = max(nodes, key=lambda each: each.throttled_ms(since, now), default=None)
+        if node is None or not (ms := node.throttled_ms(since, now)):
+            return 0, ""
+        seconds = f"{ms / 1_000:.1f} s of {(now - since) / 1_000:.1f} s"
+        return ms, f"a quota of Kafka throttled client.id {self.config.client_id!r} on {node.broker} for {seconds}"
+
+    def prevailing_quota(self, since: int, node_ids: Container[int | None] | None = None) -> str:
+        """Return the text of `throttling` if a broker throttled most of the time, else ''."""
+        ms, text = self.throttling(since, node_ids)
+        return text if 2 * ms >= self.clock() - since else ""
+
+    def obstacle(self, since: int) -> str:
+        """Name the quota that held the client up since then, or else the newest error."""
+        return self.prevailing_quota(since) or self.last_error
 
     def disconnect(self, node_id: int) -> None:
         """Close the connection; requests in flight end as ConnectionLost at the next poll."""
@@ -292,7 +315,7 @@ class Pump:
                 self.last_error = completion.error.message
             elif (throttle_time_ms := getattr(completion.response, "throttle_time_ms", 0)) > 0:
                 # KIP-219: the broker responds at once, and expects the client to send nothing for this time.
-                node.throttled_until = max(node.throttled_until, now + throttle_time_ms)
+                node.throttle(throttle_time_ms, now)
             if completion.pending is not self._metadata_pending:
                 self._completions.append(completion)
                 continue

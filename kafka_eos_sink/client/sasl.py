@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterable
 
-from kafka_eos_sink.client.connection import Dialogue, LoginDeferred
+from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
 from kafka_eos_sink.errors import AuthenticationError, peer_text
 from kafka_eos_sink.protocol import messages as m
@@ -34,6 +34,10 @@ _FOR_NOW = re.compile(
 
 Messages = Generator[bytes, bytes, None]
 """A mechanism. It ends when the server has proven its identity, as far as the mechanism allows."""
+
+
+class LoginDeferred(OSError):
+    """The broker rejected a login for the moment. A later login can succeed."""
 
 
 def authenticate(

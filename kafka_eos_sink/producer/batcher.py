@@ -16,7 +16,7 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partition_queue import PartitionQueue, ProducerBatch
 from kafka_eos_sink.producer.partitioner import grouped_by, load_partitioner, partitions_of
-from kafka_eos_sink.producer.produce_errors import undelivered_reason
+from kafka_eos_sink.producer.produce_errors import health_or_quota, undelivered_reason
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.row_checks import TopicRows
 from kafka_eos_sink.producer.sender import WAIT_MS, Sender
@@ -136,6 +136,6 @@ class Batcher:
                     "BUFFER_EXHAUSTED",
                     f"no memory became free within {self._config.max_block_ms} ms (max.block.ms): the brokers have not "
                     f"acknowledged {self._accumulator.used_bytes} of {self._config.buffer_memory} bytes "
-                    f"(buffer.memory){why}. Check the brokers' health, or raise buffer.memory or max.block.ms",
+                    f"(buffer.memory){why}. {health_or_quota(self._client, started)}, or raise buffer.memory or max.block.ms",
                 )
             self._sender.pump(min(left, WAIT_MS))

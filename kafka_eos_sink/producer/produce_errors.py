@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
@@ -60,11 +62,20 @@ def unknown_topic_error(batch: ProducerBatch, since_ms: int, max_block_ms: int) 
     )
 
 
-def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str) -> BrokerUnavailableError:
+def health_or_quota(client: NetworkClient, since: int, node_ids: Container[int | None] | None = None) -> str:
+    """Begin the advice for a timeout: name the quota that throttled the client."""
+    ms, quota = client.throttling(since, node_ids)
+    if not ms:
+        return "Check the brokers' health"
+    first = "Raise it" if 2 * ms >= client.clock() - since else "Check the brokers' health, raise the quota"
+    return f"{quota[0].upper()}{quota[1:]}. {first}"
+
+
+def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str, advice: str) -> BrokerUnavailableError:
     return BrokerUnavailableError(
         "DELIVERY_TIMEOUT",
         f"topic {batch.topic} partition {batch.partition} did not acknowledge {batch.record_count} records after {after} "
-        f"and {batch.attempts} attempts; last problem: {reason}. Check the brokers' health, or raise delivery.timeout.ms",
+        f"and {batch.attempts} attempts; last problem: {reason}. {advice}, or raise delivery.timeout.ms",
     )
 
 

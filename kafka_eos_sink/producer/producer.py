@@ -143,12 +143,13 @@ class Producer:
             KafkaEosError: The broker rejected the request.
         """
         self._transactions.initialize()
+        began = self._client.clock()
         while self._transactions.state is State.INITIALIZING:
             left = deadline_ms - self._client.clock()
             if left <= 0:
                 problem = self._transactions.last_problem
                 if problem == NO_RESPONSE:
-                    problem = self._client.last_error or problem
+                    problem = self._client.obstacle(began) or problem
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
                     f"the producer could not be initialised in time (max.block.ms is {self._config.max_block_ms}); last error: {problem}",

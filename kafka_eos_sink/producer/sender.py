@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, PendingRequest
+from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import FencedError, KafkaEosError, peer_text
 from kafka_eos_sink.producer import produce_errors
@@ -132,8 +133,9 @@ class Sender:
 
     # sending
 
-    def _send(self, node: int, request: Request[Any]) -> PendingRequest:
-        pending = self._client.send(node, request, versions=self._transactions.versions(type(request)))
+    def _send(self, node: int, request: Request[Any], deadline_ms: int = NEVER) -> PendingRequest:
+        versions = self._transactions.versions(type(request))
+        pending = self._client.send(node, request, deadline_ms=deadline_ms, versions=versions)
         self._sent.add(pending)
         return pending
 
@@ -194,8 +196,11 @@ class Sender:
                 ProduceRequest.Topic(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
             ),
         )
+        # While a quota holds the request up, delivery.timeout.ms alone ends it.
+        delivered_by = min(batch.created_ms for _, batch in batches) + self._config.delivery_timeout_ms
+        deadline_ms = max(delivered_by, self._client.clock() + self._client.config.request_timeout_ms)
         try:
-            pending = self._send(leader, request)
+            pending = self._send(leader, request, deadline_ms)
         except KafkaEosError as error:
             for _, batch in batches:
                 batch.in_flight = False
@@ -400,7 +405,9 @@ class Sender:
     def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
         self.tainted |= batch.in_doubt
         reason = produce_errors.undelivered_reason(batch, self._client)
-        self.fail(produce_errors.delivery_timeout_error(batch, after, reason))
+        nodes = {self._client.metadata.leader(batch.topic, batch.partition), self._transactions.coordinator}
+        advice = produce_errors.health_or_quota(self._client, batch.created_ms, nodes)
+        self.fail(produce_errors.delivery_timeout_error(batch, after, reason, advice))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send no more batches; only the first failure counts."""

@@ -73,7 +73,8 @@ class TopicDirectory:
             silent = [name for name in missing if self._client.metadata.topics.get(name) is before[name]]
             if silent and waited_ms >= self._max_block_ms:
                 # Unreachable brokers must not turn rows into dead letters.
-                last = f"; last error: {self._client.last_error}" if self._client.last_error else ""
+                obstacle = self._client.obstacle(started)
+                last = f"; last error: {obstacle}" if obstacle else ""
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
                     f"no broker has responded about topic {peer_text(silent[0])} in {self._max_block_ms} ms (kafka.max.block.ms){last}; "

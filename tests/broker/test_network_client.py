@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -24,10 +24,7 @@ from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest, FetchRequest, ListTransactionsRequest
-from kafka_eos_sink.protocol.schema import Request, struct
-from kafka_eos_sink.protocol.wire_types import Boolean, Int16, Int32, String, fixed
-
-Float64 = Annotated[float, fixed("float64", "d")]
+from quotas import client_quota
 
 
 class Clock:
@@ -150,7 +147,9 @@ def test_overdue_response_closes_connection_and_loses_later_ones(client: Network
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("overdue", 0)], deadline(client))  # until its leader has made the log
     node_id = connected_broker(client)
-    overdue = client.send(node_id, long_fetch("overdue"), timeout_ms=5_000, versions=(None, LAST_FETCH_WITH_NAMES))
+    overdue = client.send(
+        node_id, long_fetch("overdue"), deadline_ms=client.clock() + 5_000, versions=(None, LAST_FETCH_WITH_NAMES)
+    )
     behind = client.send(node_id, describe("behind"))
     assert client.poll(0) == ()
     clock.advance(5_000)
@@ -202,66 +201,7 @@ def test_old_metadata_is_refreshed(client: NetworkClient, clock: Clock) -> None:
         client.poll(1_000)
 
 
-# quotas, declared here as the client itself has no use for them
-
-
-@struct
-class QuotaEntity:
-    entity_type: String
-    entity_name: String | None
-
-
-@struct
-class QuotaOp:
-    key: String
-    value: Float64
-    remove: Boolean
-
-
-@struct
-class QuotaEntry:
-    entity: tuple[QuotaEntity, ...]
-    ops: tuple[QuotaOp, ...]
-
-
-@struct
-class QuotaResult:
-    error_code: Int16
-    error_message: String | None
-    entity: tuple[QuotaEntity, ...]
-
-
-@struct
-class AlterClientQuotasResponse:
-    throttle_time_ms: Int32
-    entries: tuple[QuotaResult, ...]
-
-
-@struct
-class AlterClientQuotasRequest(Request[AlterClientQuotasResponse]):
-    API_KEY: ClassVar[int] = 49
-    VERSIONS: ClassVar[range] = range(1, 2)
-    RESPONSE: ClassVar[type[AlterClientQuotasResponse]] = AlterClientQuotasResponse
-
-    entries: tuple[QuotaEntry, ...]
-    validate_only: Boolean = False
-
-
-@contextmanager
-def request_quota(client: NetworkClient, client_id: str, percentage: float) -> Iterator[None]:
-    entity = (QuotaEntity(entity_type="client-id", entity_name=client_id),)
-
-    def alter(remove: bool) -> None:
-        op = QuotaOp(key="request_percentage", value=percentage, remove=remove)
-        request = AlterClientQuotasRequest(entries=(QuotaEntry(entity=entity, ops=(op,)),))
-        answer = client.call(connected_broker(client), request, deadline_ms=deadline(client))
-        assert [entry.error_code for entry in answer.entries] == [0]
-
-    alter(remove=False)
-    try:
-        yield
-    finally:
-        alter(remove=True)
+# quotas
 
 
 def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkClient) -> None:
@@ -269,7 +209,10 @@ def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkCli
     settings = ClientConfig(
         bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), client_id="throttled-client"
     )
-    with request_quota(client, "throttled-client", 0.01), NetworkClient(settings, clock) as throttled:
+    with (
+        client_quota(kafka.bootstrap_servers, "request_percentage", 0.01, "throttled-client"),
+        NetworkClient(settings, clock) as throttled,
+    ):
         node_id = connected_broker(throttled)
         throttle_time_ms = 0
         for _ in range(200):

@@ -136,6 +136,14 @@ def test_error_at_the_deadline_names_the_limit_of_logins(bench_of: Callable[[int
     assert len(logins(bench)) > 3
 
 
+def test_error_at_the_deadline_names_a_login_that_the_broker_cut_off(bench_of: Callable[[int], Bench]) -> None:
+    bench = bench_of(2)
+    bench.proxy.inject(*handshakes_then(Rule(m.SaslAuthenticateRequest, LoseRequest(), count=None)))
+    settings = bench.write_settings(bench.topic(), client=client_of(), max_block_ms=1_500)
+    with pytest.raises(BrokerUnavailableError, match="closed by the broker during the login"):
+        session.plan(settings)
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -114,7 +114,7 @@ def ready_connection() -> Connection:
 
 
 def send(peer: Connection, **options: Any) -> PendingRequest:
-    return peer.send(end_txn(), now=10, timeout_ms=1_000, **options)
+    return peer.send(end_txn(), now=10, deadline_ms=1_010, **options)
 
 
 def test_new_connection_sends_api_versions_first() -> None:
@@ -229,7 +229,7 @@ def test_only_records_and_ids_of_others_may_be_large(request_: Request[Any], ver
     api_key = request_.API_KEY
     offered = ApiVersionsResponse.ApiVersion(api_key=api_key, min_version=version, max_version=version)
     assert events(peer, api_versions(api_keys=(offered,))) == [ConnectionReady()]
-    peer.send(request_, now=0, timeout_ms=1_000)
+    peer.send(request_, now=0, deadline_ms=1_000)
     assert events(peer, struct.pack(">i", MAX_LARGE_FRAME_BYTES)) == []
     other = ready_connection()
     send(other)
@@ -265,9 +265,20 @@ def test_send_fails_before_connection_is_ready() -> None:
 def test_expiry_is_that_of_shortest_timeout_in_flight() -> None:
     peer = ready_connection()
     assert peer.expires_at is None
-    peer.send(end_txn(), now=10, timeout_ms=5_000)
-    peer.send(end_txn(), now=20, timeout_ms=100)
+    peer.send(end_txn(), now=10, deadline_ms=5_010)
+    peer.send(end_txn(), now=20, deadline_ms=120)
     assert peer.expires_at == 120
+
+
+def test_throttle_postpones_timeouts_up_to_each_deadline() -> None:
+    """A broker reads nothing from a throttled connection (KIP-219), so what is in flight there is not overdue."""
+    peer = ready_connection()
+    endless = peer.send(end_txn(), now=10)
+    bounded = peer.send(end_txn(), now=20, deadline_ms=50_000)
+    peer.postpone_timeouts(15_000)
+    peer.postpone_timeouts(20_000)
+    after = peer.send(end_txn(), now=30)
+    assert (endless.expires_at, bounded.expires_at, after.expires_at) == (65_010, 50_000, 30_030)
 
 
 def test_abandon_returns_requests_without_handshake() -> None:

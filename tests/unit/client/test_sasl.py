@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_eos_sink.client.connection import LoginDeferred
-from kafka_eos_sink.client.sasl import MAX_ITERATIONS, Messages, authenticate, oauthbearer, plain, scram
+from kafka_eos_sink.client.sasl import MAX_ITERATIONS, LoginDeferred, Messages, authenticate, oauthbearer, plain, scram
 from kafka_eos_sink.client.security import (
     PasswordCredentials,
     SaslConfig,

@@ -146,6 +146,9 @@ def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
         return poll(timeout_ms, of)
 
     client.poll = silent
+    client.quota = 1_900, "a quota throttled it"
     producer.append_block("t", 0, block(0, size=400))
-    with pytest.raises(KafkaEosError, match=r"BUFFER_EXHAUSTED\].*within 2000 ms"):
+    with pytest.raises(
+        KafkaEosError, match=r"BUFFER_EXHAUSTED\].*within 2000 ms.*\. A quota throttled it\. Raise it, or raise"
+    ):
         producer.append_block("t", 0, block(2, size=400))

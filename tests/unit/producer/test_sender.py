@@ -498,6 +498,45 @@ def test_part_of_a_split_batch_in_doubt_makes_no_dead_letter(bench: Any, answer:
     assert b.sender.rejected == []
 
 
+@pytest.mark.parametrize(
+    ("ms", "advice"),
+    [
+        (900, "A quota throttled it. Raise it, or raise delivery.timeout.ms"),
+        (200, "A quota throttled it. Check the brokers' health, raise the quota, or raise delivery.timeout.ms"),
+        (0, "Check the brokers' health, or raise delivery.timeout.ms"),
+    ],
+)
+def test_delivery_timeout_names_quota(bench: Any, ms: int, advice: str) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch()
+    b.client.unready.add(1)
+    b.client.quota = ms, "a quota throttled it" if ms else ""
+    for _ in range(10):
+        b.turn(ms=150)
+    assert b.sender.failure.code == "DELIVERY_TIMEOUT"
+    assert b.sender.failure.message.endswith(f". {advice}")
+
+
+def test_produce_request_ends_with_delivery_timeout_while_throttled(bench: Any) -> None:
+    b = bench(delivery_timeout_ms=100_000)
+    b.batch()
+    b.client.unready.add(1)
+    b.sender.run_once(0)
+    b.client.unready.clear()
+    b.client.now += 500
+    b.sender.run_once(0)
+    (pending,) = b.client.sent
+    assert (pending.expires_at, pending.deadline_ms) == (30_500, 100_000)
+
+
+def test_produce_request_has_its_request_timeout_in_any_case(bench: Any) -> None:
+    b = bench(delivery_timeout_ms=10_000)
+    b.batch()
+    b.sender.run_once(0)
+    (pending,) = b.client.sent
+    assert (pending.expires_at, pending.deadline_ms) == (30_000, 30_000)
+
+
 def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:
     b = bench(delivery_timeout_ms=1_000)
     b.batch()

@@ -23,8 +23,6 @@ def unknown() -> SimpleNamespace:
 class Cluster:
     """Client and sender at once: time passes when the producer waits. The brokers respond about topics or are silent."""
 
-    last_error = "broker 1 (h:1): refused"
-
     def __init__(self, *, responds: bool) -> None:
         self.responds = responds
         self.now = 0
@@ -37,6 +35,9 @@ class Cluster:
 
     def clock(self) -> int:
         return self.now
+
+    def obstacle(self, since: int) -> str:
+        return "broker 1 (h:1): refused"
 
     def want_topics(self, names: list[str]) -> None:
         self.wanted += names
