@@ -85,9 +85,11 @@ def write(admin: Admin, topic: str, record: BatchRecord) -> None:
         _not_before.pop(place, None)
         return
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
+    is_large = problem in (ErrorCode.MESSAGE_TOO_LARGE.name, ErrorCode.RECORD_LIST_TOO_LARGE.name)
+    rights = "Grant Write on the topic, and Create if it is missing"
     warn_once(
-        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). Grant Write on the topic, and Create if "
-        "it is missing; an empty option history.topic switches the history off",
+        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). "
+        f"{'Raise max.message.bytes of the topic' if is_large else rights}; an empty option history.topic switches the history off",
         about=("history", topic, problem.split("]")[0]),
     )
 

@@ -17,6 +17,7 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime.batch_record import LARGEST_USER_METADATA
 from kafka_testing import create_topic, read_committed
 
 LONGEST = 32_767
@@ -61,3 +62,19 @@ def test_limit_of_time_that_no_broker_meets_is_named(kafka: EmbeddedKafka) -> No
             session.plan(hasty)
         with pytest.raises(BrokerUnavailableError, match=r"max\.block\.ms is 1\b"):
             at_least_once.write_rows(hasty, iter([rows_of(given.topic or "", 0)]))
+
+
+def test_record_too_large_for_the_history_names_its_limit(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, history = (create_topic(kafka.bootstrap_servers, partitions=1) for _ in range(2))
+    given = replace(write_settings(kafka, topic), history_topic=history)
+    # Twice the bytes in JSON: the largest value that the option takes fits.
+    write_all(replace(given, user_metadata='"' * LARGEST_USER_METADATA))
+    assert "lacks records" not in caplog.text
+    write_all(replace(given, version=given.version + 1, user_metadata="x" * 1_100_000))
+    assert (
+        f"{history!r} lacks records, and writes continue without them (MESSAGE_TOO_LARGE). Raise max.message.bytes"
+        in caplog.text
+    )
+    assert len(read_committed(kafka.bootstrap_servers, history)) == 1

@@ -352,7 +352,8 @@ def deadlines() -> Iterator[Case]:
     busy, loading = "CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS"
     unknown = "; the coordinator does not know the id"
     partitions = r"; its transaction is in state Ongoing, the marker is missing in __\S+, TOPIC-0, TOPIC-1\)"
-    for code, holder, held in ((busy, unknown, partitions), (loading, "$", "")):
+    nobody = "(; the limits are max[^;]*)?$"
+    for code, holder, held in ((busy, unknown, partitions), (loading, nobody, "")):
         for of, way in ((of_driver, "write"), (of_task, "write"), (of_task, "offsets")):
             yield from late(m.InitProducerIdRequest, of, code, "REQUEST_DEADLINE", says=f"{code}{holder}", way=way)
         yield from late(m.EndTxnRequest, of_driver, code, "DECISION_UNKNOWN", says="marker")
