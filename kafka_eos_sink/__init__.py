@@ -20,7 +20,6 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
-from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.logs import configure
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "pyspark":
                 raise
+            from kafka_eos_sink.extras import install_command
+
             raise ConfigurationError(
                 "PYSPARK_MISSING",
                 f"{name} needs PySpark, and this Python does not have it. Run: {install_command('spark')}",

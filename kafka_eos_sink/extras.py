@@ -6,7 +6,6 @@ import importlib.util
 import re
 import shlex
 import sys
-from importlib import metadata
 
 from kafka_eos_sink.errors import KafkaEosError
 
@@ -19,6 +18,9 @@ def install_command(extra: str) -> str:
     It names these packages, not ``kafka-eos-sink`` with its extra: no index has that, and the command must work wherever the package
     came from, a clone, a wheel or a zip file.
     """
+    # Here, because every write imports this module, and hardly any needs that one.
+    from importlib import metadata
+
     try:
         declared = metadata.requires(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

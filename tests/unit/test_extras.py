@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink import extras
 from kafka_eos_sink.cli import demo
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.errors import KafkaEosError
@@ -58,7 +57,7 @@ def test_install_command_of_a_zip_names_the_clone(monkeypatch: pytest.MonkeyPatc
     def requires(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras.metadata, "requires", requires)
+    monkeypatch.setattr(metadata, "requires", requires)
     assert install_command("spark") == "pip install '.[spark]' (in a clone of kafka-eos)"
 
 

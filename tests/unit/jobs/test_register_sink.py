@@ -1,4 +1,4 @@
-"""Registration of the format where Spark knows it already; `make floors` runs it on Spark 4.0."""
+"""Registration of the format where Spark knows it already."""
 
 from __future__ import annotations
 
