@@ -204,7 +204,7 @@ def test_recover_says_so_if_a_broker_lists_no_transactions(
     bench.proxy.inject(Rule(m.ListTransactionsRequest, loading, count=None))
     assert main(recover) == 1
     said = capsys.readouterr().out
-    assert "More transactions of it may be open (the open transactions of broker" in said
+    assert "More transactions of it may be open (the open transactions did not succeed" in said
     assert "No transaction of it was open" not in said
     bench.proxy.inject()
     assert main(recover) == 0
