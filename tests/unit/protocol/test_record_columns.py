@@ -288,7 +288,7 @@ def _unchecked(octets: list[bytes], kind: pa.DataType) -> pa.Array:
     """As Spark delivers it: Arrow does not check text that it receives."""
     text = pa.array(octets, pa.binary()).view(pa.string())
     if pa.types.is_string_view(kind):
-        return pa.Array.from_buffers(kind, len(octets), pa.array(octets, pa.binary_view()).buffers())
+        return pa.array(octets, pa.binary_view()).view(kind)
     return text.dictionary_encode() if pa.types.is_dictionary(kind) else text.cast(kind)
 
 

@@ -189,7 +189,10 @@ def test_topic_column_of_any_type_is_ignored_with_the_option(kind: str) -> None:
         ("deep", _nested(63), "column 'deep' has 64 levels of nested types, and Arrow reads 63 at most"),
     ],
 )
-def test_ignored_column_that_python_cannot_get_is_refused(name: str, data_type: t.DataType, words: str) -> None:
+def test_ignored_column_that_python_cannot_get_is_refused(
+    name: str, data_type: t.DataType, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.2.0")
     with pytest.raises(SchemaError) as caught:
         written_columns(_struct(value=t.StringType(), **{name: data_type}), "orders")
     assert caught.value.code == "INVALID_COLUMNS"
@@ -217,6 +220,7 @@ def test_ignored_column_that_python_gets_is_accepted(data_type: t.DataType) -> N
 
 def test_columns_of_the_same_name_are_refused_unless_spark_renames_them(monkeypatch: pytest.MonkeyPatch) -> None:
     joined = schema("id bigint; value string; id string; topic bigint; topic string; ID int")
+    monkeypatch.setattr("pyspark.__version__", "4.2.0")
     with pytest.raises(SchemaError) as caught:
         written_columns(joined, "orders")
     assert "2 columns are called 'id'; 2 columns are called 'topic': " in caught.value.message
