@@ -337,15 +337,12 @@ def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
 # after the decision
 
 
-def _finish(write_id: str) -> str:
-    """Tell how a decided version is finished."""
+def _finish(write_id: str, when: str) -> str:
+    """Tell how a decided version is finished, and ``when`` at the latest."""
     recover = command("recover", write_id)
     if job_of(write_id) is Job.RANDOM:
-        return f"Finish the batch before its transactions time out (transaction.timeout.ms): {recover}"
-    return (
-        f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it will not run before the transactions "
-        f"time out (transaction.timeout.ms): {recover}"
-    )
+        return f"Finish the batch {when}: {recover}"
+    return f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run {when}: {recover}"
 
 
 def pending(decision: Decision, what: str) -> DecisionPendingError:
@@ -353,7 +350,7 @@ def pending(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
-        _finish(decision.write_id),
+        _finish(decision.write_id, "before its transactions time out (transaction.timeout.ms)"),
     )
 
 
@@ -372,8 +369,8 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is committed, but its topic does not hold all its rows: {what}",
-        f"If brokers are down, bring them back; this batch can then be finished. {_finish(decision.write_id)}; if the topic was deleted, "
-        f"choose, and create it only after the command. {keep_or_rewrite(decision)}",
+        f"If brokers are down, bring them back; this batch can then be finished. {_finish(decision.write_id, 'soon')}; if the topic was "
+        f"deleted, choose, and create it only after the command. {keep_or_rewrite(decision)}",
     )
 
 
@@ -441,6 +438,6 @@ def lost_parts(
         f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
         f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and not all of these rows can be copied from the log: "
         f"{'; '.join(why)}{others}",
-        "The missing rows are copied together, once all can be read: bring brokers back that are down, and grant rights that are missing. "
-        f"Then finish the batch. {_finish(decision.write_id)}; if the rows are gone for good, choose. {keep_or_rewrite(decision)}",
+        "The missing rows are copied together, once all can be read: first bring brokers back that are down, and grant rights that are "
+        f"missing. {_finish(decision.write_id, 'soon')}; if the rows are gone for good, choose. {keep_or_rewrite(decision)}",
     )
