@@ -127,7 +127,7 @@ def safety_sentence(code: str, job: Job) -> str:
     """State whether rows are visible and whether the job can run again, for a message."""
     safety = SAFETY.get(code, UNDECIDED)
     if job is Job.AT_LEAST_ONCE:
-        again = "no. With delivery.guarantee=at-least-once another run writes all rows again: start it only if rows may be there twice"
+        again = "no. This write has delivery.guarantee=at-least-once: another run writes all rows again"
         return f"Rows visible: {Visible.MAYBE}. Safe to run again: {again}."
     if job is Job.RANDOM and code in _NEVER_RANDOM:
         safety = UNDECIDED

@@ -108,7 +108,7 @@ def _write_all_again(decision: Decision) -> str:
 def keep_or_rewrite(decision: Decision) -> str:
     """Return the commands for a version whose missing rows cannot come back."""
     return (
-        f"To leave those rows out for ever: {_resolve(decision, 'committed')}; to write the whole batch again, with its visible rows "
+        f"To leave the missing rows out for ever: {_resolve(decision, 'committed')}; to write the whole batch again, with its visible rows "
         f"twice, run this, {_write_all_again(decision)} --allow-duplicates"
     )
 
@@ -150,8 +150,9 @@ def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> Wr
         "NOT_THIS_COMMIT_LOG",
         f"write id {write_id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
         "belong to a run with another commit log, which may have decided them. Nothing was touched",
-        "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again. Only if that "
-        "log is lost for good: the rows of the open transactions cannot be saved, and end with them, at their timeout or now: "
+        "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again "
+        "before its transactions time out (transaction.timeout.ms). Only if that log is lost for good: the rows of the open transactions "
+        "are lost with it. To end them now: "
         f"{command('recover', write_id, ' --abort-unknown')}",
     )
 
@@ -170,22 +171,25 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 
 def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
     """The log lacks a stream's previous batch, so nothing proves if this was written."""
-    before = batch.version - 1
+    before, this = batch.version - 1, batch.version
     if newest is None:
-        found = f"knows nothing of write id {write_id!r}, although batch {batch.version} of query {batch.query_id} is not its first"
+        found = (
+            f"knows nothing of write id {write_id!r}, although batch {this} of query {batch.query_id} is not its first"
+        )
     else:
         found = (
             f"of write id {write_id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
             "was written"
         )
-    up_to = [resolve_command(write_id, batch.query_id, version, "committed") for version in (before, batch.version)]
+    up_to = [resolve_command(write_id, batch.query_id, version, "committed") for version in (before, this)]
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
-        f"this run wrote nothing of batch {batch.version}: the commit log {found}",
+        f"this run wrote nothing of batch {this}: the commit log {found}",
         "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. "
-        f"Otherwise an earlier run may have written batches {before} and {batch.version}: read the topic with "
-        "isolation.level=read_committed, record the last batch whose rows are all there, and restart the query. If that is batch "
-        f"{before}: {up_to[0]}; if it is batch {batch.version}, as after a crash between commit and checkpoint: {up_to[1]}",
+        f"Otherwise compare the topic (isolation.level=read_committed) with the source offsets in the checkpoint's files offsets/{before} "
+        f"and offsets/{this}, run one command, and restart the query. All rows of batch {before} and none of batch {this} are there: "
+        f"{up_to[0]}; all of both are there, as after a crash between commit and checkpoint: {up_to[1]}; in any other case the commands "
+        "would lose or double rows, so write what is missing by hand first",
     )
 
 
@@ -204,16 +208,19 @@ def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledD
         what = f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id"
         do = (
             f"Restore the checkpoint that holds batch {newest.version}, and restart the query. Without it, choose: "
-            f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, whatever its rows are; onCheckpointRollback=rewrite "
-            "writes these batches again, so rows that are in the topic are there twice. A query that begins with other rows needs "
-            "another transactional.id.prefix"
+            f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, and rows of these batches that are not in the topic "
+            "are lost; onCheckpointRollback=rewrite writes these batches again, and rows that are in the topic are there twice. A query "
+            "that begins with other rows needs another transactional.id.prefix"
         )
     else:
+        # The history belongs to no commit log, so its command takes none.
+        history = f"kafka-eos history --write-id {shlex.quote(write_id)}{_CLUSTER}"
         what = f"this run of version {batch.version} wrote nothing: version {newest.version} of write id"
         do = (
-            f"If version {batch.version} was written before, its work is done; onCheckpointRollback=skip ends such a run without an "
+            f"If version {batch.version} was written before, its work is done, and onCheckpointRollback=skip ends such a run without an "
             "error. If it was not, write it under a txnAppId of its own. onCheckpointRollback=rewrite writes it under this one: rows "
-            "that it wrote before are then there twice, and later runs write the versions above it again"
+            "that it wrote before are then there twice, and later runs write the versions above it again. To see which versions were "
+            f"written: {history}"
         )
     return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write_id!r} is already written", do)
 
@@ -237,20 +244,16 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
         differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
         do = (
             "If two queries share transactional.id.prefix or copies of one checkpoint, give each its own. If the checkpoint was changed, "
-            f"restore the file offsets/{batch.version} in it. If the topic holds every row that the batch now has, record that; rows that "
-            f"are not there are then never written: {keep}"
+            f"restore the file offsets/{batch.version} in it"
         )
     elif batch.streaming:
-        do = f"Run this batch with that topic and schema. If the rows in the topic are the right ones, record that: {keep}"
+        do = "Run this batch with that topic and schema"
     else:
-        do = (
-            "For other rows, take a higher txnVersion; the same rows would then be there twice. If the rows in the topic are the right "
-            f"ones, record that, and later runs skip the version: {keep}"
-        )
+        do = "For other rows, take a higher txnVersion; the same rows would then be there twice"
     return WriteRefusedError(
         "DIFFERENT_BATCH",
-        f"{version_of(batch.version, write_id)} is already committed with {'; '.join(differs)}",
-        do,
+        f"this run wrote nothing: {version_of(batch.version, write_id)} is already committed with {'; '.join(differs)}",
+        f"{do}. Only if the topic holds every row of this run, record that; rows that are not there are then never written: {keep}",
     )
 
 
@@ -324,7 +327,7 @@ def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
     write_id = decision.write_id
     recover = command("recover", write_id)
     if job_of(write_id) is Job.RANDOM:
-        do = f"Find out, and finish the batch if it is committed: {recover}; only if that shows the batch as aborted, run the job again"
+        do = f"Find out soon, and finish the batch if it is committed: {recover}; only if that shows it as aborted, run the job again"
     else:
         do = f"{run_again(write_id).capitalize()}: that run finds out, and writes nothing twice. If it does not run soon: {recover}"
     return DecisionPendingError(
@@ -359,9 +362,10 @@ def unresolved(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "UNRESOLVED",
         f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. This run wrote nothing",
-        f"Read the topic with isolation.level=read_committed. If all rows are there, record that{then}: "
-        f"{_resolve(decision, 'committed')}; if none is there, record that, {_write_all_again(decision)}; if some are there, write all "
-        f"again, those twice: {_resolve(decision, 'rewrite')} --allow-duplicates",
+        "Read the topic with isolation.level=read_committed, and compare all rows of the batch. "
+        f"If all are there, record that{then}: {_resolve(decision, 'committed')}; if none is there, record that, "
+        f"{_write_all_again(decision)}; if some are there, record that, then {run_again(decision.write_id)}, which writes those a second "
+        f"time: {_resolve(decision, 'rewrite')} --allow-duplicates",
     )
 
 
@@ -369,8 +373,8 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
         f"{version_of(decision.version, decision.write_id)} is committed, but its topic does not hold all its rows: {what}",
-        f"If brokers are down, bring them back; this batch can then be finished. {_finish(decision.write_id, 'soon')}; if the topic was "
-        f"deleted, choose, and create it only after the command. {keep_or_rewrite(decision)}",
+        f"If brokers are down, bring them back. {_finish(decision.write_id, 'soon')}; if the topic was deleted, do not create it before "
+        f"you have chosen. {keep_or_rewrite(decision)}",
     )
 
 

@@ -102,7 +102,7 @@ def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: C
         ({"txnAppId": "app", "txnVersion": "1"}, "Rows visible: no. Safe to run again: yes."),
         (
             {"delivery.guarantee": "at-least-once"},
-            "Rows visible: maybe. Safe to run again: no. With delivery.guarantee=at-least-once another run writes all rows again:",
+            "Rows visible: maybe. Safe to run again: no. This write has delivery.guarantee=at-least-once: another run writes all rows",
         ),
     ],
     ids=["without txnAppId", "with txnAppId", "at-least-once"],

@@ -27,7 +27,7 @@ LINES = {
     # resolve: recovery first, a resolution without its done record: 74
     # every error text has its way out, for each kind of job: 80
     # causes of a decision that Kafka rejects, and of a transaction that a topic no longer holds: 45
-    "commit": 4_922,
+    "commit": 4_923,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_961,
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and

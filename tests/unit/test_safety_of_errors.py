@@ -79,7 +79,7 @@ def test_stream_is_told_to_keep_its_checkpoint(code: str) -> None:
 def test_no_error_of_an_at_least_once_task_is_safe(code: str) -> None:
     text = said(code, Job.AT_LEAST_ONCE)
     assert (
-        "Rows visible: maybe. Safe to run again: no. With delivery.guarantee=at-least-once another run writes all rows again:"
+        "Rows visible: maybe. Safe to run again: no. This write has delivery.guarantee=at-least-once: another run writes all rows again."
         in text
     )
 
