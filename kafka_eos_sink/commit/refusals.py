@@ -28,7 +28,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.protocol.reactions import EXPIRED_ID
+from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
 _CLUSTER = " --bootstrap-servers ..."
 _ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
@@ -277,18 +277,15 @@ def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedEr
     )
 
 
-_CAUSES = {
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING.name: EXPIRED_ID,
-    ErrorCode.MESSAGE_TOO_LARGE.name: (
-        "a decision grows with the tasks of the batch and the partitions that they write to. Raise max.message.bytes of the commit "
-        f"log topic to {LARGEST_BATCH_BYTES}, or write the batch with fewer tasks"
-    ),
-}
-"""Causes of a decision that Kafka rejects, each with what to do before the next run."""
+_TOO_LARGE = (
+    "a decision grows with the tasks of the batch and the partitions that they write to. Raise max.message.bytes of the commit log topic "
+    f"to {LARGEST_BATCH_BYTES}, or write the batch with fewer tasks"
+)
 
 
 def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedError:
-    cause = f": {_CAUSES[code]}" if code in _CAUSES else ""
+    known = {**dict.fromkeys(TOO_LARGE, _TOO_LARGE), ErrorCode.INVALID_PRODUCER_ID_MAPPING: EXPIRED_ID}
+    cause = next((f": {text}" for each, text in known.items() if each.name == code), "")
     return TransactionAbortedError(
         "NOT_DECIDED",
         f"{version_of(decision.version, decision.write_id)} could not be committed ({code} for {what}){cause}",

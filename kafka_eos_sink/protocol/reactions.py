@@ -165,6 +165,8 @@ def codes_with(request: type[Request[Any]], action: Reaction) -> frozenset[Error
 END_TXN_REJECTED = codes_with(messages.EndTxnRequest, Reaction.UNKNOWN)
 # Another producer has since initialised the transactional id.
 FENCED_BY_NEWER_OWNER = codes_with(messages.InitProducerIdRequest, Reaction.FENCED)
+# The batch is above the topic's max.message.bytes.
+TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 # After these errors of Produce, a log may contain the batch. A leader can lose its role between append and response (DelayedProduce).
 MAY_HAVE_BEEN_APPENDED = codes_with(messages.ProduceRequest, Reaction.REFRESH_METADATA) | frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR}

@@ -23,6 +23,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
+from kafka_eos_sink.protocol.reactions import TOO_LARGE
 from kafka_eos_sink.protocol.record_batch import read_each_batch
 from kafka_eos_sink.protocol.record_reader import Record
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -85,7 +86,7 @@ def write(admin: Admin, topic: str, record: BatchRecord) -> None:
         _not_before.pop(place, None)
         return
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
-    is_large = problem in (ErrorCode.MESSAGE_TOO_LARGE.name, ErrorCode.RECORD_LIST_TOO_LARGE.name)
+    is_large = problem in {code.name for code in TOO_LARGE}
     rights = "Grant Write on the topic, and Create if it is missing"
     warn_once(
         f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). "

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 LINES = {
     # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log; the cause of an id
     # that its coordinator no longer knows: 8; header keys that are not UTF-8: 50; requests in words: 45
-    "protocol": 3_544,
+    "protocol": 3_546,
     # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070;
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13;
     # errors of TLS name expired certificates, also the client's own: 73; a final dot in names: 24; the options that reach a cluster, for
@@ -27,14 +27,14 @@ LINES = {
     # resolve: recovery first, a resolution without its done record: 74
     # every error text has its way out, for each kind of job: 80
     # causes of a decision that Kafka rejects, and of a transaction that a topic no longer holds: 45
-    "commit": 4_923,
+    "commit": 4_920,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_961,
     # with figures, history and audit of a batch, forgetting a write, the copier of lost transactions, what a cluster must offer, and
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
     # one check for all writes with random ids, the dead letter topic's settings; limits of the brokers that a batch can exceed: 110
-    "runtime": 3_592,
+    "runtime": 3_593,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
