@@ -15,7 +15,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import TopicsAdmin
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, MissingApiError
 
 _MAX_IDLE = 4
 
@@ -63,7 +63,8 @@ def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator
         client.poll(0)
         yield admin
     except BaseException as error:
-        if isinstance(error, KafkaEosError) and not isinstance(error, ConfigurationError):
+        # What the cluster is, and what its brokers offer, may have changed before the next call.
+        if isinstance(error, KafkaEosError) and not isinstance(error, (ConfigurationError, MissingApiError)):
             _keep(key, admin)
         else:
             client.close()

@@ -271,7 +271,7 @@ def test_many_ids_of_others_do_not_hide_own_ones(
         (listed,) = new.list_transactions(id_pattern=pattern, deadline_ms=deadline(new, 5_000))
         assert listed.transactional_id == transactional_id
         assert "lost response" not in caplog.text
-        assert new.list_transactions(deadline_ms=deadline(new, 500), partial=True) == ()
+        assert new.list_transactions(deadline_ms=deadline(new, 5_000), partial=True) == ()
     assert "larger than this client reads; continued without the transactions that it coordinates" in caplog.text
     monkeypatch.undo()
     admin.end_transactions([each.end(False) for each in transactions], deadline(admin))
