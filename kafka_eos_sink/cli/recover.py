@@ -95,22 +95,25 @@ def _show(write_id: str, done: Recovered) -> None:
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
     """Build a table of each query id's newest decision, later aborts, and next steps."""
-    rerun = "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
 
     def row(decision: SettledDecision) -> console.Row:
-        state, meaning = _state(decision, decision.query_id in done.finished_now, rerun)
+        state, meaning = _state(decision, decision.query_id in done.finished_now, write_id)
         style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
     rows = [*map(row, done.decisions)]
-    meaning = f"it was not decided, none of its rows is visible: {rerun}"
+    meaning = f"it was not decided, none of its rows is visible: {_rerun(write_id)}"
     rows += [
         (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
     ]
     return console.table(("query id", "version", "state", "meaning"), rows, right=("version",))
 
 
-def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
+def _rerun(write_id: str) -> str:
+    return "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
+
+
+def _state(decision: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
     """Name a decision's state, and what it means for the rows and the next run."""
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
@@ -122,8 +125,12 @@ def _state(decision: SettledDecision, now: bool, rerun: str) -> tuple[str, str]:
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
         meaning = "every row that its topics hold is visible" + ", finished just now" * now
+        meaning += ": do not run the job again" * is_random_write_id(write_id)
         return "finished", meaning + copies * (decision.nonce != plan_nonce(decision.nonce))
-    return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {rerun}"
+    return (
+        "void",
+        f"all its transactions were aborted and cannot be copied, none of its rows is visible: {_rerun(write_id)}",
+    )
 
 
 def ended_table(done: Recovered) -> Table:

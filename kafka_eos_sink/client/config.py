@@ -60,11 +60,11 @@ class ClientConfig:
     def command_options(self) -> str:
         """The options with which ``kafka-eos`` reaches this cluster, for a shell.
 
-        Credentials that did not come from a file stand in none, so the command names a file for the user to write.
+        Credentials that did not come from a file stand in none: FILE is for the user to write, and pasted as it is the command fails.
         """
         file = self.properties_file
         if file is None and self.security != PLAINTEXT:
-            file = "client.properties"
+            file = "FILE"
         servers = f"--bootstrap-servers {self.bootstrap_servers_text}"
         return servers if file is None else f"{servers} --properties {shlex.quote(file)}"
 

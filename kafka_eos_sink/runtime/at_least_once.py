@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.runtime.topics import require_topic
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ def write_rows(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
     rows = 0
     with lease_admin(settings.client) as admin:
         client = admin.client
+        # No plan has done so. A known topic costs no wait.
+        require_topic(settings, admin)
         producer = Producer(client, settings.producer, transactional_id=None)
         try:
             for batch in batches:

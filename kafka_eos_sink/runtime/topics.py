@@ -66,14 +66,14 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
 def require_topic(settings: WriteSettings, admin: Admin) -> None:
     """Require that the topic of all rows exists and is not internal to Kafka.
 
-    A new topic may take a moment to appear. With a dead letter topic nothing is checked: tasks send those rows there.
+    A new topic may take a moment to appear. A dead letter topic changes nothing: under a misspelled option every row would end there.
 
     Raises:
         InvalidRowError: UNKNOWN_TOPIC.
         ConfigurationError: INTERNAL_TOPIC.
     """
     topic, max_block_ms = settings.topic, settings.producer.max_block_ms
-    if topic is None or settings.producer.dead_letter_topic is not None:
+    if topic is None:
         return
     deadline = admin.client.clock() + max_block_ms
     warned = False

@@ -149,25 +149,7 @@ def _problems_together(
         kafka: The ``kafka.*`` options that were given, without ``kafka.``.
         streaming: Whether these are the options of a streaming query.
     """
-    found = []
-    logs = (settings["commit.log.topic"], DEFAULT_TOPIC)
-    if settings["topic"] in logs:
-        found.append(
-            f"topic {settings['topic']!r} is the commit log, which holds only the sink's own records; choose another topic"
-        )
-    if settings["dead.letter.topic"] in logs:
-        found.append("dead.letter.topic is the commit log; choose another topic")
-    histories = (settings["history.topic"], DEFAULT_HISTORY_TOPIC)
-    found += [
-        f"{name} {settings[name]!r} is the history topic, which holds only the sink's own records; choose another topic"
-        for name in ("topic", "dead.letter.topic")
-        if settings[name] in histories
-    ]
-    if settings["history.topic"] in logs or settings["commit.log.topic"] == DEFAULT_HISTORY_TOPIC:
-        found.append(
-            "history.topic and commit.log.topic are the same topic, or one is the other's default; choose another topic"
-        )
-    found += _write_id_problems(settings, own, streaming)
+    found = [*_problems_of_topics(settings), *_write_id_problems(settings, own, streaming)]
     if ("txnAppId" in own) != ("txnVersion" in own):
         given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
@@ -217,6 +199,31 @@ def _write_id_problems(settings: Mapping[str, Any], own: Mapping[str, str], stre
             f"{', '.join(names)}: the write id of them has {size} bytes in UTF-8, where each / and % counts 3, and Kafka's transactional "
             f"ids leave it {LONGEST_WRITE_ID}; shorten {' or '.join(name for name in names if name != 'topic')}"
         )
+
+
+def _problems_of_topics(settings: Mapping[str, Any]) -> list[str]:
+    """Check that rows, dead letters, commit log and history have topics of their own."""
+    found = []
+    logs = (settings["commit.log.topic"], DEFAULT_TOPIC)
+    if settings["topic"] in logs:
+        found.append(
+            f"topic {settings['topic']!r} is the commit log, which holds only the sink's own records; choose another topic"
+        )
+    if settings["dead.letter.topic"] is not None and settings["dead.letter.topic"] == settings["topic"]:
+        found.append("dead.letter.topic is the option topic: dead letters would look like rows; choose another topic")
+    if settings["dead.letter.topic"] in logs:
+        found.append("dead.letter.topic is the commit log; choose another topic")
+    histories = (settings["history.topic"], DEFAULT_HISTORY_TOPIC)
+    found += [
+        f"{name} {settings[name]!r} is the history topic, which holds only the sink's own records; choose another topic"
+        for name in ("topic", "dead.letter.topic")
+        if settings[name] in histories
+    ]
+    if settings["history.topic"] in logs or settings["commit.log.topic"] == DEFAULT_HISTORY_TOPIC:
+        found.append(
+            "history.topic and commit.log.topic are the same topic, or one is the other's default; choose another topic"
+        )
+    return found
 
 
 def _import_problems(values: Mapping[str, Any]) -> list[str]:

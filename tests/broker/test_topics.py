@@ -126,6 +126,17 @@ def test_missing_topic_beside_a_dead_letter_topic_is_not_created(kafka: Embedded
 
 
 @GUARANTEES
+def test_misspelled_option_topic_makes_no_dead_letters(kafka: EmbeddedKafka, guarantee: str) -> None:
+    """Every row would end there, and the write would look whole."""
+    letters, missing = create_topic(kafka.bootstrap_servers, partitions=1), unique_topic("misspelled")
+    given = settings_for(kafka, missing, dead_letter_topic=letters)
+    with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
+        write_rows(given, guarantee, rows_of(missing, 0))
+    assert read_committed(kafka.bootstrap_servers, letters) == []
+    assert missing not in topic_names(kafka.bootstrap_servers)
+
+
+@GUARANTEES
 def test_missing_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
     letters, missing = unique_topic("letters"), unique_topic("misspelled")
     given = settings_for(kafka, None, dead_letter_topic=letters)

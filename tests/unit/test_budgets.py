@@ -21,7 +21,7 @@ LINES = {
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13;
     # errors of TLS name expired certificates, also the client's own: 73; a final dot in names: 24; the options that reach a cluster, for
     # commands in messages: 15; logins that a service defers: 60; quotas: 75; the cluster that a plan expects, and idle connections: 40
-    "client": 4_660,
+    "client": 4_661,
     # copies from the log, proofs from the data topics, resolve and repair; the design estimated 3,500; no resolution above a decision of
     # another query without marker: 8; a log that is slow to read: 7;
     # resolve: recovery first, a resolution without its done record: 74
@@ -34,11 +34,11 @@ LINES = {
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
     # one check for all writes with random ids, the dead letter topic's settings; limits of the brokers that a batch can exceed: 110
-    "runtime": 3_593,
+    "runtime": 3_596,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
-    "settings": 1_801,
+    "settings": 1_808,
     # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5; where a checkpoint is: 3
     # errors that state what they mean for the rows of the job: 40; columns that PySpark cannot hand over, and their ways out: 130
     "spark": 1_380,
@@ -46,12 +46,12 @@ LINES = {
     # creates no topic: 2; an installed package on Spark 4.0: 15
     "jobs": 724,
     "embedded": 1_642,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
-    "demo": 690,
+    "demo": 687,
     # with consume, topics, forget, history, status, --json everywhere, an example in each help; what `check` tries on managed clusters;
     # audit and its web page: 212; `top`: 360; `metrics`: 400; the page of the commands: 125; ids of others that are long or many: 11;
     # brokers that list nothing: 5; whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3; statuses: 2
     # all states of `status`, and what the letters in commands stand for: 18
-    "cli": 3_186,
+    "cli": 3_193,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60
 TOP_LEVEL = 554

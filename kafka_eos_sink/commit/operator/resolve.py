@@ -185,8 +185,8 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
         has = f"has {len(known)} query ids: {', '.join(map(repr, known))}" if known else "has no decided query id yet"
         raise WriteRefusedError(
             "QUERY_ID_NEEDED",
-            f"the commit log {has} for write id {request.write_id!r}; name one with --query-id: the id in the metadata file of the "
-            "checkpoint, or batch for a batch write",
+            f"the commit log {has} for write id {request.write_id!r}. Check the write id (kafka-eos status), then name one with "
+            "--query-id: the id in the metadata file of the checkpoint, or batch for a batch write",
         )
     # The COMMIT of the resolution would end such a decision, and the cleaner drop the one below it (docs/protocol.md, Undecided).
     others = (each for each in view.queries("decision") if each.query_id != query_id)

@@ -58,7 +58,7 @@ TLS = SecurityConfig(protocol="SSL")
             ClientConfig(bootstrap_servers=(("b1", 9092),), properties_file="/etc/my kafka.properties"),
             f"{AT} --properties '/etc/my kafka.properties'",
         ),
-        (ClientConfig(bootstrap_servers=(("b1", 9092),), security=TLS), f"{AT} --properties client.properties"),
+        (ClientConfig(bootstrap_servers=(("b1", 9092),), security=TLS), f"{AT} --properties FILE"),
         (
             ClientConfig(bootstrap_servers=(("b1", 9092),), security=TLS, properties_file="f"),
             f"{AT} --properties f",

@@ -99,6 +99,7 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
         ({"commit__log__topic": "mine", "history__topic": "mine"}, "are the same topic"),
         ({"history__topic": "a/b"}, "history.topic must be a topic name, or empty for none, not 'a/b'"),
         ({"dead__letter__topic": "__kafka_eos_commits"}, "dead.letter.topic is the commit log"),
+        ({"topic": "orders", "dead__letter__topic": "orders"}, "dead.letter.topic is the option topic"),
         ({"source__offsets__group": "g"}, "source.offsets.group is for streaming queries"),
         ({"path": "/tmp/x"}, "save(path) has no meaning for Kafka"),
         ({"partitioner": "murmur"}, "partitioner must be default, round-robin or package.module:callable"),
