@@ -92,7 +92,8 @@ def test_late_commit_fails_with_transaction_not_open(kafka: EmbeddedKafka) -> No
     messages = tasks(settings, plan, 2)
     assert_nothing_open(kafka.bootstrap_servers, patience_s=30)  # the coordinator has aborted both
     with pytest.raises(
-        TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN\].*transaction.timeout.ms 10000.*Use smaller batches"
+        TransactionAbortedError,
+        match=r"TRANSACTION_NOT_OPEN\].*transaction.timeout.ms 10000.*Run it with smaller batches",
     ):
         session.commit(settings, plan, messages)
     assert read_committed(kafka.bootstrap_servers, topic) == []

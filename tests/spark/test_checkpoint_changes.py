@@ -48,13 +48,11 @@ def run_with_sparks_sink(stream: Stream) -> None:
 
 
 def run_named_command(stream: Stream, text: str) -> None:
-    """Run the `kafka-eos resolve` command that an error contains."""
-    named = re.search(
-        r"kafka-eos resolve --bootstrap-servers \.\.\. (--write-id \S+ --version \d+ --as committed --query-id \S+)",
-        text,
-    )
+    """Run the first `kafka-eos resolve` command that an error contains, as it stands."""
+    named = re.search(r"kafka-eos (resolve [^;]*);", text)
     assert named is not None, text
-    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *shlex.split(named[1])]) == 0
+    assert f"--bootstrap-servers {stream.servers} " in named[1]
+    assert main([*shlex.split(named[1]), "--yes"]) == 0
 
 
 def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, code_of: CodeOf) -> None:
@@ -66,7 +64,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     add_files(stream.source, 2, 1)
     text = stream.fails()
     assert code_of(text) == "COMMIT_LOG_LOST"
-    assert "another sink began the checkpoint" in text
+    assert "this run wrote nothing of batch 2: the commit log knows nothing of write id" in text
     assert "--version 1 --as committed" in text
     stream.assert_every_line_once(2)
     run_named_command(stream, text)
