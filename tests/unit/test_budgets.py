@@ -34,7 +34,7 @@ LINES = {
     # readers of commit log and history that continue where they stopped, for `top`; offsets of deleted source topics: 8; the marker of a
     # forgotten write: 8; advice for random write ids: 9; a decision that somebody forgot: 11
     # one check for all writes with random ids, the dead letter topic's settings; limits of the brokers that a batch can exceed: 110
-    "runtime": 3_596,
+    "runtime": 3_597,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
