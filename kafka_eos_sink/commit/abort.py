@@ -10,7 +10,8 @@ from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
-from kafka_eos_sink.commit.steps import Procedure, Warn
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -63,7 +64,7 @@ def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
     """Warn that the batch is committed: its caller has only seen the commit's error."""
     for decision in found.decisions:
         if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
-            yield Warn(
+            yield from Warn(
                 f"version {decision.version} of write id {found.write_id!r} failed in its commit, but it was decided and is now "
                 "committed and visible: do not write its rows again"
             )
@@ -81,7 +82,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
     yield from read_to_barrier(view, barrier_nonce, plan.log_id)
     for query in view.queries("decision"):
         if plan.nonce in query.nonces_not_aborted:
-            yield Warn(
+            yield from Warn(
                 f"a batch of write id {plan.write_id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
                 "finishes it then. Do not write its rows again under another id"
             )

@@ -10,7 +10,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     SettledDecision,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.errors import WriteRefusedError
 
 

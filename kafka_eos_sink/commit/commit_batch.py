@@ -26,9 +26,10 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
-from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -83,7 +84,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         foreach_call=complete[0].foreach_call,
     )
 
-    yield Reached("commit.check")
+    yield from Reached("commit.check")
     expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
     driver = DriverTransaction(plan.driver)
     logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
@@ -93,7 +94,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         raise refusals.log_created_again(plan.write_id)
     yield from decide(logged, driver, expires_ms, request.within_ms)
     try:
-        yield Reached("commit.decided")
+        yield from Reached("commit.decided")
         return (yield from _finish(request, logged, losers, driver))
     except DecisionPendingError:
         raise
@@ -119,7 +120,7 @@ def _finish(
     decision = settled.logged.decision
     if settled.lost:
         raise refusals.void(decision)
-    yield Reached("commit.finished")
+    yield from Reached("commit.finished")
     # Without the proof, `repair` may still need the decision.
     if settled.proven and request.random_write_id:
         yield from forget(decision, driver.identity, driver.sequence)
@@ -190,7 +191,7 @@ def _losers(
     described: Mapping[str, TransactionDescription | None] = {}
     if ids:
         try:
-            described = yield DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
+            described = yield from DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
         except KafkaEosError:
             # Without the list, the losing attempts, a sweep or the next run abort these transactions. So the driver may decide.
             return ()

@@ -18,16 +18,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     AddPartition,
     Append,
     Appended,
     AppendInTransaction,
     End,
-    EndResult,
     EndTransactions,
     LogRecord,
-    Procedure,
     WallClock,
     Warn,
 )
@@ -281,11 +280,11 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
 def write_done(decision: Decision) -> Procedure[None]:
     """Append the done record of a finished decision; warn if that fails."""
     # Recovery is right without the record, so its failure must not fail the batch.
-    now: int = yield WallClock()
+    now = yield from WallClock()
     try:
-        yield Append((done_record(decision, now),))
+        yield from Append((done_record(decision, now),))
     except KafkaEosError as failure:
-        yield Warn(
+        yield from Warn(
             f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
             f"the commit log ({failure.code}); the next run proves it again"
         )
@@ -297,11 +296,10 @@ def append_in_transaction(
     """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
     # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
     if driver.transaction_version < 2:
-        error: int | None = yield AddPartition(driver)
+        error = yield from AddPartition(driver)
         if error != ErrorCode.NONE:
             return Appended(error=error)
-    appended: Appended = yield AppendInTransaction(driver, base_sequence, records)
-    return appended
+    return (yield from AppendInTransaction(driver, base_sequence, records))
 
 
 def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
@@ -309,7 +307,7 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
     with suppress(KafkaEosError):  # the batch is finished
         if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)) == ErrorCode.NONE:
             return
-    yield Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
+    yield from Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
 
 
 def commit_in_transaction(
@@ -322,5 +320,5 @@ def commit_in_transaction(
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:
         return appended.error
-    ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=driver, commit=True),))
+    ends = yield from EndTransactions((End(identity=driver, commit=True),))
     return ends[0].error

@@ -6,13 +6,12 @@ whether the coordinator aborted one, and no attempt writes its rows again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
 from kafka_eos_sink.commit.prepared_transaction import Plan
-from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, Procedure, TransactionDescription, WallClock
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, WallClock
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
@@ -32,7 +31,7 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
     """
     timeout = plan.transaction_timeout_ms
-    now: int = yield WallClock()
+    now = yield from WallClock()
     elapsed = now - plan.started_ms
     if timeout == NEVER_TIMES_OUT_MS or elapsed <= timeout:
         return
@@ -46,7 +45,7 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     if not lost:
         return
     ids = tuple(task_transactional_id(plan.write_id, partition, slot) for partition in lost for slot in range(SLOTS))
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+    described = yield from DescribeTransactions(ids)
     for partition in lost:
         held = [described.get(task_transactional_id(plan.write_id, partition, slot)) for slot in range(SLOTS)]
         if all(found is None or found.is_free for found in held):

@@ -17,16 +17,14 @@ from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, after_en
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
-    Appended,
     CommitGroupOffsets,
     DescribeProducers,
     DescribeTransactions,
     End,
-    EndResult,
     EndTransactions,
     Now,
-    Procedure,
     Reached,
     TransactionDescription,
     WallClock,
@@ -71,9 +69,9 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
     """
     described: Mapping[str, TransactionDescription | None] = {}
     if prepared:
-        described = yield DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
-    wall: int = yield WallClock()
-    now: int = yield Now()
+        described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
+    wall = yield from WallClock()
+    now = yield from Now()
     expires: list[int] = []
     for entry in prepared:
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
@@ -125,10 +123,10 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
         return
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+    producers = yield from DescribeProducers(where)
     hidden = sorted({topic for topic, partition in where if producers.get((topic, partition), {}) is None})
     if hidden:
-        yield Warn(
+        yield from Warn(
             f"without the right to Read {', '.join(hidden)} it cannot be checked whether an older open transaction would be committed "
             "with this one (KAFKA-20734), or a marker was written by hand; grant Read, unless the cluster offers no DescribeProducers",
             about="Read before the decision",
@@ -152,16 +150,16 @@ def append_decision(
         log_id: Topic id of the log that the driver has read. A log that was deleted and created again has another one.
     """
     records = decision_records(decision)
-    yield Reached("commit.before_decision")
-    appended: Appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
+    yield from Reached("commit.before_decision")
+    appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
     if appended.error != ErrorCode.NONE:
         raise _undecided(decision, "the decision record", appended.error)
     if group_offsets is not None:
-        error: int | None = yield CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
+        error = yield from CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
         if error != ErrorCode.NONE:
             raise _undecided(decision, f"the offsets of group {group_offsets.group_id!r}", error)
     driver.sequence += len(records)
-    yield Reached("commit.decision_written")
+    yield from Reached("commit.decision_written")
     return LoggedDecision(decision, appended.offset, log_id)
 
 
@@ -173,7 +171,7 @@ def decide(
     The batch is decided once the driver has read the COMMIT marker. No step bumps the epoch, so a resend is identical.
     """
     decision, identity = logged.decision, driver.identity
-    now: int = yield Now()
+    now = yield from Now()
     if expires_ms is not None and now > expires_ms:
         raise TransactionAbortedError(
             "TRANSACTION_TOO_OLD",
@@ -183,7 +181,7 @@ def decide(
         )
     driver.late_end_possible = True
     try:
-        ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=identity, commit=True),))
+        ends = yield from EndTransactions((End(identity=identity, commit=True),))
     except Exception as failure:  # for example a rejected login after a lost response
         raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
     (ended,) = ends
@@ -271,13 +269,13 @@ def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[
     Returns:
         The decision's outcome; OPEN if its marker did not appear within ``within_ms``.
     """
-    started: int = yield Now()
+    started = yield from Now()
     view = LogView(decision.write_id, next_offset=offset)
     while True:
         yield from read_on(view)
         outcome = view.query(decision.query_id).outcome_at(offset)
         if outcome is not Outcome.OPEN:
             return outcome
-        now: int = yield Now()
+        now = yield from Now()
         if now - started > within_ms:
             return outcome

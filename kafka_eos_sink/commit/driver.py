@@ -6,11 +6,11 @@ still holds the write id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from kafka_eos_sink.commit.prepared_transaction import Plan
-from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, TransactionDescription
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
@@ -42,7 +42,7 @@ def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
 def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:
     """Return the coordinator's state of W.driver, None if it does not know the id."""
     driver_id = driver.transactional_id
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions((driver_id,))
+    described = yield from DescribeTransactions((driver_id,))
     return described.get(driver_id)
 
 

@@ -8,7 +8,8 @@ from uuid import UUID
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.commit_log import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.steps import Append, LogChunk, Now, Procedure, ReadLog
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import Append, LogChunk, Now, ReadLog
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -38,7 +39,7 @@ def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedu
         if view.next_offset > before:
             stuck_since = None
             continue
-        now: int = yield Now()
+        now = yield from Now()
         stuck_since = now if stuck_since is None else stuck_since
         if now - stuck_since > STUCK_LOG_MS:
             raise BrokerUnavailableError(
@@ -81,18 +82,18 @@ def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID) -> Proc
     """
     assert view.write_id is not None
     log_id = view.topic_id if view.topic_id.int else log_id
-    barrier: int = yield Append((barrier_record(view.write_id, nonce, log_id),))
+    barrier = yield from Append((barrier_record(view.write_id, nonce, log_id),))
     yield from read_to(view, barrier, log_id)
     return barrier
 
 
 def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     """Feed the view the next chunk."""
-    chunk: LogChunk = yield ReadLog(view.next_offset, wait=wait)
+    chunk = yield from ReadLog(view.next_offset, wait=wait)
     while view.topic_id != chunk.topic_id and ZERO_UUID not in (view.topic_id, chunk.topic_id):
         # The log was deleted and created again, so no record of the old one counts, even if the new one has outgrown it.
         view.restart()
-        chunk = yield ReadLog(view.next_offset, wait=wait)
+        chunk = yield from ReadLog(view.next_offset, wait=wait)
     view.topic_id = chunk.topic_id if chunk.topic_id.int else view.topic_id
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
     view.last_unreadable = max(view.last_unreadable, chunk.last_unreadable)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
     End,
     EndTransactions,
     ListOpenTransactions,
-    Procedure,
     TransactionDescription,
 )
 from kafka_eos_sink.commit.transactional_id import parse
@@ -34,11 +34,11 @@ def list_open(
     Args:
         within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
     """
-    listed: tuple[str, ...] = yield ListOpenTransactions(write_id, within_ms)
+    listed = yield from ListOpenTransactions(write_id, within_ms)
     ours = tuple(transactional_id for transactional_id in listed if parse(transactional_id, write_id) is not None)
     if not ours:
         return ()
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ours)
+    described = yield from DescribeTransactions(ours)
     return open_identities(described, transaction_version)
 
 
@@ -75,5 +75,5 @@ def end_open(
     )
     # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
     if ends:
-        yield EndTransactions(ends)
+        yield from EndTransactions(ends)
     return tuple(identity for identity in identities if identity.transactional_id in undecided_ids)

@@ -10,6 +10,7 @@ from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdic
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     AbortedTransactions,
@@ -19,8 +20,6 @@ from kafka_eos_sink.commit.steps import (
     LastStableOffsets,
     Listed,
     Now,
-    Procedure,
-    TransactionDescription,
     Unseen,
     Wait,
     Warn,
@@ -50,7 +49,7 @@ def verify_markers(
     """
     if not committed:
         return True
-    started: int = yield Now()
+    started = yield from Now()
     view = LogView(
         decision.write_id,
         next_offset=min(prepared.part_offset for prepared in committed),
@@ -73,12 +72,12 @@ def verify_markers(
                 foreign = prepared
         if not missing:
             return True
-        now: int = yield Now()
+        now = yield from Now()
         if before < view.next_offset and before < end:
             started, deadline = now, max(deadline, now + MARKERS_WITHIN_MS)
         is_due = foreign is not None or now > min(deadline, started + MARKERS_WITHIN_MS)
         if visible and is_due and (yield from _are_committed(decision, missing, coordinators=foreign is None)):
-            yield Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
+            yield from Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
             return False
         if foreign is not None:
             raise refusals.unresolved(
@@ -113,7 +112,7 @@ def _are_committed(
         return True
     if Outcome.ABORTED in outcomes or not coordinators:
         return False
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(unproven))
+    described = yield from DescribeTransactions(tuple(unproven))
     return all(
         verdict_on(described.get(name), identity) is CoordinatorVerdict.COMMITTED for name, identity in unproven.items()
     )
@@ -134,14 +133,13 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
     Return False if DescribeProducers is not permitted, so that only the coordinators' state proves the rest.
     """
     waiting = _last_offsets(committed)
-    started: int = yield Now()
+    started = yield from Now()
     looks = 0
     next_check_ms = started + BLOCKERS_AFTER_MS
     while waiting:
-        stable: Mapping[tuple[str, int], int | None]
-        stable = yield LastStableOffsets(tuple(waiting), tuple(waiting.values()))
+        stable = yield from LastStableOffsets(tuple(waiting), tuple(waiting.values()))
         for topic in sorted({where[0] for where, offset in stable.items() if offset is None}):
-            yield Warn(
+            yield from Warn(
                 f"{refusals.version_of(decision.version, decision.write_id)} is committed, but its rows in topic {topic} are gone: the "
                 "topic was deleted"
             )
@@ -149,14 +147,14 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
         if not waiting:
             return True
         looks += 1
-        now: int = yield Now()
+        now = yield from Now()
         # Not in the first round: the coordinator is usually still writing the markers.
         if looks > 1 and (now >= next_check_ms or now > deadline):
             next_check_ms = now + BLOCKERS_AFTER_MS
             hidden, others = yield from _blockers(committed, waiting, stable)
             for producer_id in sorted(set(others.values())):
                 blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
-                yield Warn(
+                yield from Warn(
                     f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
                     f"of producer id {producer_id} blocks read_committed readers there",
                     about=f"producer id {producer_id}",
@@ -184,7 +182,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                 "(KAFKA-20734), or the topic was deleted. Repair a marker",
             )
         # Markers often take two or three ms.
-        yield Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
+        yield from Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
     return True
 
 
@@ -205,9 +203,7 @@ def _blockers(
         partition without a blocker is in neither: some replica lacks the marker, and readers pass soon. Without permission, a last
         stable offset at the first offset of the batch's own transaction proves that this transaction blocks the partition.
     """
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(
-        tuple(last_offsets)
-    )
+    producers = yield from DescribeProducers(tuple(last_offsets))
     own: dict[tuple[str, int], set[int]] = {}
     begins: dict[tuple[str, int], set[int]] = {}
     for prepared in committed:
@@ -232,13 +228,13 @@ def _blockers(
 def _require_complete(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
     yield from await_coordinators(decision, committed, deadline)
     identities = {prepared.identity.transactional_id: prepared.identity for prepared in committed}
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(tuple(identities))
+    described = yield from DescribeTransactions(tuple(identities))
     for transactional_id, found in described.items():
         own = identities[transactional_id]
         # A higher epoch belongs to a later transaction of the id, begun after this one was complete.
         if found is not None and found.is_open and found.is_of(own):
             raise refusals.pending(decision, f"{transactional_id} is {found.state} at its coordinator")
-    yield Warn(
+    yield from Warn(
         "not proven that readers see the committed rows: the Read permission on the data topics is missing; the coordinators "
         "report every transaction as complete",
         about="Read after the decision",
@@ -297,7 +293,7 @@ def ends_in_topics(transactions: Sequence[PreparedTransaction]) -> Procedure[dic
     ends: dict[Written, bool | None] = {**dict.fromkeys(look.seen, True), **dict.fromkeys(look.aborted, False)}
     if look.hidden:
         # Readers are blocked before these rows, so read the markers behind them under read_uncommitted.
-        committed: tuple[bool | None, ...] = yield AreCommitted(look.hidden)
+        committed = yield from AreCommitted(look.hidden)
         ends.update(zip(look.hidden, committed, strict=True))
     return ends
 
@@ -307,7 +303,7 @@ def _require_open(decision: Decision, unmarked: Sequence[Written]) -> Procedure[
     if not unmarked:
         return
     where = tuple(dict.fromkeys((part.topic, part.partition) for _, part in unmarked))
-    producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+    producers = yield from DescribeProducers(where)
     for identity, part in unmarked:
         remembered = producers.get((part.topic, part.partition), {})
         if remembered is not None and remembered.get(identity.producer_id, (-1, -1))[1] != part.first_offset:
@@ -337,7 +333,7 @@ def look_at(written: Sequence[Written]) -> Procedure[Look]:
     """Fetch the ranges under read_committed, as a consumer does."""
     if not written:
         return Look()
-    aborted: Mapping[OffsetRange, Listed] | None = yield AbortedTransactions(
+    aborted = yield from AbortedTransactions(
         tuple(part for _, part in written), tuple(identity.producer_id for identity, _ in written)
     )
     if aborted is None:

@@ -28,8 +28,9 @@ from kafka_eos_sink.commit.prepared_transaction import (
     SettledDecision,
     plan_nonce,
 )
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.settle import Settled, settle
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
 from kafka_eos_sink.commit.transactional_id import SLOTS, parse
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
@@ -175,19 +176,20 @@ def finish(
 def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int) -> Procedure[LoggedDecision]:
     """Copy lost transactions; decide them with the committed ones, or a void batch."""
     decision, lost = settled.logged.decision, settled.lost
-    started: int = yield WallClock()
+    started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:
-        begun.append((yield from _begin_copy(decision, entry, timeout_ms)))
+        copy = yield from _begin_copy(decision, entry, timeout_ms)
+        begun.append(copy)
     opened = [copy.identity for copy in begun]
-    yield Reached("restore.initialised")
+    yield from Reached("restore.initialised")
     # A newer driver may have committed a transaction under one of these ids. If a broker omitted its marker (KAFKA-20734), the copy
     # would join it, and the copy's ABORT would discard committed rows. So check W.driver before the first record.
     yield from require_free(decision, driver)
     try:
-        results: tuple[Copied | Gone, ...] = yield CopyRecords(tuple(begun))
+        results = yield from CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)
-        yield Reached("restore.copied")
+        yield from Reached("restore.copied")
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
@@ -208,11 +210,11 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise
-    yield Reached("restore.decided")
+    yield from Reached("restore.decided")
     if gone:
-        yield Warn(refusals.void_warning(decision, gone))
+        yield from Warn(refusals.void_warning(decision, gone))
         return logged
-    yield Warn(
+    yield from Warn(
         f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
         f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
     )

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import (
     outcomes_for_readers,
     verify_markers,
     verify_no_foreign_abort,
     verify_visible,
 )
-from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now, Procedure
+from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -64,14 +65,14 @@ def settle(
             the data topics prove an outcome. TOPIC_GONE if a data topic was deleted, and nothing is lost.
     """
     decision = logged.decision
-    started: int = yield Now()
+    started = yield from Now()
     deadline = started + within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)
     results: tuple[EndResult, ...] = ()
     if ends or aborts:
-        results = yield EndTransactions(ends + aborts)
+        results = yield from EndTransactions(ends + aborts)
     ended, doubtful = _sort_results(decision, named, results)
     lost: list[PreparedTransaction] = []
     try:

@@ -1,25 +1,17 @@
-"""The steps of the commit protocol: a procedure's requests, and their results.
-
-The procedures of this package are generators that yield steps and receive results. They hold no socket and no clock, so the same code
-runs on a cluster (``runtime/executor.py``, ``task_executor.py``) and on a simulated one (``tests/model``). The executor may raise a
-`KafkaEosError` into the procedure. It resends retriable requests with identical bytes, so a procedure never sees those errors.
-A lost response is a value: ``EndResult.error is None``.
-"""
+"""The steps of the commit protocol: a procedure's requests, and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
 from uuid import UUID
 
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.procedure import Step, listed, text
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
-
-T = TypeVar("T")
 
 FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
 POLL_MS = 20
@@ -31,26 +23,32 @@ class DataTopicGoneError(BrokerRefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class ListOpenTransactions:
+class ListOpenTransactions(Step[tuple[str, ...]]):
     """List the open transactions of all brokers with id prefix ``write_id + '.'``.
 
-    Result: tuple of transactional ids. ``within_ms`` replaces the usual deadline. The transactions of a broker that does not respond
-    by then are missing from the result, and a warning names the broker.
+    ``within_ms`` replaces the usual deadline. The transactions of a broker that does not respond by then are missing from the result,
+    and a warning names the broker.
     """
 
     write_id: str
     within_ms: int | None = None
 
+    def subject(self) -> str:
+        return self.write_id
+
 
 @dataclass(frozen=True, slots=True)
-class DescribeTransactions:
+class DescribeTransactions(Step[Mapping[str, "TransactionDescription | None"]]):
     """Describe transactional ids at their coordinators.
 
-    Result: dict from transactional id to `TransactionDescription`, None for an unknown id. ``within_ms`` replaces the usual deadline.
+    The result has None for an unknown id. ``within_ms`` replaces the usual deadline.
     """
 
     transactional_ids: tuple[str, ...]
     within_ms: int | None = None
+
+    def subject(self) -> str:
+        return listed(self.transactional_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +82,18 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerId:
+class InitProducerId(Step[ProducerIdentity]):
     """Bump the epoch, fence the former owner and abort what it left open.
 
-    Result: `ProducerIdentity`. ``within_ms`` replaces the usual deadline.
+    ``within_ms`` replaces the usual deadline.
     """
 
     transactional_id: str
     timeout_ms: int
     within_ms: int | None = None
+
+    def subject(self) -> str:
+        return self.transactional_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +105,35 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(Step[int]):
     """Append barrier or done records outside a transaction. Result: the first offset."""
 
     records: tuple[LogRecord, ...]
 
+    def subject(self) -> str:
+        return f"{len(self.records)} records"
+
 
 @dataclass(frozen=True, slots=True)
-class AddPartition:
+class AddPartition(Step[int | None]):
     """AddPartitionsToTxn for the commit log, below version 2. Result: error code."""
 
     identity: ProducerIdentity
 
+    def subject(self) -> str:
+        return text(self.identity)
+
 
 @dataclass(frozen=True, slots=True)
-class AppendInTransaction:
-    """Append records in a transaction of the driver. Result: `Appended`."""
+class AppendInTransaction(Step["Appended"]):
+    """Append records in a transaction of the driver."""
 
     identity: ProducerIdentity
     base_sequence: int
     records: tuple[LogRecord, ...]
+
+    def subject(self) -> str:
+        return text(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +149,15 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitGroupOffsets:
+class CommitGroupOffsets(Step[int | None]):
     """Commit offsets in the driver's transaction. Result: error code, None if lost."""
 
     identity: ProducerIdentity
     group_id: str
     offsets: tuple[tuple[str, int, int], ...]
+
+    def subject(self) -> str:
+        return f"group {self.group_id}, {text(self.identity)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +169,13 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class EndTransactions:
-    """Pipeline EndTxns per coordinator. Result: tuple of `EndResult` in their order."""
+class EndTransactions(Step[tuple["EndResult", ...]]):
+    """Pipeline EndTxns per coordinator; the results are in their order."""
 
     ends: tuple[End, ...]
+
+    def subject(self) -> str:
+        return listed(f"{'commit' if end.commit else 'abort'} {text(end.identity)}" for end in self.ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +194,14 @@ class EndResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLog:
-    """Read the log (read_uncommitted); ``wait`` briefly for data. Result: `LogChunk`."""
+class ReadLog(Step["LogChunk"]):
+    """Read the log (read_uncommitted); ``wait`` briefly for data."""
 
     offset: int
     wait: bool = True
+
+    def subject(self) -> str:
+        return f"from offset {self.offset}"
 
 
 class MarkerType(Enum):
@@ -231,13 +250,13 @@ class LogChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPolicy:
-    """The commit log's ``cleanup.policy``. Result: str, None without DescribeConfigs."""
+class LogPolicy(Step[str | None]):
+    """The commit log's ``cleanup.policy``; None without DescribeConfigs."""
 
 
 @dataclass(frozen=True, slots=True)
-class LastStableOffsets:
-    """Read last stable offsets. Result: dict from (topic, partition) to offset.
+class LastStableOffsets(Step[Mapping[tuple[str, int], int | None]]):
+    """Read last stable offsets.
 
     The offset is None for a deleted topic. A partition that does not respond is missing. ``last_offsets`` are the batch's last offsets.
     """
@@ -245,9 +264,12 @@ class LastStableOffsets:
     partitions: tuple[tuple[str, int], ...]
     last_offsets: tuple[int, ...]
 
+    def subject(self) -> str:
+        return listed(self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
-class DescribeProducers:
+class DescribeProducers(Step[Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None]]):
     """Describe the producers that the partitions' leaders remember.
 
     Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset); -1 without a transaction. The inner dict is
@@ -255,6 +277,9 @@ class DescribeProducers:
     """
 
     partitions: tuple[tuple[str, int], ...]
+
+    def subject(self) -> str:
+        return listed(self.partitions)
 
 
 class Unseen(Enum):
@@ -271,8 +296,8 @@ Listed = tuple[tuple[int, int], ...] | Unseen
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedTransactions:
-    """Fetch each range under read_committed. Result: dict from range to `Listed`.
+class AbortedTransactions(Step["Mapping[OffsetRange, Listed] | None"]):
+    """Fetch each range under read_committed.
 
     The result is None if the principal lacks Read on a topic. Only data batches of the range's producer id count, because the log cleaner
     removes an aborted transaction from the list together with its records.
@@ -281,9 +306,12 @@ class AbortedTransactions:
     ranges: tuple[OffsetRange, ...]
     producer_ids: tuple[int, ...]
 
+    def subject(self) -> str:
+        return listed(self.ranges)
+
 
 @dataclass(frozen=True, slots=True)
-class AreCommitted:
+class AreCommitted(Step[tuple[bool | None, ...]]):
     """Find each producer id's first marker behind its range, under read_uncommitted.
 
     Result: for each, True for COMMIT, False for ABORT, None without a marker.
@@ -291,24 +319,30 @@ class AreCommitted:
 
     written: tuple[tuple[ProducerIdentity, OffsetRange], ...]
 
+    def subject(self) -> str:
+        return listed(part for _, part in self.written)
+
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Now(Step[int]):
     """Result: ms of this process's monotonic clock, for deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
-class WallClock:
+class WallClock(Step[int]):
     """Result: ms since 1970, to compare with clocks of other processes and brokers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Step[None]):
     ms: int
+
+    def subject(self) -> str:
+        return f"{self.ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(Step[None]):
     """Warn the user; with ``about``, once a minute per ``about``.
 
     With ``blocked_by``, a producer id, the warning also describes the transaction of that producer, or ends with ``if_unlisted``.
@@ -321,26 +355,32 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(Step[None]):
     """A named point of the protocol, at which a test may kill the process."""
 
     point: str
 
-
-@dataclass(frozen=True, slots=True)
-class HasRows:
-    """Task: whether there is at least one row. Result: bool."""
+    def subject(self) -> str:
+        return self.point
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRows:
+class HasRows(Step[bool]):
+    """Task: whether there is at least one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows(Step["Written | None"]):
     """Task: encode, produce and flush all rows in the transaction of this identity.
 
-    Result: `Written`, or None if it is time to check the other tasks' transactions. After None, the same step writes the other rows.
+    The result is None if it is time to check the other tasks' transactions. After None, the same step writes the other rows.
     Raises if a row cannot be written, a Produce failed for good, or a request was abandoned without a response.
     """
 
     identity: ProducerIdentity
+
+    def subject(self) -> str:
+        return text(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,11 +390,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendPart:
+class AppendPart(Step[int]):
     """Task: append the part record in the same transaction. Result: its offset."""
 
     identity: ProducerIdentity
     record: LogRecord
+
+    def subject(self) -> str:
+        return text(self.identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +411,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyRecords:
+class CopyRecords(Step[tuple["Copied | Gone", ...]]):
     """Append the records of each copy in its transaction, and then the part records.
 
     Result: `Copied` or `Gone` of each copy, in their order, after every acknowledgement. Only records of the source's producer id and epoch
@@ -376,6 +419,9 @@ class CopyRecords:
     """
 
     copies: tuple[Copy, ...]
+
+    def subject(self) -> str:
+        return listed(f"{listed(each.ranges)} of {text(each.source)} to {text(each.identity)}" for each in self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,32 +438,3 @@ class Gone:
 
     why: str
     may_read: bool = True
-
-
-Step = (
-    ListOpenTransactions
-    | DescribeTransactions
-    | InitProducerId
-    | Append
-    | AddPartition
-    | AppendInTransaction
-    | CommitGroupOffsets
-    | EndTransactions
-    | ReadLog
-    | LogPolicy
-    | LastStableOffsets
-    | DescribeProducers
-    | AbortedTransactions
-    | AreCommitted
-    | Now
-    | WallClock
-    | Wait
-    | Warn
-    | Reached
-    | HasRows
-    | WriteRows
-    | AppendPart
-    | CopyRecords
-)
-
-Procedure = Generator[Step, Any, T]

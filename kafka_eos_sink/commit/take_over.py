@@ -19,9 +19,10 @@ from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, requ
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Plan
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
-from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
+from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -65,13 +66,11 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
 
     Nothing can be open or decided under a random write id, so the driver reads no log.
     """
-    started: int = yield WallClock()
-    driver: ProducerIdentity = yield InitProducerId(
-        driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS
-    )
-    yield Reached("plan.fenced")
+    started = yield from WallClock()
+    driver = yield from InitProducerId(driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS)
+    yield from Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
-    barrier: int = yield Append((barrier_record(request.write_id, request.nonce),))
+    barrier = yield from Append((barrier_record(request.write_id, request.nonce),))
     return Plan(
         write_id=request.write_id,
         nonce=request.nonce,
@@ -103,7 +102,7 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
 def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
     """Return the plan, or None if W.driver has written a decision."""
     write_id, predecessor = request.write_id, request.predecessor
-    started: int = yield WallClock()
+    started = yield from WallClock()
     driver_id = driver_transactional_id(write_id)
     is_first_look, topic_id = view.next_offset == 0, view.topic_id
     yield from read_to_end(view)
@@ -120,13 +119,13 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
         yield from require_own_log(view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
         raise refusals.unknown_write_id(write_id)
-    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
-    yield Reached("plan.fenced")
+    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+    yield from Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, request.nonce)
-    yield Reached("plan.read")
+    yield from Reached("plan.read")
     timeout_ms = request.transaction_timeout_ms
     finished = yield from finish_decisions(view, driver, request.nonce, request.within_ms, timeout_ms)
-    yield Reached("plan.finished")
+    yield from Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
     left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), finished.unproven)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
@@ -18,6 +18,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     AppendPart,
     DescribeTransactions,
@@ -26,13 +27,10 @@ from kafka_eos_sink.commit.steps import (
     HasRows,
     InitProducerId,
     Now,
-    Procedure,
     Reached,
-    TransactionDescription,
     Wait,
     Warn,
     WriteRows,
-    Written,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
@@ -57,7 +55,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     """
     outcome, warning = admit(plan, batch)
     if warning is not None and task.partition == 0:
-        yield Warn(warning)
+        yield from Warn(warning)
 
     def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
         return TaskMessage(
@@ -73,25 +71,25 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
     yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
-    if not (yield HasRows()):  # Spark may compute for a long time before the first row
+    if not (yield from HasRows()):  # Spark may compute for a long time before the first row
         return message(TaskOutcome.EMPTY)
     yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
     own = slot_of(task.task_attempt_id)
     slots = (*range(own, SLOTS), *range(own))
     identity = yield from fresh_identity(plan.write_id, task.partition, slots, plan.transaction_timeout_ms)
-    yield Reached("task.initialised")
+    yield from Reached("task.initialised")
     if (yield from is_overtaken(plan)):
         return message(TaskOutcome.OVERTAKEN)
-    yield Reached("task.may_write")
+    yield from Reached("task.may_write")
     try:
-        written: Written | None = yield WriteRows(identity)
+        written = yield from WriteRows(identity)
         while written is None:
             # More rows follow. A batch that can no longer commit fails now, not after its last row.
             yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
-            written = yield WriteRows(identity)
-        yield Reached("task.flushed")
+            written = yield from WriteRows(identity)
+        yield from Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
-        part_offset: int = yield AppendPart(identity, part)
+        part_offset = yield from AppendPart(identity, part)
         # Check after the last Produce: below version 2, a later Produce would reopen a transaction that the driver has ended.
         overtaken = yield from is_overtaken(plan)
     except Exception:
@@ -100,7 +98,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if overtaken:
         yield from give_up([identity])
         return message(TaskOutcome.OVERTAKEN)
-    yield Reached("task.prepared")
+    yield from Reached("task.prepared")
     return message(
         TaskOutcome.PREPARED,
         PreparedTransaction(
@@ -119,7 +117,7 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
     The next driver or the timeout aborts the rest.
     """
     with contextlib.suppress(Exception):  # the caller must see the first failure
-        yield EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
+        yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
 
 def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
@@ -129,22 +127,20 @@ def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_
     slot whose coordinator does not respond, because another slot has another coordinator.
     """
     ids = tuple(task_transactional_id(write_id, partition, slot) for slot in slots)
-    started: int = yield Now()
+    started = yield from Now()
     while True:
         for transactional_id in ids:
             failure: KafkaEosError = refusals.no_free_id(write_id, partition)
             try:
-                described: Mapping[str, TransactionDescription | None]
-                described = yield DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
+                described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
                 found = described[transactional_id]
                 if found is None or found.is_free:
-                    identity: ProducerIdentity = yield InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS)
-                    return identity
+                    return (yield from InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS))
             except BrokerUnavailableError as unavailable:
                 # Describe the slot again before another InitProducerId. A sibling may use the id by now, and the driver may have
                 # decided its transaction. InitProducerId would then abort that transaction.
                 failure = unavailable
-            now: int = yield Now()
+            now = yield from Now()
             if now - started > SLOT_DEADLINE_MS:
                 raise failure
-        yield Wait(SLOT_POLL_MS)
+        yield from Wait(SLOT_POLL_MS)

@@ -6,20 +6,20 @@ nothing, because it does not distinguish committed from aborted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, outcome_of
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     DescribeTransactions,
     LogPolicy,
     MarkerType,
     Now,
-    Procedure,
     TransactionDescription,
     Wait,
 )
@@ -47,13 +47,13 @@ def outcomes_in_log(
     barrier = yield from read_to_barrier(view, nonce, logged.log_id)
     if barrier < logged.offset:
         raise refusals.log_created_again(decision.write_id)
-    policy: str | None = yield LogPolicy()
+    policy = yield from LogPolicy()
     outcomes = [witness_of(decision, prepared, view, policy) for prepared in doubtful]
     if Outcome.OPEN not in outcomes:
         return outcomes
     # A marker was omitted in the commit log (KAFKA-20734). The coordinator may still know how exactly this transaction ended.
     ids = tuple(prepared.identity.transactional_id for prepared in doubtful)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+    described = yield from DescribeTransactions(ids)
     return [
         _reported(described.get(prepared.identity.transactional_id), prepared.identity)
         if outcome is Outcome.OPEN
@@ -120,7 +120,7 @@ def witness_of(decision: Decision, prepared: PreparedTransaction, view: LogView,
 def await_coordinators(decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
     waiting = tuple(prepared.identity.transactional_id for prepared in doubtful)
     while True:
-        described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(waiting)
+        described = yield from DescribeTransactions(waiting)
         waiting = tuple(
             transactional_id
             for transactional_id, found in described.items()
@@ -128,7 +128,7 @@ def await_coordinators(decision: Decision, doubtful: Sequence[PreparedTransactio
         )
         if not waiting:
             return
-        now: int = yield Now()
+        now = yield from Now()
         if now > deadline:
             raise refusals.pending(decision, f"the coordinator has not finished {waiting[0]} in time")
-        yield Wait(POLL_MS)
+        yield from Wait(POLL_MS)

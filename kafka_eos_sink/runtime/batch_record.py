@@ -13,6 +13,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_log import UNREADABLE, parse_key, typed
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, TaskMessage
+from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.errors import one_line
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"
@@ -49,7 +50,7 @@ class Stopwatch:
         self._phase = ""
         self._since = 0.0
 
-    def saw(self, step: steps.Step, result: Any) -> None:
+    def saw(self, step: Step[Any], result: Any) -> None:
         """Count a step that was just performed; ``result`` is None if it failed."""
         now = time.perf_counter()
         is_end = self._phase == "verify" and isinstance(step, steps.EndTransactions)

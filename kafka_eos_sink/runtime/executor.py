@@ -18,7 +18,8 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord
+from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
@@ -39,6 +40,7 @@ from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
+R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -78,28 +80,35 @@ class Executor:
         self.stopwatch = Stopwatch()
         topics = DataTopics(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
         proofs, copier = DataProofs(topics), RecordCopier(topics, where, config)
-        self._performers: dict[type[Any], Callable[[Any], Any]] = {
-            steps.ListOpenTransactions: self._list_open,
-            steps.DescribeTransactions: self._describe,
-            steps.InitProducerId: self._init_producer_id,
-            steps.Append: self._append,
-            steps.AddPartition: lambda step: driver_requests.add_partition(admin, step.identity, where, self._deadline),
-            steps.AppendInTransaction: lambda step: driver_requests.append(admin, step, where, timeout_ms),
-            steps.CommitGroupOffsets: lambda step: driver_requests.commit_group_offsets(admin, step, self._deadline),
-            steps.EndTransactions: self._end_transactions,
-            steps.ReadLog: self._read_log,
-            steps.LogPolicy: lambda _: cleanup_policy(admin, where[0], self._deadline),
-            steps.LastStableOffsets: proofs.last_stable_offsets,
-            steps.DescribeProducers: proofs.describe_producers,
-            steps.AbortedTransactions: proofs.aborted_transactions,
-            steps.AreCommitted: copier.are_committed,
-            steps.CopyRecords: copier.copy,
-            steps.Now: lambda _: admin.client.clock(),
-            steps.WallClock: lambda _: time.time_ns() // 1_000_000,
-            steps.Wait: lambda step: time.sleep(step.ms / 1000),
-            steps.Warn: self._warn,
-            steps.Reached: lambda step: failpoints.reached(step.point),
-        }
+        self._performers: dict[object, Callable[[Any], Any]] = {}
+        self._on(steps.ListOpenTransactions, self._list_open)
+        self._on(steps.DescribeTransactions, self._describe)
+        self._on(steps.InitProducerId, self._init_producer_id)
+        self._on(steps.Append, self._append)
+        self._on(
+            steps.AddPartition, lambda step: driver_requests.add_partition(admin, step.identity, where, self._deadline)
+        )
+        self._on(steps.AppendInTransaction, lambda step: driver_requests.append(admin, step, where, timeout_ms))
+        self._on(
+            steps.CommitGroupOffsets, lambda step: driver_requests.commit_group_offsets(admin, step, self._deadline)
+        )
+        self._on(steps.EndTransactions, self._end_transactions)
+        self._on(steps.ReadLog, self._read_log)
+        self._on(steps.LogPolicy, lambda _: cleanup_policy(admin, where[0], self._deadline))
+        self._on(steps.LastStableOffsets, proofs.last_stable_offsets)
+        self._on(steps.DescribeProducers, proofs.describe_producers)
+        self._on(steps.AbortedTransactions, proofs.aborted_transactions)
+        self._on(steps.AreCommitted, copier.are_committed)
+        self._on(steps.CopyRecords, copier.copy)
+        self._on(steps.Now, lambda _: admin.client.clock())
+        self._on(steps.WallClock, lambda _: time.time_ns() // 1_000_000)
+        self._on(steps.Wait, lambda step: time.sleep(step.ms / 1000))
+        self._on(steps.Warn, self._warn)
+        self._on(steps.Reached, lambda step: failpoints.reached(step.point))
+
+    def _on(self, kind: Callable[..., Step[R]], performer: Callable[[Any], R]) -> None:
+        """Set what performs a kind of step; mypy checks that its result is the step's."""
+        self._performers[kind] = performer
 
     def run(self, procedure: Procedure[T]) -> T:
         """Run a procedure to its end. Errors of steps are thrown into it."""
@@ -134,12 +143,12 @@ class Executor:
         """How many transactions the procedures have aborted."""
         return sum(not end.commit and result.error == ErrorCode.NONE for end, result in self.ended)
 
-    def _log_step(self, step: steps.Step, began: float, result: Any, failure: Exception | None) -> None:
+    def _log_step(self, step: Step[Any], began: float, result: Any, failure: Exception | None) -> None:
         log.debug(
             "[%s] step %s: %s; commit log %s-%d; %.1f ms: %s",
             self.client.config.client_id,
             type(step).__name__,
-            step_log.subject(step),
+            step.subject(),
             *self.where,
             (time.perf_counter() - began) * 1000,
             # An error's message may quote a row, so only its code is logged.

@@ -15,7 +15,8 @@ from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import list_open
-from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, Procedure, ReadRecord
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -74,12 +75,12 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if error == ErrorCode.NONE else code_name(error)
-    now: int = yield Now()
+    now = yield from Now()
     give_up_at = now + settings.timeout_ms
     # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
     while not why and _has_decision(view) and now <= give_up_at:
         yield from read_on(view)
-        now = yield Now()
+        now = yield from Now()
     if not why and _has_decision(view):
         why = "their marker is missing"
     if why:

@@ -20,6 +20,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -29,7 +30,6 @@ from kafka_eos_sink.commit.steps import (
     CopyRecords,
     Gone,
     InitProducerId,
-    Procedure,
     Unseen,
 )
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
@@ -64,7 +64,7 @@ class _OperatorExecutor(Executor):
     def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
         super().__init__(admin, where, config)
         self._copy = self._performers[CopyRecords]
-        self._performers[CopyRecords] = self._copy_own
+        self._on(CopyRecords, self._copy_own)
 
     def _copy_own(self, step: CopyRecords) -> tuple[Copied | Gone, ...]:
         """Copy records, unless a decision names a producer that is not the write's own.

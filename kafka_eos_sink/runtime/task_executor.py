@@ -10,6 +10,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -33,14 +34,12 @@ class TaskExecutor(Executor):
         self._producer: Producer | None = None
         self._began_ms = self._written_bytes = 0
         self._next_check_ms = 0
-        self._performers |= {
-            steps.HasRows: self._has_rows,
-            steps.EndTransactions: self._end_own,
-            steps.WriteRows: self._write_rows,
-            steps.AppendPart: self._append_part,
-        }
+        self._on(steps.HasRows, self._has_rows)
+        self._on(steps.EndTransactions, self._end_own)
+        self._on(steps.WriteRows, self._write_rows)
+        self._on(steps.AppendPart, self._append_part)
 
-    def write(self, attempt: steps.Procedure[TaskMessage]) -> TaskMessage:
+    def write(self, attempt: Procedure[TaskMessage]) -> TaskMessage:
         """Run a task attempt, then prepare its transaction.
 
         Until the procedure's last step the attempt may abort its transaction. After `Producer.prepare` only the driver may end it.

@@ -18,7 +18,8 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
-from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import AbortedTransactions, Unseen
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
@@ -345,7 +346,7 @@ def test_rows_are_found_when_compaction_removed_earlier_offsets(cleaning_kafka: 
 
 
 def asked(part: OffsetRange, owner: int) -> Procedure[tuple[tuple[int, int], ...] | Unseen]:
-    answer = yield AbortedTransactions((part,), (owner,))
+    answer = yield from AbortedTransactions((part,), (owner,))
     return answer[part]  # type: ignore[no-any-return]
 
 

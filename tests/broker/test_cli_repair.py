@@ -24,7 +24,8 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record, write_done
 from kafka_eos_sink.commit.operator.resolve import ResolveRequest
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
-from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord, Procedure
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError
@@ -143,7 +144,7 @@ def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransa
 
 
 def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Procedure[None]:
-    (result,) = yield EndTransactions((End(identity=identity, commit=commit),))
+    (result,) = yield from EndTransactions((End(identity=identity, commit=commit),))
     assert result.error == 0
 
 
@@ -159,7 +160,7 @@ def committed_without_a_marker(
         executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
-            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
+            identity = yield from InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
             return identity
 
         def end(identity: ProducerIdentity, written: OffsetRange) -> Procedure[None]:
@@ -310,7 +311,7 @@ def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings
         admin = Admin(client)
 
         def write() -> Procedure[ProducerIdentity]:
-            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
+            identity = yield from InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
             rows = tuple(LogRecord(b"", b"%d" % number) for number in range(ROWS))
             appended = yield from append_in_transaction(identity, rows, 0)
             assert appended.error == 0
@@ -482,7 +483,7 @@ def ended_without_a_marker(
         executor = Executor(admin, given.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
-            identity: ProducerIdentity = yield InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)
+            identity = yield from InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)
             part = part_record(given.write_id, given.query_id, task, given.version, 5)
             yield from append_in_transaction(identity, (part,), 0)
             return identity

@@ -40,8 +40,9 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import MOST_COPIES
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId, Procedure
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
@@ -281,13 +282,13 @@ def test_records_of_others_in_the_ranges_are_not_copied(
 
 
 def initialised(transactional_id: str) -> Procedure[ProducerIdentity]:
-    identity: ProducerIdentity = yield InitProducerId(transactional_id, 60_000)
+    identity = yield from InitProducerId(transactional_id, 60_000)
     return identity
 
 
 def copied_and_committed(copy: Copy) -> Procedure[Copied]:
-    (copied,) = yield CopyRecords((copy,))
-    (result,) = yield EndTransactions((End(identity=copy.identity, commit=True),))
+    (copied,) = yield from CopyRecords((copy,))
+    (result,) = yield from EndTransactions((End(identity=copy.identity, commit=True),))
     assert result.error == 0
     found: Copied = copied
     return found

@@ -124,11 +124,11 @@ MISSING_MARKER = _small(
 )
 NO_FENCE = Edit(
     take_over_module._take_over,
-    "driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
+    "driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
     "from kafka_eos_sink.commit.steps import DescribeTransactions\n"
-    "    known = (yield DescribeTransactions((driver_id,)))[driver_id]\n"
+    "    known = (yield from DescribeTransactions((driver_id,)))[driver_id]\n"
     "    if known is None:\n"
-    "        driver = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+    "        driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
     "    else:\n"
     "        driver = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
     "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
@@ -146,7 +146,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "    yield from decide(",
                 "    if prepared:\n"
                 "        from kafka_eos_sink.commit.steps import End, EndTransactions\n"
-                "        yield EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
+                "        yield from EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
                 "    yield from decide(",
             ),
         ),
@@ -243,13 +243,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
                 "",
             ),
             Edit(
                 take_over_module._take_over,
-                '    yield Reached("plan.read")\n',
-                "    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                '    yield from Reached("plan.read")\n',
+                "    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
             ),
         ),
         setting=_small("read before fence", drivers=2, **ONE_ROW),
@@ -266,7 +266,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             Edit(
                 take_over_module._take_over,
-                '    yield Reached("plan.finished")\n',
+                '    yield from Reached("plan.finished")\n',
                 "    opened = yield from list_open(write_id, transaction_version)\n",
             ),
         ),
@@ -279,9 +279,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 open_transactions.end_open,
-                "    if ends:\n        yield EndTransactions(ends)",
+                "    if ends:\n        yield from EndTransactions(ends)",
                 "    from kafka_eos_sink.commit.steps import InitProducerId\n"
-                "    for each in ends:\n        yield InitProducerId(each.identity.transactional_id, 60000)",
+                "    for each in ends:\n        yield from InitProducerId(each.identity.transactional_id, 60000)",
             ),
         ),
         setting=_small(
@@ -444,7 +444,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 restore._restore,
                 "    try:\n        yield from decide(",
                 "    from kafka_eos_sink.commit.steps import End, EndTransactions\n"
-                "    yield EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
+                "    yield from EndTransactions(tuple(End(identity=each.identity, commit=True) for each in copies))\n"
                 "    try:\n        yield from decide(",
             ),
         ),
@@ -524,7 +524,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "    from kafka_eos_sink.commit.transactional_id import task_transactional_id\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
                 "    name = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))\n"
-                "    known = (yield DescribeTransactions((name,)))[name]\n"
+                "    known = (yield from DescribeTransactions((name,)))[name]\n"
                 "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
                 "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
                 "    else: identity = yield from fresh_identity(",
@@ -546,8 +546,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 task.write_attempt,
-                "yield AppendPart(identity, part)",
-                "yield __import__('kafka_eos_sink.commit.steps', fromlist=['x']).Append((part,))",
+                "yield from AppendPart(identity, part)",
+                "yield from __import__('kafka_eos_sink.commit.steps', fromlist=['x']).Append((part,))",
             ),
         ),
         setting=_small("part outside", **ONE_ROW),

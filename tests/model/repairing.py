@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.operator.missing_markers import Finding, gather, judge
-from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.protocol.messages import ProducerState
 
 from . import performer

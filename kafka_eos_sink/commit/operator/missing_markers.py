@@ -20,8 +20,9 @@ from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_o
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
 from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
-from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, Procedure, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.errors import KafkaEosError
@@ -110,7 +111,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
     described: Mapping[str, TransactionDescription | None] = {}
     if partitions:
-        described = yield DescribeTransactions(
+        described = yield from DescribeTransactions(
             tuple(task_transactional_id(write_id, each, slot) for each in sorted(partitions) for slot in range(SLOTS))
         )
     witnesses: dict[ProducerIdentity, Outcome] = {}
@@ -122,7 +123,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
             watched=frozenset(entry.identity.producer_id for _, entry in named),
         )
         yield from read_to_barrier(watching, nonce)
-        policy: str | None = yield LogPolicy()
+        policy = yield from LogPolicy()
         own = [(decision, entry) for decision, entry in named if _is_own(decision, entry, watching, described)]
         witnesses = {entry.identity: Outcome.UNRESOLVED for _, entry in named}
         witnesses |= {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in own}

@@ -11,7 +11,7 @@ The procedure fences the driver, so that a running one cannot decide anything af
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,13 +23,13 @@ from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, requ
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, QueryState
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import ends_in_topics, look_at, written_by
 from kafka_eos_sink.commit.restore import finish_decision
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
-    Appended,
     DataTopicGoneError,
     DescribeProducers,
     DescribeTransactions,
@@ -38,9 +38,7 @@ from kafka_eos_sink.commit.steps import (
     EndTransactions,
     InitProducerId,
     Now,
-    Procedure,
     Reached,
-    TransactionDescription,
     Wait,
     WallClock,
     Warn,
@@ -124,8 +122,8 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
         _require_at_rest(request, opened)
 
     driver_id = driver_transactional_id(write_id)
-    driver: ProducerIdentity = yield InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
-    yield Reached("resolve.fenced")
+    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+    yield from Reached("resolve.fenced")
     yield from read_to_barrier(view, request.nonce)
     query, superseded = _target(view, request)
     ended: tuple[str, ...] = ()
@@ -153,14 +151,15 @@ def _resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Res
         transactions=(),
         resolution=request.resolution,
     )
-    yield Reached("resolve.before_decision")
+    yield from Reached("resolve.before_decision")
     if given_up is not None:
-        yield Warn(given_up)
+        yield from Warn(given_up)
     yield from _record(decision, request)
-    yield Reached("resolve.decided")
+    yield from Reached("resolve.decided")
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
-        yield Append((done_record(decision, (yield WallClock())),))
+        now = yield from WallClock()
+        yield from Append((done_record(decision, now),))
     yield from end_open(opened, _unfinished_ids(view))
     return Resolved(decision=decision, superseded=superseded, ended=ended)
 
@@ -293,7 +292,7 @@ def _abort_named(query: QueryState, decision: Decision, request: ResolveRequest)
         yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])
     results: tuple[EndResult, ...] = ()
     if still_open:
-        results = yield EndTransactions(tuple(End(identity=each.identity, commit=False) for each in still_open))
+        results = yield from EndTransactions(tuple(End(identity=each.identity, commit=False) for each in still_open))
     ended = {each: result.error == ErrorCode.NONE for each, result in zip(still_open, results, strict=True)}
     failed = [each for each, succeeded in ended.items() if not succeeded]
     if failed and (yield from _still_open(failed)):
@@ -315,7 +314,7 @@ def _still_open(named: Sequence[PreparedTransaction]) -> Procedure[list[Prepared
     if not named:
         return []
     ids = tuple(prepared.identity.transactional_id for prepared in named)
-    described: Mapping[str, TransactionDescription | None] = yield DescribeTransactions(ids)
+    described = yield from DescribeTransactions(ids)
     return [
         prepared
         for prepared in named
@@ -341,15 +340,15 @@ def _require_closed(decision: Decision) -> Procedure[None]:
         for part in prepared.offsets
     }
     topics = sorted({topic for topic, _, _ in own})
-    started: int = yield Now()
+    started = yield from Now()
     while topics:
         where = tuple(sorted({(topic, partition) for topic, partition, _ in own if topic == topics[0]}))
         try:
-            producers: Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None] = yield DescribeProducers(where)
+            producers = yield from DescribeProducers(where)
         except DataTopicGoneError:
             producers = {}
         if None in producers.values():
-            yield Warn(
+            yield from Warn(
                 f"not checked whether {topics[0]} holds a transaction of {decision.write_id} open: the Read permission is missing. If it "
                 "does (KAFKA-20734), committed rows could be lost later"
             )
@@ -362,11 +361,11 @@ def _require_closed(decision: Decision) -> Procedure[None]:
         if not held:
             del topics[0]
             continue
-        now: int = yield Now()
+        now = yield from Now()
         if now - started > MARKERS_WITHIN_MS:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
             raise _not_resolved(decision, f"{why}. First run: {refusals.command('repair', decision.write_id)}")
-        yield Wait(POLL_MS)
+        yield from Wait(POLL_MS)
 
 
 def _require_invisible(
@@ -395,7 +394,7 @@ def _committed_among(
     found = query.newest
     if found is None or not ended:
         return []
-    started: int = yield Now()
+    started = yield from Now()
     outcomes = yield from outcomes_in_log(found, ended, request.nonce, started + request.within_ms)
     return [each for each, outcome in zip(ended, outcomes, strict=True) if outcome is Outcome.COMMITTED]
 
@@ -416,10 +415,10 @@ def _not_void(decision: Decision, why: str) -> WriteRefusedError:
 
 def _record(decision: Decision, request: ResolveRequest) -> Procedure[None]:
     """Write the decision in one transaction of W.driver, and read its marker."""
-    appended: Appended = yield from append_in_transaction(decision.driver, decision_records(decision), 0)
+    appended = yield from append_in_transaction(decision.driver, decision_records(decision), 0)
     if appended.error != ErrorCode.NONE:
         raise _unrecorded(decision, appended.error)
-    ends: tuple[EndResult, ...] = yield EndTransactions((End(identity=decision.driver, commit=True),))
+    ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end: a newer driver also fences the resend of an EndTxn that committed, with a lost response.
     outcome = yield from await_outcome(decision, appended.offset, request.within_ms)
     if outcome is not Outcome.COMMITTED:

@@ -18,6 +18,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
+from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -44,7 +45,7 @@ class Cluster:
     def __init__(self, listed: tuple[str, ...]) -> None:
         self.listed = listed
         self.known = {DRIVER.transactional_id: ("Empty", DRIVER), TASK.transactional_id: ("Ongoing", TASK)}
-        self.asked: list[steps.Step] = []
+        self.asked: list[Step[Any]] = []
         self.ended: list[steps.End] = []
         self.log: list[steps.ReadRecord | steps.Marker] = []
         self.log_id = uuid.uuid4()
@@ -63,7 +64,7 @@ class Cluster:
         self.log.append(barrier)
         return offset
 
-    def run(self, procedure: steps.Procedure[Any]) -> Any:
+    def run(self, procedure: Procedure[Any]) -> Any:
         answer: Any = None
         while True:
             try:
@@ -73,7 +74,7 @@ class Cluster:
             self.asked.append(step)
             answer = self.perform(step)
 
-    def perform(self, step: steps.Step) -> Any:
+    def perform(self, step: Step[Any]) -> Any:
         match step:
             case steps.ListOpenTransactions():
                 return self.listed

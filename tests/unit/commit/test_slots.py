@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -48,7 +49,7 @@ class Coordinators:
                 failure = error
         raise AssertionError(f"still looking after {MOST_STEPS} steps and {self.now / 1000:.0f} s")
 
-    def perform(self, step: steps.Step) -> Any:
+    def perform(self, step: Step[Any]) -> Any:
         match step:
             case steps.Now():
                 return self.now

@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskIdentity,
     TaskMessage,
 )
+from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.runtime import batch_record
 from kafka_eos_sink.runtime.batch_record import BatchRecord, Stopwatch, parse_record, record_of_commit
 from tests.unit.commit import scripted_world
@@ -64,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def watched(clock: SimpleNamespace, *taken: tuple[float, steps.Step, Any]) -> Stopwatch:
+def watched(clock: SimpleNamespace, *taken: tuple[float, Step[Any], Any]) -> Stopwatch:
     watch = Stopwatch()
     for seconds, step, result in taken:
         clock.s += seconds
@@ -73,7 +74,7 @@ def watched(clock: SimpleNamespace, *taken: tuple[float, steps.Step, Any]) -> St
 
 
 END = steps.EndTransactions((steps.End(identity=DRIVER, commit=True),))
-COMMIT: tuple[tuple[float, steps.Step, Any], ...] = (
+COMMIT: tuple[tuple[float, Step[Any], Any], ...] = (
     (9.0, steps.Reached("commit.check"), None),
     (0.1, steps.Now(), 0),
     (0.0, steps.Reached("commit.before_decision"), None),
@@ -101,7 +102,7 @@ def test_phases_are_measured_between_the_points(clock: SimpleNamespace) -> None:
 def test_copies_count_as_time_of_the_proofs(clock: SimpleNamespace) -> None:
     written = steps.Written(rows=1, offsets=())
     copied = (steps.Copied(written=written, part_offset=1), steps.Gone("deleted"))
-    copying: tuple[tuple[float, steps.Step, Any], ...] = (
+    copying: tuple[tuple[float, Step[Any], Any], ...] = (
         (0.3, steps.CopyRecords(()), copied),
         (0.1, steps.Reached("commit.before_decision"), None),
     )

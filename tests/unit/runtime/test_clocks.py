@@ -8,7 +8,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.steps import Procedure
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 
@@ -19,11 +19,11 @@ def test_setting_the_wall_clock_moves_no_deadline(monkeypatch: pytest.MonkeyPatc
     true_time_ns = time.time_ns
 
     def measure() -> Procedure[tuple[int, int]]:
-        started: int = yield steps.Now()
-        wall: int = yield steps.WallClock()
+        started = yield from steps.Now()
+        wall = yield from steps.WallClock()
         monkeypatch.setattr(time, "time_ns", lambda: true_time_ns() - HOUR_MS * 1_000_000)
-        now: int = yield steps.Now()
-        wall_now: int = yield steps.WallClock()
+        now = yield from steps.Now()
+        wall_now = yield from steps.WallClock()
         return now - started, wall_now - wall
 
     with connected("localhost:1") as admin:

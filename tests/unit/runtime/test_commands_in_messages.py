@@ -18,9 +18,9 @@ from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
 from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import command, job_of, on_cluster, resolve_command
-from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, random_write_id
 from kafka_eos_sink.errors import Job
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -194,7 +194,7 @@ class Held:
             transactions=(prepared,),
         )
 
-    def perform(self, step: steps.Step) -> Any:
+    def perform(self, step: Step[Any]) -> Any:
         match step:
             case steps.LastStableOffsets(partitions=partitions):
                 return dict.fromkeys(partitions, 2)

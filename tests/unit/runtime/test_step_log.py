@@ -12,6 +12,7 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -35,13 +36,13 @@ def lose(_: Any) -> Any:
 
 
 def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    def procedure() -> steps.Procedure[None]:
-        yield steps.InitProducerId("w.0.3", 60_000)
-        yield steps.Append((RECORD,))
+    def procedure() -> Procedure[None]:
+        yield from steps.InitProducerId("w.0.3", 60_000)
+        yield from steps.Append((RECORD,))
         try:
-            yield steps.EndTransactions((steps.End(identity=OWN, commit=True),))
+            yield from steps.EndTransactions((steps.End(identity=OWN, commit=True),))
         except BrokerUnavailableError:
-            yield steps.ReadLog(4)
+            yield from steps.ReadLog(4)
 
     chunk = steps.LogChunk(entries=(), next_offset=9, log_start_offset=0, end_offset=9)
     with caplog.at_level(logging.DEBUG, "kafka_eos_sink"):
@@ -88,7 +89,7 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
     ],
 )
 def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
-    assert step_log.subject(step) == shown
+    assert step.subject() == shown
 
 
 @pytest.mark.parametrize(
