@@ -111,7 +111,7 @@ SAFETY = {
     "NOT_THIS_COMMIT_LOG": _ASK_FIRST,
     # An operator's command found them.
     "NOTHING_TO_RESOLVE": _SKIPPED_OR_FINISHED,
-    "NOT_AS_DECIDED": Safety(Visible.MAYBE, RunAgain.NO),
+    "NOT_AS_DECIDED": _ASK_FIRST,
     "NOT_FORGOTTEN": _SKIPPED_OR_FINISHED,
     "NOT_RESOLVED": _SKIPPED_OR_FINISHED,
     "ROWS_ARE_VISIBLE": Safety(Visible.YES, RunAgain.SAME_ID),

@@ -40,12 +40,12 @@ def test_write_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
     write(bench, settings, lambda: None)
     clock = bench._client.clock
     began = clock()
-    write(bench, anew(bench, settings), bench.proxy.drop_silently)
+    write(bench, another_write(bench, settings), bench.proxy.drop_silently)
     # Each process has kept its connections. What it sends there is lost, which only a timeout shows.
     assert clock() - began >= 3 * REQUEST_TIMEOUT_MS
 
 
-def anew(bench: Bench, settings: session.WriteSettings) -> session.WriteSettings:
+def another_write(bench: Bench, settings: session.WriteSettings) -> session.WriteSettings:
     """Another write of the same processes."""
     return replace(settings, topic=bench.topic(), write_id=unique_topic("app"))
 
@@ -69,7 +69,7 @@ def test_write_at_least_once_over_silently_dropped_connections_succeeds(bench: B
     settings = bench.write_settings(topic, client={"request_timeout_ms": REQUEST_TIMEOUT_MS})
     write_at_least_once(settings)
     bench.proxy.drop_silently()
-    again = anew(bench, settings)
+    again = another_write(bench, settings)
     write_at_least_once(again)
     bench.assert_exactly_once(again.topic or "")
 
@@ -106,7 +106,7 @@ def test_kept_connection_above_the_idle_limit_is_not_used(bench: Bench) -> None:
         wait_until(lambda: clock() - since > IDLE_MS, "the idle limit")
 
     began = clock()
-    write(bench, anew(bench, settings), idle)
+    write(bench, another_write(bench, settings), idle)
     assert clock() - began < PATIENT_MS
 
 

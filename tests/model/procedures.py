@@ -14,7 +14,7 @@ variable, and never among the arguments of a call. `still_holds` did once, and t
 test_procedures.py holds the rule. `Step.__iter__` is one more frame in the chain, with no live local: it adds no state.
 
 The byte code differs from Python to Python. An instruction that concerns a local and does not stand in the tables below is an
-error: taken for one that reads nothing, it would make one state out of two, and the search would miss violations or invent them.
+error: if it counted as one that reads nothing, it would make one state out of two, and the search would miss violations or invent them.
 """
 
 from __future__ import annotations
