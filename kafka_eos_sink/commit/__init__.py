@@ -1,1 +1,144 @@
-"""Two-phase commit on the driver: the commit log, the decision, its recovery."""
+"""Two-phase commit on Kafka's transactions: theory of operation.
+
+docs/protocol.md specifies the protocol; I1 to I16 are its invariants. This page says what can go wrong, by name.
+
+WHAT THE LAYER DOES
+
+W is a write id. Each task writes its rows in a transaction of its own (id W.<partition>.<slot>) and leaves it open. The
+driver commits all of them or none by one record, the decision, in a transaction of its own (id W.driver).
+
+  plan     take_over.py: list open transactions, fence W.driver, read the commit log, finish decisions, end the rest
+  prepare  task.py: take an identity of its own, write the rows and a part record, check twice if the driver still waits
+  decide   commit_batch.py, decide.py: check the prepared transactions, append the decision that names them, commit
+           W.driver, and read the COMMIT marker in the commit log
+  finish   settle.py: EndTxn(commit) of each named transaction, then a proof of each outcome; restore.py: copy the rows
+           of those that Kafka had aborted, and decide the copies
+  done     commit_log.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
+
+Everything that turns what the cluster shows into an outcome lives in outcome.py; evidence.py gathers it; nobody else
+judges. Procedures are generators over steps.py, without socket or clock: tests/model runs this code, not a copy of it.
+
+LIFECYCLE
+
+  a transaction
+      InitProducerId      rows and part       COMMIT marker      EndTxn(commit)    markers are there,
+                          acknowledged        of the decision    responds          readers pass
+          open ------------> prepared ------------> decided ---------> ended ---------> proven
+           |                    |                      |                 |
+        aborted              aborted                 lost              no proof: an error, and the next run looks again.
+        (failed,             (the decision           (timeout,         If no run can prove it (UNRESOLVED, LOST_PARTS,
+        overtaken)           does not name it)       a person)         TOPIC_GONE), an operator decides: resolved
+                                                       |
+                                                     copied: a new transaction, prepared and decided like the first one
+
+  a batch
+          planned --> prepared --> decided --> all transactions proven --> done
+             ^            |           |
+             |       not decided      +------> all transactions lost, and records of them gone for good: void
+             |            |                                                                               |
+             +------------+-------------------------------- written again --------------------------------+
+
+WHEN ROWS MAY BE WRITTEN AGAIN
+
+A version may be written again only if no driver can make its earlier rows visible any more: the log, read behind the
+fence, holds no committed decision of it, or a void one, or an operator has resolved the version as "rewrite".
+Every other decision is finished instead, by EndTxn and by copies, whoever runs next. Without a proof the code fails
+loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that the
+decision names, and leaves the decision and its part records in the log.
+
+HAZARDS
+
+Comments name a hazard; its interleaving stands only here. W.0.0 is a task's id, t-0 a partition of a data topic.
+
+JOIN: a marker is missing on a partition, and the id's next transaction joins the one that is still open there.
+  Kafka 4.3 and newer omit the marker of a partition without a leader, and call the transaction complete (KAFKA-20734).
+  The leader adds records of a newer epoch to the open transaction of their producer id. One marker then ends both.
+    1. The driver decides and commits W.0.0. Its COMMIT marker is missing on t-0; its coordinator calls the id free.
+    2. A late attempt initialises W.0.0 and writes to t-0. Its records join the committed ones.
+    3. It fails, or its timeout passes. The ABORT discards both: committed rows are lost. In the commit log, that ABORT
+       stands in place of the COMMIT, and recovery would copy rows that readers see.
+  The other way round:
+    1. An attempt under W.0.0 dies. Its ABORT marker is missing on t-0.
+    2. A later attempt under W.0.0 writes the same rows to t-0. They join those of the first attempt.
+    3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
+  Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
+    verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
+    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcomes_for_readers
+    puts what readers see first, decide_again stands in for a marker, and a decision without its own marker is
+    undecided (QueryState.undecided). repair writes a missing COMMIT marker.
+  I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
+    decided identities are protected, not their ids", "first offsets of the open transactions not compared", "a copy
+    under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided
+    again".
+
+LATE ADD: below transaction.version 2, an AddPartitionsToTxn opens an ended transaction again.
+  An EndTxn keeps the epoch there, so no coordinator can tell a late request from a new one. From version 2 on it
+  cannot happen: each end raises the epoch.
+    1. A task adds t-0 to its transaction. A copy of the request stays in the network.
+    2. The driver decides and commits the transaction. Its marker is missing on t-0 (KAFKA-20734).
+    3. The copy arrives. The coordinator opens the transaction again under its epoch, with t-0 alone.
+    4. Its timeout or the next InitProducerId aborts it. The ABORT on t-0 discards committed rows, and readers pass.
+  No request need be late: somebody aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
+  opens another one, with only the rows that follow. A decision on that one would lose the rows before.
+  Guards: verify_no_foreign_abort: below version 2 every commit checks that readers see no range as aborted. There, a
+    coordinator's CompleteAbort proves nothing. check_prepared compares partitions and first offsets. is_overtaken
+    comes after the part record, an attempt's last request. take_over always lists. end_open ends what a late request
+    has opened under a decision that is done. runtime/requirements.py demands leaders that verify appends.
+  I3, I7, I8. Mutations: "partitions of the open transaction not compared", "overtaken attempts check before their part
+    record", "done decisions protect what is open under their identities", "a leader without verification".
+
+LATE END: below transaction.version 2, an EndTxn without response commits a later transaction of the same epoch.
+    1. The driver commits decision D1 in epoch 7. The connection breaks, and the resend succeeds; the first EndTxn is
+       still in the network.
+    2. Transactions of D1 were lost. The driver copies them, and appends D2 in epoch 7: a large one, in several
+       records.
+    3. The late EndTxn arrives behind the first record of D2, and commits that record alone.
+    4. The log holds a committed decision without its other records. Every later plan ends in COMMIT_LOG_CORRUPT.
+  Guards: decide notes that a try had no response (DriverTransaction.late_end_possible), and require_free then writes
+    no further decision. The next run's fence raises the epoch. A task's identity has one transaction only
+    (fresh_identity).
+  I12. Mutation: "copies in an epoch whose EndTxn has no response".
+
+NEW LOG: the commit log was deleted and created again, or the job reads another one.
+    1. Driver A decides a batch in the first log, commits one of its two transactions, and dies.
+    2. Somebody deletes the topic, or changes commit.log.topic. Driver B reads a log that knows nothing of W.
+    3. B lists A's open transaction, finds no decision that names it, and aborts it: a decided part is lost.
+    4. B writes the batch again: the rows of the committed transaction are there twice.
+  Guards: require_own_log: take_over refuses, before it fences, the open transactions of a write that its log does not
+    know. Every plan leaves a barrier with the topic id of its log, and Fetch is by topic id (read_on, read_to). commit
+    refuses a decision below its own part records. settle and abort judge by the plan's log only. require_whole: a log
+    begins at offset 0. admit: the versions of a stream have no gap.
+  I6, I16. Mutation: "an ignored gap in the versions of a stream". The simulated log is never created again, so the
+    other guards have tests in tests/unit/commit/: test_restore.py, test_decide.py, test_abort.py.
+
+PAUSE: a driver or an attempt sleeps, and its successor has gone on.
+    1. Driver A appends its decision, and sleeps before its EndTxn.
+    2. Driver B takes over. It finds no committed decision, ends what A's tasks prepared, and writes the batch again.
+    3. A wakes up. If it could still decide, it would find its transactions lost, and copy them: each row twice.
+  An attempt:
+    1. It sleeps before its first row. The driver decides the batch with another attempt, and finds no losing one.
+    2. It wakes up, and writes in a transaction that nobody ends: readers wait for its timeout. With JOIN, rows are
+       lost.
+  Guards: A's EndTxn cannot pass B's InitProducerId of W.driver. The order list, fence, read: a later list would hold a
+    newer driver's transactions, an earlier read would miss A's decision. is_overtaken before the first row and after
+    the part record; _losers between the decision and its EndTxn; sweep, only while still_holds. require_free before
+    copies. fresh_identity: no two attempts share an epoch. A done record counts for its own nonce only
+    (has_done_record).
+  What is left: an attempt that sleeps before InitProducerId can abort a decided transaction. Recovery copies its rows.
+  I2, I3, I8, I11. Mutations: "no fence", "read before fence", "list after fence", "copies without a fence", "overtaken
+    attempts stay open", "losing attempts searched before the decision", "sweep of a write id fenced by a newer
+    driver", "producer epoch reused".
+
+BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what readers see proves nothing.
+    1. A decided batch has two transactions. The first one is committed, and consumers have read its rows.
+    2. The second one's timeout passes before its EndTxn. Retention removes its records: their timestamps are old.
+    3. Recovery finds fewer records than the decision names. If it decided what is left, rows would be lost in silence.
+       If it called the batch void, the rows of the first transaction would be written twice.
+  Nor does a range that is gone prove an abort: readers may have seen its rows before.
+  Guards: _sort_copies counts the records. _restore copies all or none; it calls a batch void only if all transactions
+    are lost and records are gone for good, not merely unreadable, and raises LOST_PARTS otherwise.
+    outcomes_for_readers calls nothing aborted while a range is gone; without another proof it is UNRESOLVED or
+    TOPIC_GONE. Behind an open transaction of others, the first marker behind the range counts (AreCommitted).
+  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite
+    without a look at what readers see".
+"""
