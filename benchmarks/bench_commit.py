@@ -22,7 +22,7 @@ import typer
 from benchmarks.topics import make_topic
 from kafka_eos_sink.client import connection
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.commit.prepared_transaction import TaskIdentity
+from kafka_eos_sink.commit.values import TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows

@@ -23,7 +23,7 @@ from kafka_eos_sink.cli.console import output_console
 from kafka_eos_sink.client.admin import Admin, lease_admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskIdentity
+from kafka_eos_sink.commit.values import OffsetRange, TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -33,7 +33,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, operator, session
 from kafka_eos_sink.runtime.data_proofs import DataTopics
-from kafka_eos_sink.runtime.part_producer import written_by
+from kafka_eos_sink.runtime.part_producer import flush_and_prove
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
@@ -70,7 +70,7 @@ def aborted(
     producer.begin()
     for each in rows(topic, megabytes * 1_000_000 // ROW_BYTES):
         producer.write(each)
-    written = written_by(producer)
+    written = flush_and_prove(producer)
     producer.abort(admin.client.clock() + DEADLINE_MS)
     return lost, written.offsets, written.rows
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.murmur2 import murmur2
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
@@ -79,8 +79,8 @@ def main() -> None:
     report("murmur2 of keys", lambda: murmur2(murmur_offsets, murmur_data))
     section = bytes(encode_records(tables["100 byte values, 16 byte keys"], NOW)[0])
     report("crc32c", lambda: crc32c(section))
-    for codec in Codec:
-        if codec is not Codec.NONE:
+    for codec in Compression:
+        if codec is not Compression.NONE:
             size = len(compress(codec, None, section)) / len(section)
             report(f"{codec.name.lower()} (to {size:.0%})", partial(compress, codec, None, section))
 

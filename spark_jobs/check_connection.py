@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_eos_sink
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import one_line, one_sentence
 from kafka_eos_sink.jobs.submit_job import (
@@ -90,7 +90,7 @@ def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
     wrong = [
         f"{each.about} {each.what}: {each.found}; {each.meaning}".strip()
         for each in found
-        if each.verdict is Verdict.FAILS
+        if each.result is CheckResult.FAILS
     ]
     package = f"kafka-eos-sink {kafka_eos_sink.__version__} in {Path(kafka_eos_sink.__file__).parent}"
     return not wrong, "; ".join(wrong) or f"{found[0].found}; {package}"

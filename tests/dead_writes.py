@@ -21,8 +21,8 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.prepared_transaction import PreparedTransaction
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
+from kafka_eos_sink.commit.values import PreparedTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -21,7 +21,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.commit_log import part_record
+from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RIGHT = ("version", "decided", "found", "missing", "not readable")
 _REASON_WIDTH = 48
-_COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "verdict")
+_COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "result")
 
 
 def audit(
@@ -83,13 +83,13 @@ def audit_table(audits: Sequence[BatchAudit]) -> Table:
 
 def _rows(audit: BatchAudit) -> Iterator[console.Row]:
     figures = (audit.record.rows, audit.found, audit.missing, audit.not_readable)
-    style = "green" if audit.verdict == "complete" else "yellow" if audit.is_as_decided else "bold red"
+    style = "green" if audit.result == "complete" else "yellow" if audit.is_as_decided else "bold red"
     yield (
         str(audit.record.version),
         "",
         "",
         *(f"{each:,}" for each in figures),
-        Text(audit.verdict, style=style),
+        Text(audit.result, style=style),
     )
     for part in audit.partitions:
         offsets = f"{part.first_offset}..{part.last_offset}"

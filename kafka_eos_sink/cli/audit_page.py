@@ -37,7 +37,7 @@ svg {{ width: 100%; height: auto; font: 13px system-ui, sans-serif; }} svg text 
 <h2>Batches and partitions</h2>
 <table>
 <thead><tr><th class="n">version</th><th class="w">finished (UTC)</th><th>topic-partition</th><th class="n">offsets</th>
-<th class="n">decided</th><th class="n">found</th><th class="n">missing</th><th class="n">not readable</th><th>verdict</th></tr></thead>
+<th class="n">decided</th><th class="n">found</th><th class="n">missing</th><th class="n">not readable</th><th>result</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
@@ -53,7 +53,7 @@ _ROOM = 110
 def page(write_id: str, audits: Sequence[BatchAudit]) -> str:
     """Build the page. Every text is escaped, because names come from Kafka."""
     wrong = sum(not each.is_as_decided for each in audits)
-    hidden = sum(each.verdict == "not readable" for each in audits)
+    hidden = sum(each.result == "not readable" for each in audits)
     complete = len(audits) - wrong - hidden
     summary = f"Batches: {len(audits)}. Complete: {complete}. Not fully readable: {hidden}. Not as decided: {wrong}."
     return _PAGE.format(
@@ -92,13 +92,13 @@ def _chart(bars: Iterable[tuple[str, dict[str, int]]]) -> str:
 
 def _rows(audit: BatchAudit) -> Iterator[str]:
     record = audit.record
-    style = "good" if audit.verdict == "complete" else "partly" if audit.is_as_decided else "bad"
+    style = "good" if audit.result == "complete" else "partly" if audit.is_as_decided else "bad"
     finished = record.finished_at[:19].replace("T", " ")
     figures = (record.rows, audit.found, audit.missing, audit.not_readable)
     yield (
         f'<tr class="batch"><td class="n">{record.version}</td><td class="w">{_text(finished)}</td><td></td><td></td>'
         + "".join(f'<td class="n">{each:,}</td>' for each in figures)
-        + f'<td class="{style}">{audit.verdict}</td></tr>'
+        + f'<td class="{style}">{audit.result}</td></tr>'
     )
     for part in audit.partitions:
         hidden = f"{part.hidden:,} offsets not readable: {part.reason}" if part.reason else ""

@@ -14,7 +14,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.cli.cluster_check import Finding
+    from kafka_eos_sink.cli.cluster_check import CheckLine
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}
 
@@ -37,21 +37,21 @@ def check(
     To see what blocks readers now: kafka-eos transactions
     """
     # Imported here because the module imports the commit protocol, which ``--help`` does not need.
-    from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+    from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)
     if as_json:
         names = ("about", "what", "found", "meaning")
-        console.print_json([console.fields(each, *names) | {"verdict": each.verdict.value} for each in found])
+        console.print_json([console.fields(each, *names) | {"result": each.result.value} for each in found])
     else:
         console.show(check_table(found))
-    if fails := sum(finding.verdict is Verdict.FAILS for finding in found):
+    if fails := sum(finding.result is CheckResult.FAILS for finding in found):
         console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)
 
 
-def check_table(found: Sequence[Finding]) -> Table:
+def check_table(found: Sequence[CheckLine]) -> Table:
     """Build a table with one line per finding; a topic's findings follow its name."""
     rows: list[console.Row] = []
     for about, findings in groupby(found, lambda finding: finding.about):
@@ -59,6 +59,6 @@ def check_table(found: Sequence[Finding]) -> Table:
         if about or rows:
             rows.append((Text(about, style="bold"), "", "", ""))
         for each in findings:
-            verdict = each.verdict.value
-            rows.append((each.what, Text(verdict, style=_STYLES[verdict]), each.found, each.meaning))
+            result = each.result.value
+            rows.append((each.what, Text(result, style=_STYLES[result]), each.found, each.meaning))
     return console.table(("what", "", "found", "meaning"), rows, unwrapped=("",))

@@ -13,9 +13,9 @@ from functools import partial
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -73,7 +73,7 @@ class _Operation(IntEnum):
     CLUSTER_ACTION = 9
 
 
-class Verdict(Enum):
+class CheckResult(Enum):
     """The effect of a finding on a write."""
 
     WORKS = "ok"
@@ -82,27 +82,27 @@ class Verdict(Enum):
     UNKNOWN = "not known"
 
 
-_OK, _WARN, _FAILS, _UNKNOWN = Verdict
+_OK, _WARN, _FAILS, _UNKNOWN = CheckResult
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckLine:
     """One line of the report; ``about`` names the topic and is empty for the cluster."""
 
     about: str
     what: str
     found: str
-    verdict: Verdict = _OK
+    result: CheckResult = _OK
     meaning: str = ""
 
 
-_Case = tuple[bool | None, str, Verdict, str]
-"""A condition, the finding, the verdict, and the advice."""
+_Case = tuple[bool | None, str, CheckResult, str]
+"""A condition, the finding, the result, and the advice."""
 
 
-def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> Finding:
-    """Return the first case that holds, else ``otherwise`` with verdict ok."""
-    return next((Finding(about, what, *case[1:]) for case in cases if case[0]), Finding(about, what, otherwise))
+def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> CheckLine:
+    """Return the first case that holds, else ``otherwise`` with result ok."""
+    return next((CheckLine(about, what, *case[1:]) for case in cases if case[0]), CheckLine(about, what, otherwise))
 
 
 _cluster_rule = partial(_rule, "")
@@ -112,7 +112,7 @@ def _allows(operations: int, operation: _Operation) -> bool:
     return operations != _UNKNOWN_OPERATIONS and bool(operations & (1 << operation))
 
 
-def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, timeout_ms: int) -> list[Finding]:
+def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, timeout_ms: int) -> list[CheckLine]:
     """Check everything that a write depends on.
 
     Raises:
@@ -133,16 +133,16 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
         found += _topic(admin, f"topic {topic}", topic, deadline)
         if topic in (commit_log_topic, DEFAULT_TOPIC):
             meaning = "it must hold only records of the sink: choose another topic"
-            found.append(Finding(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
+            found.append(CheckLine(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     return [*found, *_rights(admin, deadline, operations)]
 
 
-def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
+def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
     client = admin.client
     brokers = [broker for node_id, broker in sorted(client.metadata.brokers.items()) if node_id >= 0]
     names = f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''}"
-    yield Finding("", "connection", f"{names}, cluster {peer_text(str(client.metadata.cluster_id))}")
+    yield CheckLine("", "connection", f"{names}, cluster {peer_text(str(client.metadata.cluster_id))}")
     levels: list[int] = []
     for broker in brokers:
         what, address = f"broker {broker.node_id}", f"{peer_text(broker.host)}:{broker.port}"
@@ -153,7 +153,7 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
             response = client.call(broker.node_id, request, deadline_ms=limit)
         except KafkaEosError as failure:
             meaning = f"check its advertised listener; {failure}"
-            yield Finding("", what, f"{address} cannot be reached from here", _FAILS, meaning)
+            yield CheckLine("", what, f"{address} cannot be reached from here", _FAILS, meaning)
             continue
         level = next((each.max_version for each in response.supported_features if each.name == "metadata.version"), 0)
         if level < 0:
@@ -170,7 +170,7 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[Finding]:
     yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
 
 
-def _offers(what: str, found: str, versions: BrokerVersions) -> Finding:
+def _offers(what: str, found: str, versions: BrokerVersions) -> CheckLine:
     needed, optional = missing_apis(versions, NEEDED), missing_apis(versions, OPTIONAL)
     return _cluster_rule(
         what,
@@ -180,7 +180,7 @@ def _offers(what: str, found: str, versions: BrokerVersions) -> Finding:
     )
 
 
-def _transactions(admin: Admin, deadline: int) -> Iterator[Finding]:
+def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
     version = admin.transaction_version(deadline)
     upgrade = (
         "works; 2 also rejects delayed requests of earlier transactions (KIP-890): kafka-features.sh upgrade --feature "
@@ -230,7 +230,7 @@ def _cluster_operations(admin: Admin, deadline: int) -> int:
     return _UNKNOWN_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
-def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[Finding]:
+def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[CheckLine]:
     client = admin.client
     # Without automatic creation: the command must change nothing.
     request = MetadataRequest(
@@ -252,7 +252,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
             found, meaning = "does not exist", "create it, or grant Describe on it"
         elif error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             found, meaning = "missing Describe permission", "grant Describe and Write on it"
-        yield Finding(about, "topic", found, _FAILS, meaning)
+        yield CheckLine(about, "topic", found, _FAILS, meaning)
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
@@ -260,13 +260,13 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
     yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
 
 
-def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
+def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:
     """Validate on the cluster how the first write would create the commit log."""
     brokers = broker_count(admin, deadline)
     try:
         made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
     except ConfigurationError as rejected:
-        return Finding(about, "topic", "does not exist", _FAILS, str(rejected))
+        return CheckLine(about, "topic", "does not exist", _FAILS, str(rejected))
     replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
     size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
     created = f"does not exist yet, the first write creates it with {size}"
@@ -275,9 +275,9 @@ def _created_log(admin: Admin, about: str, name: str, deadline: int) -> Finding:
     return _rule(about, "topic", (bool(weak), created, _WARN, meaning), otherwise=created)
 
 
-def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[Finding]:
+def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[CheckLine]:
     if topic.is_internal:
-        yield Finding(about, "topic", "internal to Kafka", _FAILS, "choose another topic")
+        yield CheckLine(about, "topic", "internal to Kafka", _FAILS, "choose another topic")
     count = len(topic.partitions)
     leaderless = [partition.partition_index for partition in topic.partitions if partition.leader_id < 0]
     down = (bool(leaderless), f"{leaderless} have no leader", _FAILS, "restart their brokers")
@@ -293,10 +293,10 @@ def _replication_factor(topic: TopicMetadata) -> int:
     return min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
 
 
-def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool) -> Iterator[Finding]:
+def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool) -> Iterator[CheckLine]:
     if not configs:
         grant = "grant DescribeConfigs on the topic to check them"
-        yield Finding(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
+        yield CheckLine(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
     shown = number(configs, "min.insync.replicas")
     insync, factor = 1 if shown is None else shown, _replication_factor(topic)
@@ -330,7 +330,7 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         )
 
 
-def _topic_rights(about: str, operations: int, is_commit_log: bool) -> Finding:
+def _topic_rights(about: str, operations: int, is_commit_log: bool) -> CheckLine:
     needed = (_Operation.WRITE, _Operation.DESCRIBE, *((_Operation.READ,) if is_commit_log else ()))
     missing = " and ".join(each.name.title() for each in needed if not _allows(operations, each))
     unseen = "works; without Read the sink cannot prove that readers see the rows"
@@ -344,15 +344,15 @@ def _topic_rights(about: str, operations: int, is_commit_log: bool) -> Finding:
     )
 
 
-def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[Finding]:
+def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[CheckLine]:
     # Only Describe can be checked: Write on a transactional id shows only when a write uses it.
     what = f"transactional ids {DEFAULT_PREFIX}..."
     try:
         admin.describe_transactions((driver_transactional_id(f"{DEFAULT_PREFIX}/check"),), deadline)
-        yield Finding("", what, "may be described")
+        yield CheckLine("", what, "may be described")
     except AuthorizationError:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
-        yield Finding("", what, "missing Describe permission", _WARN, meaning)
+        yield CheckLine("", what, "missing Describe permission", _WARN, meaning)
     can_repair = _allows(operations, _Operation.ALTER) or _allows(operations, _Operation.CLUSTER_ACTION)
     unsure = (operations == _UNKNOWN_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
     none = (not can_repair, "none", _OK, "only an administrator needs Alter on the cluster")

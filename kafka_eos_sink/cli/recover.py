@@ -10,8 +10,8 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.prepared_transaction import SettledDecision, plan_nonce
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.commit.values import SettledDecision, plan_nonce
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import agrees
-from kafka_eos_sink.commit.operator.missing_markers import Finding
+from kafka_eos_sink.commit.missing_markers import Finding
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 
 if TYPE_CHECKING:

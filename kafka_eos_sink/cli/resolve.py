@@ -10,8 +10,8 @@ import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.operator import resolve as procedures
-from kafka_eos_sink.commit.operator.resolve import Resolved, ResolveRequest
+from kafka_eos_sink.commit import resolve as procedures
+from kafka_eos_sink.commit.resolve import Resolved, ResolveRequest
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 
 

@@ -111,7 +111,7 @@ class Call(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[V]):
+class KeyResult(Generic[V]):
     """What is known of one key.
 
     ``error_code`` is None if the last try had no response: the broker may have processed it. ``earlier_code`` is then the code of an
@@ -124,14 +124,14 @@ class Outcome(Generic[V]):
     earlier_code: int | None = None
     has_lost_response: bool = False
 
-    def after(self, error_code: int, value: V | None = None) -> Outcome[V]:
+    def after(self, error_code: int, value: V | None = None) -> KeyResult[V]:
         """Return the outcome after a later try has a result."""
-        return Outcome(error_code=error_code, value=value, has_lost_response=self.has_lost_response)
+        return KeyResult(error_code=error_code, value=value, has_lost_response=self.has_lost_response)
 
-    def after_lost_response(self) -> Outcome[V]:
+    def after_lost_response(self) -> KeyResult[V]:
         """Return the outcome after a later try was sent and its response was lost."""
         code = self.earlier_code if self.error_code is None else self.error_code
-        return Outcome(earlier_code=code, has_lost_response=True)
+        return KeyResult(earlier_code=code, has_lost_response=True)
 
 
 class _Operation(Generic[K, V]):
@@ -141,10 +141,10 @@ class _Operation(Generic[K, V]):
         self.call = call
         self.retry = retry
         self.keys_per_request = call.keys_per_request
-        self.outcomes: dict[K, Outcome[V]] = dict.fromkeys(keys, Outcome())
+        self.outcomes: dict[K, KeyResult[V]] = dict.fromkeys(keys, KeyResult())
         self.open: dict[K, None] = dict.fromkeys(self.outcomes)
 
-    def settle(self, key: K, outcome: Outcome[V]) -> None:
+    def settle(self, key: K, outcome: KeyResult[V]) -> None:
         self.outcomes[key] = outcome
         self.open.pop(key, None)
 
@@ -161,7 +161,7 @@ class Requests:
         self._coordinators: dict[tuple[Route, str], int] = {}
         self._stale: set[tuple[Route, str]] = set()
 
-    def perform(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, Outcome[V]]:
+    def perform(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, KeyResult[V]]:
         """Perform a call for all keys.
 
         Args:
@@ -331,7 +331,7 @@ class Requests:
                 operation.outcomes[key] = operation.outcomes[key].after_lost_response()
 
     def _on_result(
-        self, operation: _Operation[K, V], node_id: int, key: K, outcome: Outcome[V], message: str | None
+        self, operation: _Operation[K, V], node_id: int, key: K, outcome: KeyResult[V], message: str | None
     ) -> None:
         call, code = operation.call, outcome.error_code
         if not code:
@@ -369,7 +369,7 @@ class Requests:
         return None if key in self._stale else self._coordinators.get(key)
 
     def _learn_coordinators(
-        self, route: Route, found: Mapping[str, Outcome[FindCoordinatorResponse.Coordinator]]
+        self, route: Route, found: Mapping[str, KeyResult[FindCoordinatorResponse.Coordinator]]
     ) -> None:
         for each, outcome in found.items():
             coordinator = outcome.value

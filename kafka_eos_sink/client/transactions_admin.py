@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, OnCode, Outcome, Requests, Route, single
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, KeyResult, OnCode, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
@@ -116,7 +116,7 @@ class TransactionsAdmin(Requests):
 
     def end_transactions(
         self, transactions: Sequence[EndTransaction], deadline_ms: int
-    ) -> list[Outcome[m.EndTxnResponse]]:
+    ) -> list[KeyResult[m.EndTxnResponse]]:
         """End transactions; return the outcomes in the same order.
 
         Requests are pipelined per coordinator and concurrent over brokers. Every retry is identical, API version included. At the

@@ -9,11 +9,11 @@ from kafka_eos_sink.commit.driver import after_end, still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.values import (
     BatchIdentity,
     DecisionStatus,
     Plan,
     SettledDecision,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.errors import WriteRefusedError
 
 

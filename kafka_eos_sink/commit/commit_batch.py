@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import forget, write_done
 from kafka_eos_sink.commit.decide import (
     DriverTransaction,
     GroupOffsets,
@@ -17,8 +16,14 @@ from kafka_eos_sink.commit.decide import (
 )
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
+from kafka_eos_sink.commit.log_writing import forget, write_done
 from kafka_eos_sink.commit.open_transactions import open_identities
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.restore import finish
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
+from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription
+from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
+from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
     Plan,
@@ -26,11 +31,6 @@ from kafka_eos_sink.commit.prepared_transaction import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
-from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription
-from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
-from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, WallClock
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
+from kafka_eos_sink.commit.values import Plan
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
 """transaction.timeout.ms that disables the timeout (Kafka 4.1+, if the broker allows it)."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, after_end, described_driver, is_held_by
 from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
+from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     CommitGroupOffsets,
@@ -30,6 +30,7 @@ from kafka_eos_sink.commit.steps import (
     WallClock,
     Warn,
 )
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity

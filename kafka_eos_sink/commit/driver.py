@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
+from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000

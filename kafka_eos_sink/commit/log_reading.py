@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import barrier_record
+from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, ReadLog

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from kafka_eos_sink.commit.commit_log import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
-from kafka_eos_sink.commit.prepared_transaction import Decision, plan_nonce
+from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.values import Decision, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch

@@ -9,7 +9,6 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -24,6 +23,7 @@ from kafka_eos_sink.commit.steps import (
     Wait,
     Warn,
 )
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import await_coordinators
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 

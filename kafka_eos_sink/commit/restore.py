@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import part_record, write_done
 from kafka_eos_sink.commit.decide import (
     DriverTransaction,
     append_decision,
@@ -20,19 +19,21 @@ from kafka_eos_sink.commit.decide import (
     decide_again,
     require_free,
 )
+from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.log_writing import write_done
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.settle import Settled, settle
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
+from kafka_eos_sink.commit.task import fresh_identity, give_up
+from kafka_eos_sink.commit.transactional_id import SLOTS, parse
+from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
     PreparedTransaction,
     SettledDecision,
     plan_nonce,
 )
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.settle import Settled, settle
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
-from kafka_eos_sink.commit.task import fresh_identity, give_up
-from kafka_eos_sink.commit.transactional_id import SLOTS, parse
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 

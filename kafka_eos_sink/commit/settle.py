@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import (
     outcomes_for_readers,
@@ -19,6 +18,7 @@ from kafka_eos_sink.commit.proofs import (
     verify_visible,
 )
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.procedure import Step, listed, text
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -370,7 +370,7 @@ class HasRows(Step[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRows(Step["Written | None"]):
+class WriteRows(Step["WrittenRows | None"]):
     """Task: encode, produce and flush all rows in the transaction of this identity.
 
     The result is None if it is time to check the other tasks' transactions. After None, the same step writes the other rows.
@@ -384,7 +384,7 @@ class WriteRows(Step["Written | None"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenRows:
     rows: int
     offsets: tuple[OffsetRange, ...]
 
@@ -428,7 +428,7 @@ class CopyRecords(Step[tuple["Copied | Gone", ...]]):
 class Copied:
     """What was written, and the offset of the part record."""
 
-    written: Written
+    written: WrittenRows
     part_offset: int
 
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import barrier_record
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
+from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 

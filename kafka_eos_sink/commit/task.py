@@ -7,17 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
-from kafka_eos_sink.commit.commit_log import part_record
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import is_overtaken
-from kafka_eos_sink.commit.prepared_transaction import (
-    BatchIdentity,
-    Plan,
-    PreparedTransaction,
-    TaskIdentity,
-    TaskMessage,
-    TaskOutcome,
-)
+from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     AppendPart,
@@ -33,6 +25,14 @@ from kafka_eos_sink.commit.steps import (
     WriteRows,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
+from kafka_eos_sink.commit.values import (
+    BatchIdentity,
+    Plan,
+    PreparedTransaction,
+    TaskIdentity,
+    TaskMessage,
+    TaskOutcome,
+)
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 

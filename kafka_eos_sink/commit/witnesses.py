@@ -12,7 +12,6 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -23,6 +22,7 @@ from kafka_eos_sink.commit.steps import (
     TransactionDescription,
     Wait,
 )
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 

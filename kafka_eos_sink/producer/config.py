@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.protocol.compression import Codec, check_level
+from kafka_eos_sink.protocol.compression import Compression, check_level
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -50,7 +50,7 @@ RANGES: Final = {
 }
 """Option, lowest and highest value per field of ``ProducerConfig``."""
 
-CODEC_NAMES: Final = tuple(codec.name.lower() for codec in Codec)
+CODEC_NAMES: Final = tuple(codec.name.lower() for codec in Compression)
 
 OBJECT_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 """``package.module:name``, the form in which an option names a Python object."""
@@ -117,7 +117,7 @@ class ProducerConfig:
             yield f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {self.compression!r}"
         else:
             try:
-                check_level(Codec.of(self.compression), self.compression_level)
+                check_level(Compression.of(self.compression), self.compression_level)
             except ConfigurationError as error:
                 yield error.message
         if self.partitioner not in ("default", "round-robin") and OBJECT_NAME.fullmatch(self.partitioner) is None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.requests import Outcome
+from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -38,7 +38,7 @@ from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
 from kafka_eos_sink.producer.transaction_manager import NO_RESPONSE, TransactionManager
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
@@ -79,7 +79,7 @@ class Producer:
         self._accumulator = RecordAccumulator(
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
-            codec=Codec.of(config.compression),
+            codec=Compression.of(config.compression),
             compression_level=config.compression_level,
         )
         self._transactions = TransactionManager(
@@ -185,7 +185,7 @@ class Producer:
             transaction_version=self.transaction_version,
         )
 
-    def abort(self, deadline_ms: int) -> Outcome[EndTxnResponse] | None:
+    def abort(self, deadline_ms: int) -> KeyResult[EndTxnResponse] | None:
         """Drop unsent rows, and abort the transaction under its own epoch.
 
         Args:
@@ -206,7 +206,7 @@ class Producer:
         self._transactions.abort()
         while self._transactions.awaits_end and self._client.clock() < deadline_ms:
             self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
-        return self._transactions.end_result or Outcome()
+        return self._transactions.end_result or KeyResult()
 
     # rows
 

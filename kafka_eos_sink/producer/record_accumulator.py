@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.partition_queue import OpenBatch, PartitionQueue, ProducerBatch
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import EncodedSection, Section, encode_block, record_sizes
@@ -29,7 +29,9 @@ class Cut(NamedTuple):
 class RecordAccumulator:
     """The queues of all partitions, and their memory; ``now`` is clock ms."""
 
-    def __init__(self, *, batch_size: int, linger_ms: int, codec: Codec, compression_level: int | None = None) -> None:
+    def __init__(
+        self, *, batch_size: int, linger_ms: int, codec: Compression, compression_level: int | None = None
+    ) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         """The queues with batches, the least recently served first."""
@@ -139,7 +141,7 @@ class RecordAccumulator:
         self.open_bytes -= opened.size
         sections = opened.sections
         # An uncompressed batch copies its section: a view would keep the records of many partitions in memory.
-        alone = len(sections) == 1 and self._codec is not Codec.NONE
+        alone = len(sections) == 1 and self._codec is not Compression.NONE
         block = RecordsBlock(
             records=compress(self._codec, self._level, sections[0] if alone else b"".join(sections)),
             record_count=opened.record_count,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import LostResponse, Versions
-from kafka_eos_sink.client.requests import Outcome
+from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
@@ -72,7 +72,7 @@ class TransactionManager:
         """Partitions that AddPartitionsToTxn must add before Produce (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
         """Partitions that an unresolved AddPartitionsToTxn may have added."""
-        self.end_result: Outcome[EndTxnResponse] | None = None
+        self.end_result: KeyResult[EndTxnResponse] | None = None
         self.next_at = 0
         """Clock ms before which the manager sends no request (backoff)."""
         self.last_problem = NO_RESPONSE
@@ -308,11 +308,11 @@ class TransactionManager:
     def _ended(self, request: EndTxnRequest, response: Any, now: int) -> None:
         code = response.error_code
         if code == ErrorCode.NONE:
-            self._finish(Outcome(error_code=code, value=response))
+            self._finish(KeyResult(error_code=code, value=response))
             return
         # An error code proves neither commit nor abort: the caller reads the outcome from the log.
         if not self._ok(request, code, now, in_words(EndTxnRequest, self._name())) and self.state is State.FATAL_ERROR:
-            self.end_result = Outcome(error_code=code, value=response)
+            self.end_result = KeyResult(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:
         """Fail for good if a response does not fit its request: it proves nothing."""
@@ -369,9 +369,9 @@ class TransactionManager:
     def _finish_if_empty(self) -> None:
         # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.
         if not self.may_be_open and not self.pending:
-            self._finish(Outcome(error_code=ErrorCode.NONE.value))
+            self._finish(KeyResult(error_code=ErrorCode.NONE.value))
 
-    def _finish(self, result: Outcome[EndTxnResponse]) -> None:
+    def _finish(self, result: KeyResult[EndTxnResponse]) -> None:
         self.end_result = result
         self._move(State.ABORTED)
 

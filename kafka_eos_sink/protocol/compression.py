@@ -36,7 +36,7 @@ _READ_CHUNK_BYTES = 1 << 18
 _SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
 
 
-class Codec(IntEnum):
+class Compression(IntEnum):
     """Compression of a record batch: the low three bits of its attributes."""
 
     NONE = 0
@@ -46,7 +46,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
     @classmethod
-    def of(cls, name: str) -> Codec:
+    def of(cls, name: str) -> Compression:
         """Return the codec of a ``compression.type``."""
         try:
             return cls[name.upper()]
@@ -70,13 +70,13 @@ class LevelRange(NamedTuple):
 
 # Ranges and defaults of the Java client (KIP-390). The codecs none and snappy have no levels.
 LEVELS = {
-    Codec.GZIP: LevelRange(minimum=1, maximum=9, default=-1),
-    Codec.LZ4: LevelRange(minimum=1, maximum=17, default=9),
-    Codec.ZSTD: LevelRange(minimum=-131072, maximum=22, default=3),
+    Compression.GZIP: LevelRange(minimum=1, maximum=9, default=-1),
+    Compression.LZ4: LevelRange(minimum=1, maximum=17, default=9),
+    Compression.ZSTD: LevelRange(minimum=-131072, maximum=22, default=3),
 }
 
 
-def check_level(codec: Codec, level: int | None) -> None:
+def check_level(codec: Compression, level: int | None) -> None:
     """Raise ``ConfigurationError`` if ``codec`` does not support ``level``."""
     if level is None:
         return
@@ -89,23 +89,23 @@ def check_level(codec: Codec, level: int | None) -> None:
         raise ConfigurationError("COMPRESSION_LEVEL", problem)
 
 
-def compress(codec: Codec, level: int | None, data: Buffer) -> bytes | memoryview:
+def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | memoryview:
     """Compress ``data``; ``level`` None selects the Java client's default.
 
     Raises ``ConfigurationError`` if the codec does not support the level.
     """
     check_level(codec, level)
     match codec:
-        case Codec.NONE:
+        case Compression.NONE:
             return memoryview(data)
-        case Codec.GZIP:
+        case Compression.GZIP:
             # 31: the gzip container (16) with the largest window (15).
             return zlib.compress(data, LEVELS[codec].default if level is None else level, wbits=31)
-        case Codec.SNAPPY:
+        case Compression.SNAPPY:
             return _compress_snappy(data)
-        case Codec.LZ4:
+        case Compression.LZ4:
             return _compress_lz4(level, data)
-        case Codec.ZSTD:
+        case Compression.ZSTD:
             compressor = _arrow_codec("zstd", LEVELS[codec].default if level is None else level)
             return compressor.compress(data, asbytes=True)  # type: ignore[no-any-return]
 
@@ -122,7 +122,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 def _compress_lz4(level: int | None, data: Buffer) -> bytes:
     # Java uses its fast compressor at the default level 9, and high compression at any other level from 1 to 17. The
     # frame library uses its fast compressor below level 3. Its highest level is 12.
-    frame_level = 0 if level in (None, LEVELS[Codec.LZ4].default) else min(max(level, 3), 12)
+    frame_level = 0 if level in (None, LEVELS[Compression.LZ4].default) else min(max(level, 3), 12)
     frame: bytes = lz4.frame.compress(
         data,
         compression_level=frame_level,
@@ -139,21 +139,21 @@ def _arrow_codec(name: str, level: int | None) -> Any:
     return pa.Codec(name) if level is None else pa.Codec(name, compression_level=level)
 
 
-def decompress(codec: Codec, data: Buffer, limit: int) -> Buffer:
+def decompress(codec: Compression, data: Buffer, limit: int) -> Buffer:
     """Decompress; raise ``ProtocolError`` if damaged or above ``limit`` bytes."""
     try:
         match codec:
-            case Codec.NONE:
+            case Compression.NONE:
                 if len(data) > limit:
                     raise _too_large(limit)
                 return data
-            case Codec.GZIP:
+            case Compression.GZIP:
                 return _decompress_frames(codec, lambda: zlib.decompressobj(wbits=31), data, limit)
-            case Codec.SNAPPY:
+            case Compression.SNAPPY:
                 return _decompress_snappy(data, limit)
-            case Codec.LZ4:
+            case Compression.LZ4:
                 return _decompress_frames(codec, lz4.frame.LZ4FrameDecompressor, data, limit)
-            case Codec.ZSTD:
+            case Compression.ZSTD:
                 return _decompress_zstd(data, limit)
     except ProtocolError:
         raise
@@ -168,11 +168,11 @@ def _too_large(limit: int) -> ProtocolError:
     return ProtocolError(f"a record batch decompresses to more than the limit of {limit} bytes")
 
 
-def _cut_off(codec: Codec) -> ProtocolError:
+def _cut_off(codec: Compression) -> ProtocolError:
     return ProtocolError(f"the {codec.name.lower()} data of a record batch ends early")
 
 
-def _decompress_frames(codec: Codec, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytearray:
+def _decompress_frames(codec: Compression, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytearray:
     """Decompress consecutive frames with decompressors like ``bz2.BZ2Decompressor``."""
     view, at, out = memoryview(data), 0, bytearray()
     while at < len(view):
@@ -197,14 +197,14 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
     out = bytearray()
     at = len(XERIAL_HEADER)
     if len(view) < at:
-        raise _cut_off(Codec.SNAPPY)
+        raise _cut_off(Compression.SNAPPY)
     while at < len(view):
         if len(view) - at < 4:
-            raise _cut_off(Codec.SNAPPY)
+            raise _cut_off(Compression.SNAPPY)
         (size,) = struct.unpack_from(">i", view, at)
         at += 4
         if not 0 <= size <= len(view) - at:
-            raise _cut_off(Codec.SNAPPY)
+            raise _cut_off(Compression.SNAPPY)
         out += _decompress_raw_snappy(view[at : at + size], limit - len(out), limit)
         at += size
     return bytes(out)
@@ -219,12 +219,12 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
         if byte < 0x80:
             break
     else:
-        raise _cut_off(Codec.SNAPPY)
+        raise _cut_off(Compression.SNAPPY)
     if size > room:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(view):
         # The peer chose this size. Reject a size that the compressed bytes cannot yield, before allocating memory.
-        raise _cut_off(Codec.SNAPPY)
+        raise _cut_off(Compression.SNAPPY)
     out: bytes = _arrow_codec("snappy", None).decompress(view, decompressed_size=size, asbytes=True)
     return out
 

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Buffer, Codec, compress, decompress
+from kafka_eos_sink.protocol.compression import Buffer, Compression, compress, decompress
 from kafka_eos_sink.protocol.crc import crc32c
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 from kafka_eos_sink.protocol.record_reader import TRANSACTIONAL, BatchHeader, Header, Record, RecordReader
@@ -44,7 +44,7 @@ class RecordsBlock:
 
     records: Buffer
     record_count: int
-    compression: Codec
+    compression: Compression
     base_timestamp: int
     max_timestamp: int
     uncompressed_bytes: int
@@ -89,7 +89,7 @@ def encode_rows(
     rows: Iterable[tuple[bytes | None, bytes | None, Sequence[Header]]],
     timestamp_ms: int,
     *,
-    codec: Codec = Codec.NONE,
+    codec: Compression = Compression.NONE,
     level: int | None = None,
 ) -> RecordsBlock:
     """Encode a few rows ``(key, value, headers)`` as one block with one timestamp.

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.protocol import binary_columns as binary
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.varints import Int64Array, encode_varint, varint_sizes
 
@@ -282,7 +282,7 @@ class EncodedSection(NamedTuple):
     max_timestamp: int
 
 
-def encode_block(columns: RecordColumns, now_ms: int, codec: Codec, level: int | None = None) -> RecordsBlock:
+def encode_block(columns: RecordColumns, now_ms: int, codec: Compression, level: int | None = None) -> RecordsBlock:
     """Encode and compress all rows as one batch, ready for ``record_batch.seal``."""
     records, base_timestamp, max_timestamp = encode_records(columns, now_ms)
     return RecordsBlock(

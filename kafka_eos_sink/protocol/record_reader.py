@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Buffer, Codec
+from kafka_eos_sink.protocol.compression import Buffer, Compression
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -42,10 +42,10 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta
 
     @property
-    def compression(self) -> Codec:
+    def compression(self) -> Compression:
         """The codec of the records; raises ProtocolError if it is unknown."""
         try:
-            return Codec(self.attributes & _CODEC_MASK)
+            return Compression(self.attributes & _CODEC_MASK)
         except ValueError:
             raise ProtocolError(f"{self} has the unknown compression codec {self.attributes & _CODEC_MASK}") from None
 

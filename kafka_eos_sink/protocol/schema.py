@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, datac
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.wire_types import (
     MAX_VALUES,
-    Codec,
+    FieldCodec,
     Make,
     Output,
     array_of,
@@ -118,7 +118,7 @@ class Field(NamedTuple):
     """A field of a struct in one version."""
 
     name: str
-    codec: Codec
+    codec: FieldCodec
     presence: Presence
     default: Any
 
@@ -129,7 +129,7 @@ def is_flexible(cls: type, version: int) -> bool:
     return version >= first
 
 
-def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nullable: bool = False) -> Codec:
+def codec_for(hint: Any, version: int, flexible: bool, nullable_from: int, nullable: bool = False) -> FieldCodec:
     """Build the codec of an annotation."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
@@ -160,7 +160,7 @@ def layout(cls: type, version: int, flexible: bool) -> tuple[Field, ...]:
 
 
 @cache
-def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
+def struct_codec(cls: type, version: int, flexible: bool) -> FieldCodec:
     """Build the codec of a struct in one version."""
     members = layout(cls, version, flexible)
     plain = [(member.name, member.codec) for member in members if member.presence.tag is None]
@@ -237,7 +237,7 @@ def struct_codec(cls: type, version: int, flexible: bool) -> Codec:
         return at
 
     smallest = sum(codec.minimum for _, codec in plain) + (1 if flexible else 0)
-    return Codec(cls.__qualname__, write, read, smallest)
+    return FieldCodec(cls.__qualname__, write, read, smallest)
 
 
 def write_message(out: Output, message: Any, version: int) -> None:

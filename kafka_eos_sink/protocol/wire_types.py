@@ -63,7 +63,7 @@ Write = Callable[[Output, Any], None]
 Read = Callable[[memoryview, int], tuple[Any, int]]
 
 
-class Codec(NamedTuple):
+class FieldCodec(NamedTuple):
     """The writer and reader of one wire type.
 
     ``name`` is the type in Kafka's message definitions. ``minimum`` is the size of the smallest value in bytes.
@@ -76,7 +76,7 @@ class Codec(NamedTuple):
     nullable: bool = False
 
 
-Make = Callable[[bool, bool], Codec]
+Make = Callable[[bool, bool], FieldCodec]
 """Builds the codec of a wire type from ``flexible`` and ``nullable``."""
 
 
@@ -160,10 +160,10 @@ def fixed(name: str, layout: str, dump: Callable[[Any], Any] = _same, load: Call
     def read(data: memoryview, at: int) -> tuple[Any, int]:
         return load(packer.unpack_from(data, at)[0]), at + packer.size
 
-    def make(flexible: bool, nullable: bool) -> Codec:
+    def make(flexible: bool, nullable: bool) -> FieldCodec:
         if nullable:
             raise TypeError(f"{name} cannot be null")
-        return Codec(name, write, read, packer.size)
+        return FieldCodec(name, write, read, packer.size)
 
     return make
 
@@ -174,7 +174,7 @@ def _with_length(
     nullable: bool,
     append: Callable[[Output, Any], None],
     load: Callable[[memoryview, int, int], tuple[Any, int]],
-) -> Codec:
+) -> FieldCodec:
     """Build a codec: ``append`` writes length and value, ``load`` reads the value."""
 
     def write(out: Output, value: Any) -> None:
@@ -193,7 +193,7 @@ def _with_length(
             raise ProtocolError(f"null instead of a value of type {name}")
         return None, at
 
-    return Codec(name, write, read, length_of.size, nullable)
+    return FieldCodec(name, write, read, length_of.size, nullable)
 
 
 def sized(
@@ -205,7 +205,7 @@ def sized(
 ) -> Make:
     """Build a codec: ``append`` writes length and bytes, ``load`` converts the bytes."""
 
-    def make(flexible: bool, nullable: bool) -> Codec:
+    def make(flexible: bool, nullable: bool) -> FieldCodec:
         length_of = compact if flexible else classic
 
         def write(out: Output, value: Any) -> None:
@@ -222,7 +222,7 @@ def sized(
     return make
 
 
-def array_of(item: Codec, flexible: bool, nullable: bool) -> Codec:
+def array_of(item: FieldCodec, flexible: bool, nullable: bool) -> FieldCodec:
     """Build the codec of an array, which is a tuple of values."""
     length_of = COMPACT_LENGTH if flexible else INT32_LENGTH
 

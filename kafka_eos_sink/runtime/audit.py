@@ -12,11 +12,11 @@ from typing import Any, Literal
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.runtime.batch_record import BatchRecord, merged
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
-Verdict = Literal["complete", "not readable", "missing", "too many"]
+AuditResult = Literal["complete", "not readable", "missing", "too many"]
 """complete      as many rows as decided
 not readable  fewer, and the unreadable offsets explain the difference
 missing       fewer than that
@@ -66,7 +66,7 @@ class BatchAudit:
         return max(0, self.record.rows - self.found - self.missing)
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> AuditResult:
         if self.missing:
             return "missing"
         if self.found > self.record.rows:
@@ -76,7 +76,7 @@ class BatchAudit:
     @property
     def is_as_decided(self) -> bool:
         """Whether no row is missing or duplicated in the readable offsets."""
-        return self.verdict in ("complete", "not readable")
+        return self.result in ("complete", "not readable")
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -89,7 +89,7 @@ class BatchAudit:
             "found": self.found,
             "missing": self.missing,
             "not_readable": self.not_readable,
-            "verdict": self.verdict,
+            "result": self.result,
             "partitions": [asdict(part) for part in self.partitions],
         }
 

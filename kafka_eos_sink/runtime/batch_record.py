@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import UNREADABLE, parse_key, typed
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, TaskMessage
+from kafka_eos_sink.commit.log_records import UNREADABLE, parse_key, typed
 from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage
 from kafka_eos_sink.errors import one_line
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"

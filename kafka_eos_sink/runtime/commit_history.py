@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Literal
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange
+from kafka_eos_sink.commit.values import Decision, OffsetRange
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
-from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m

@@ -1,7 +1,7 @@
 """Removes a write that will not run again from the commit log, by tombstones.
 
 A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
-needs. `commit_log.forget` does the same for writes with a random id, right after they are finished.
+needs. `log_writing.forget` does the same for writes with a random id, right after they are finished.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
+from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord

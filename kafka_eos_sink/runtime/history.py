@@ -15,7 +15,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError

@@ -17,9 +17,8 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
-from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
@@ -34,6 +33,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
+from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import (
     SAFETY,
     AuthorizationError,

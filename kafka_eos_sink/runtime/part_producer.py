@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -24,7 +24,7 @@ def begin(client: NetworkClient, config: ProducerConfig, identity: ProducerIdent
     return producer
 
 
-def written_by(producer: Producer) -> steps.Written:
+def flush_and_prove(producer: Producer) -> steps.WrittenRows:
     """Flush, and return a transaction's rows and ranges in the data partitions.
 
     Raises:
@@ -37,7 +37,7 @@ def written_by(producer: Producer) -> steps.Written:
     for (topic, partition), (first, last, _) in acknowledged:
         if min(first, last) < 0:
             raise _offset_unknown(f"{topic}-{partition} acknowledged the records as duplicates without their offsets")
-    return steps.Written(
+    return steps.WrittenRows(
         rows=sum(count for _, (_, _, count) in acknowledged),
         offsets=tuple(
             OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
@@ -47,7 +47,7 @@ def written_by(producer: Producer) -> steps.Written:
 
 
 def part_offset(producer: Producer, where: TopicPartition) -> int:
-    """Return the offset of a producer's last part record. Raises as `written_by`."""
+    """Return the offset of a producer's last part record. Raises as `flush_and_prove`."""
     _require_untainted(producer)
     first, _, _ = producer.acknowledged[where]
     if first < 0:

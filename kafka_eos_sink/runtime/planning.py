@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit.admission import must_write, require_admitted
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Plan
 from kafka_eos_sink.commit.take_over import fence_only, take_over
+from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -18,7 +18,7 @@ from kafka_eos_sink.protocol.record_batch import RecordsBlock, is_commit_marker,
 from kafka_eos_sink.protocol.record_reader import BatchHeader
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.data_proofs import FETCH_BYTES, TIERED_FETCH_WAIT_MS, DataTopics
-from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
+from kafka_eos_sink.runtime.part_producer import begin, flush_and_prove, part_offset
 
 TURN_MS = 10
 
@@ -61,7 +61,7 @@ class RecordCopier:
             for where in sorted({(part.topic, part.partition) for copy in step.copies for part in copy.ranges}):
                 self._copy_partition(where, opened)
             self._take_turns(opened, 0)
-            written = [each.gone or written_by(each.producer) for each in opened]
+            written = [each.gone or flush_and_prove(each.producer) for each in opened]
             for each in opened:
                 if each.gone is None:
                     each.producer.append_record(*self._where, each.copy.part.key, each.copy.part.value)

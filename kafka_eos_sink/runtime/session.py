@@ -17,8 +17,8 @@ from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, Plan, TaskIdentity, TaskMessage, cluster_of
 from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.commit.values import Decision, Plan, TaskIdentity, TaskMessage, cluster_of
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning

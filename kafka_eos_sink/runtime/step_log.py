@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.procedure import listed, text
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -36,7 +36,7 @@ def _text(value: Any) -> str:
             return f"{len(value.entries)} entries, next offset {value.next_offset}"
         case steps.Appended() | steps.EndResult():
             return code_name(value.error)
-        case steps.Copied(written=written) | (steps.Written() as written):
+        case steps.Copied(written=written) | (steps.WrittenRows() as written):
             return f"{written.rows} rows"
         case steps.Gone():
             return value.why

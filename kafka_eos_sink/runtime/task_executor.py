@@ -9,15 +9,15 @@ from dataclasses import replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.prepared_transaction import Plan, TaskMessage
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.values import Plan, TaskMessage
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.part_producer import begin, part_offset, written_by
+from kafka_eos_sink.runtime.part_producer import begin, flush_and_prove, part_offset
 
 MIN_CHECK_INTERVAL_MS = 500
 
@@ -77,7 +77,7 @@ class TaskExecutor(Executor):
         error = 0 if result is None else result.error_code
         return tuple(steps.EndResult(error=error) for _ in step.ends)
 
-    def _write_rows(self, step: steps.WriteRows) -> steps.Written | None:
+    def _write_rows(self, step: steps.WriteRows) -> steps.WrittenRows | None:
         """Write and flush all rows, or return None if other tasks must be checked first."""
         if self._producer is None:
             # `begin` sends nothing. So no request exists before `close` and `_end_own` know the producer.
@@ -88,7 +88,7 @@ class TaskExecutor(Executor):
             failpoints.reached("task.writing")
             if self._must_check():
                 return None
-        written = written_by(self._producer)
+        written = flush_and_prove(self._producer)
         self._written_bytes = self._producer.acknowledged_bytes
         return written
 

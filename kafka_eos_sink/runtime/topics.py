@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.commit_log import (
+from kafka_eos_sink.commit.log_records import (
     DEFAULT_TOPIC,
     LARGEST_BATCH_BYTES,
     LOG_PARTITIONS,

@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass, fields
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.commit_log import LOG_PARTITIONS
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.prepared_transaction import BatchIdentity
+from kafka_eos_sink.commit.log_records import LOG_PARTITIONS
 from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.commit.values import BatchIdentity
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes

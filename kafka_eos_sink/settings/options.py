@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
 from kafka_eos_sink.commit.transactional_id import (
     LONGEST_WRITE_ID,
     batch_write_id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from kafka_eos_sink.commit.prepared_transaction import Decision, Plan
+from kafka_eos_sink.commit.values import Decision, Plan
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kafka_eos_sink.commit.prepared_transaction import Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.values import Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, Job, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session

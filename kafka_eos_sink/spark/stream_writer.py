@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.prepared_transaction import TaskMessage
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
+from kafka_eos_sink.commit.values import TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session

@@ -13,7 +13,7 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.requests import Outcome, Route
+from kafka_eos_sink.client.requests import KeyResult, Route
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
@@ -288,7 +288,7 @@ def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, tr
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch + 1,
     )
-    committed = Outcome(error_code=0, value=bumped)
+    committed = KeyResult(error_code=0, value=bumped)
     assert admin.end_transactions([commit], deadline(admin)) == [committed]
     answers = admin.end_transactions(
         [commit, abort, transaction.end(True, version=4), transaction.end(True, transactional_id="nobody")],
@@ -306,7 +306,7 @@ def test_unsupported_end_txn_version_is_not_substituted(admin: Admin, topic: str
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
     (refused,) = admin.end_transactions([transaction.end(True, version=99)], deadline(admin))
-    assert refused == Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    assert refused == KeyResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
     state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
     assert state is not None
     assert state.transaction_state == "Ongoing"
@@ -332,7 +332,7 @@ def test_many_transactions_end_in_one_call_each_as_requested(admin: Admin, topic
 def test_end_txn_without_response_by_deadline_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.add(topic, 0)
-    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [Outcome()]
+    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [KeyResult()]
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 

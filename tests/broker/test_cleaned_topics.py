@@ -17,9 +17,9 @@ from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, wr
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import AbortedTransactions, Unseen
+from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows

@@ -60,7 +60,7 @@ def shown(
 
 
 def figures(found: dict[str, Any]) -> tuple[int, int, int, int, str]:
-    return found["expected"], found["found"], found["missing"], found["not_readable"], found["verdict"]
+    return found["expected"], found["found"], found["missing"], found["not_readable"], found["result"]
 
 
 def claim(given: session.WriteSettings, **changed: Any) -> None:

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import create_topic, unique_topic
 
 
-def verdicts(kafka: EmbeddedKafka, topic: str, log: str = "__kafka_eos_commits") -> dict[tuple[str, str], Finding]:
+def results(kafka: EmbeddedKafka, topic: str, log: str = "__kafka_eos_commits") -> dict[tuple[str, str], CheckLine]:
     """By topic ("" for the cluster) and question."""
     with connected(kafka.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=log, timeout_ms=30_000)
@@ -28,25 +28,25 @@ def test_check_passes_working_cluster_and_lists_production_gaps(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, configs={"unclean.leader.election.enable": "true"})
     write_all(write_settings(any_kafka, topic), 1)  # creates the commit log
-    found = verdicts(any_kafka, topic)
+    found = results(any_kafka, topic)
     with connected(servers) as admin:
         version = admin.transaction_version(admin.client.clock() + 30_000)
     about, log = f"topic {topic}", "commit log __kafka_eos_commits"
-    shown = {where: (finding.found, finding.verdict) for where, finding in found.items()}
+    shown = {where: (finding.found, finding.result) for where, finding in found.items()}
     (broker,) = (value for (_, what), value in shown.items() if what.startswith("broker "))
-    assert broker == (f"{servers}, Kafka 4.2", Verdict.WORKS)
-    assert shown["", "KAFKA-20734"] == ("not in this release", Verdict.WORKS)
-    assert shown["", "transaction.version"] == (str(version), Verdict.WORKS)
+    assert broker == (f"{servers}, Kafka 4.2", CheckResult.WORKS)
+    assert shown["", "KAFKA-20734"] == ("not in this release", CheckResult.WORKS)
+    assert shown["", "transaction.version"] == (str(version), CheckResult.WORKS)
     assert ("KIP-890" in found["", "transaction.version"].meaning) == (version < 2)
-    assert shown["", "transaction.max.timeout.ms"] == ("900000", Verdict.WORKS)
-    assert shown[about, "partitions"] == ("4, all with a leader", Verdict.WORKS)
-    assert shown[about, "replication factor"] == ("1", Verdict.WARNING)
-    assert shown[about, "min.insync.replicas"] == ("1", Verdict.WARNING)
-    assert shown[about, "unclean.leader.election.enable"] == ("true", Verdict.WARNING)
-    assert shown[about, "rights"] == ("Read, Write and Describe", Verdict.WORKS)
-    assert shown[log, "partitions"] == ("16, all with a leader", Verdict.WORKS)
-    assert shown[log, "cleanup.policy"] == ("compact", Verdict.WORKS)
-    assert shown[log, "unclean.leader.election.enable"] == ("false", Verdict.WORKS)
+    assert shown["", "transaction.max.timeout.ms"] == ("900000", CheckResult.WORKS)
+    assert shown[about, "partitions"] == ("4, all with a leader", CheckResult.WORKS)
+    assert shown[about, "replication factor"] == ("1", CheckResult.WARNING)
+    assert shown[about, "min.insync.replicas"] == ("1", CheckResult.WARNING)
+    assert shown[about, "unclean.leader.election.enable"] == ("true", CheckResult.WARNING)
+    assert shown[about, "rights"] == ("Read, Write and Describe", CheckResult.WORKS)
+    assert shown[log, "partitions"] == ("16, all with a leader", CheckResult.WORKS)
+    assert shown[log, "cleanup.policy"] == ("compact", CheckResult.WORKS)
+    assert shown[log, "unclean.leader.election.enable"] == ("false", CheckResult.WORKS)
 
     assert main(["check", "--bootstrap-servers", servers, "--topic", topic]) == 0
     table = capsys.readouterr().out
@@ -54,8 +54,8 @@ def test_check_passes_working_cluster_and_lists_production_gaps(
         assert finding.what in table
     assert main(["check", "--bootstrap-servers", servers, "--topic", topic, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {(each["about"], each["what"], each["found"], each["verdict"]) for each in listed} == {
-        (*where, value, verdict.value) for where, (value, verdict) in shown.items()
+    assert {(each["about"], each["what"], each["found"], each["result"]) for each in listed} == {
+        (*where, value, result.value) for where, (value, result) in shown.items()
     }
 
 
@@ -68,8 +68,8 @@ def test_check_exits_1_when_a_write_would_fail(kafka: EmbeddedKafka, capsys: pyt
     assert captured.err == "kafka-eos: 1 of these would make a write fail\n"
 
     topic = create_topic(servers, partitions=1, configs={"min.insync.replicas": "2", "cleanup.policy": "delete"})
-    found = verdicts(kafka, topic, topic)
-    fails = {where: finding.found for where, finding in found.items() if finding.verdict is Verdict.FAILS}
+    found = results(kafka, topic, topic)
+    fails = {where: finding.found for where, finding in found.items() if finding.result is CheckResult.FAILS}
     about, log = f"topic {topic}", f"commit log {topic}"
     assert fails == {
         (about, "min.insync.replicas"): "2",
@@ -83,7 +83,7 @@ def test_check_exits_1_when_a_write_would_fail(kafka: EmbeddedKafka, capsys: pyt
 @pytest.mark.parametrize("topic", ["__transaction_state", "__kafka_eos_commits"])
 def test_a_topic_that_a_write_would_refuse_is_no_ok(kafka: EmbeddedKafka, topic: str) -> None:
     write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)
-    assert verdicts(kafka, topic)[f"topic {topic}", "topic"].verdict is Verdict.FAILS
+    assert results(kafka, topic)[f"topic {topic}", "topic"].result is CheckResult.FAILS
     assert main(["check", "--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic]) == 1
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.commit_log import commit_in_transaction, parse_key
-from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.commit.log_records import parse_key
+from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord
+from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -21,12 +21,13 @@ from dead_writes import ROWS, decided, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, part_record, write_done
-from kafka_eos_sink.commit.operator.resolve import ResolveRequest
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
+from kafka_eos_sink.commit.log_records import decision_records, part_record
+from kafka_eos_sink.commit.log_writing import append_in_transaction, write_done
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.resolve import ResolveRequest
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
+from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -8,7 +8,7 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, TaskOutcome
+from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.runtime import session

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -73,7 +73,7 @@ def log_as_created(kafka: EmbeddedKafka, log: str) -> tuple[int, tuple[str, ...]
     return replicas, tuple(configs[name] for name in SHOWN)
 
 
-def checked(kafka: EmbeddedKafka, log: str) -> Finding:
+def checked(kafka: EmbeddedKafka, log: str) -> CheckLine:
     """What `kafka-eos check` finds about a log that does not exist, and it still does not."""
     with connected(kafka.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=None, commit_log_topic=log, timeout_ms=TIMEOUT_MS)
@@ -83,11 +83,11 @@ def checked(kafka: EmbeddedKafka, log: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("like", "replicas", "configs", "verdict"),
+    ("like", "replicas", "configs", "result"),
     [
-        ("apache", 3, ("compact", "2", "16777216"), Verdict.WORKS),
-        ("confluent", 3, ("compact", "2", "1073741824"), Verdict.WORKS),
-        ("serverless", 1, ("compact", "1", "1073741824"), Verdict.WARNING),
+        ("apache", 3, ("compact", "2", "16777216"), CheckResult.WORKS),
+        ("confluent", 3, ("compact", "2", "1073741824"), CheckResult.WORKS),
+        ("serverless", 1, ("compact", "1", "1073741824"), CheckResult.WARNING),
     ],
 )
 def test_commit_log_is_as_safe_as_the_cluster_allows(
@@ -95,17 +95,17 @@ def test_commit_log_is_as_safe_as_the_cluster_allows(
     like: str,
     replicas: int,
     configs: tuple[str, ...],
-    verdict: Verdict,
+    result: CheckResult,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = unique_topic(f"{like}-log")
     finding = checked(three_nodes, log)
-    assert finding.verdict is verdict
+    assert finding.result is result
     assert finding.found.endswith(f"16 partitions, replication factor {replicas}")
     with caplog.at_level(logging.WARNING):
         write_all(settings_of(three_nodes, log))
     assert log_as_created(three_nodes, log) == (replicas, configs)
-    assert ("has only 1 of 3 brokers as replicas" in caplog.text) == (verdict is Verdict.WARNING)
+    assert ("has only 1 of 3 brokers as replicas" in caplog.text) == (result is CheckResult.WARNING)
 
 
 def test_commit_log_gets_three_replicas_while_a_node_is_down(three_nodes: EmbeddedKafka) -> None:
@@ -129,7 +129,7 @@ def test_rejected_creation_names_the_smallest_command(three_nodes: EmbeddedKafka
         session.plan(settings_of(three_nodes, log))
     assert refused.value.message.endswith(f"create it: {command}")
     finding = checked(three_nodes, log)
-    assert finding.verdict is Verdict.FAILS
+    assert finding.result is CheckResult.FAILS
     assert command in finding.meaning
 
 

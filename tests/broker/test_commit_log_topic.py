@@ -15,7 +15,7 @@ from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import TOPIC_CONFIGURATION
+from kafka_eos_sink.commit.log_records import TOPIC_CONFIGURATION
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
@@ -179,7 +179,7 @@ def test_missing_commit_log_is_reported_missing(kafka: EmbeddedKafka) -> None:
 def test_a_large_decision_is_written_in_pieces_and_found_again(
     any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 400)
+    monkeypatch.setattr("kafka_eos_sink.commit.log_records.MAX_RECORD_BYTES", 400)
     topic = create_topic(any_kafka.bootstrap_servers)
     given = write_settings(any_kafka, topic)
     for _ in range(2):

@@ -13,7 +13,7 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus
+from kafka_eos_sink.commit.values import DecisionStatus
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig

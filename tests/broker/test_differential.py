@@ -23,13 +23,13 @@ from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, await_markers, read_topics_committed
 
 SEEDS = range(12)
-CODECS = tuple(codec.name.lower() for codec in Codec)
+CODECS = tuple(codec.name.lower() for codec in Compression)
 WRITERS = ("ours", "theirs")
 CONSOLE = "console"
 ROWS = 600

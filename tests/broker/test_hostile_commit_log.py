@@ -15,18 +15,18 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Route, single
-from kafka_eos_sink.commit import commit_log
-from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import AddPartition, AppendInTransaction, LogRecord
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import forget
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_batch import encode_rows
@@ -51,7 +51,7 @@ class HostileProducer:
     def deadline(self) -> int:
         return self.admin.client.clock() + TIMEOUT_MS
 
-    def append(self, records: bytes, count: int = 1, codec: Codec = Codec.NONE) -> None:
+    def append(self, records: bytes, count: int = 1, codec: Compression = Compression.NONE) -> None:
         """Append a batch with these bytes as its records, whatever they are."""
         header = bytearray(61)
         header[16] = 2
@@ -105,17 +105,17 @@ def record(key: bytes, value: bytes | None, headers: bytes = b"\0") -> bytes:
 
 ZEROS = encode_rows([(b"zeros", bytes(65 << 20), ())], 1).records
 LYING = b"\x7e" + record(b"lies", b"about its length")[1:]
-POISONS: dict[str, tuple[bytes, Codec]] = {
-    "nested key": (record(b"[" * 2_000, b""), Codec.NONE),
-    "nested value": (record(b'["done","somebody","batch"]', b"[" * 100_000), Codec.NONE),
-    "header key not UTF-8": (record(b"header", b"", b"\x02\x02\xff\x01"), Codec.NONE),
-    "negative value length": (encode_varint(9) + b"\0\0\0\x06key\x09\0", Codec.NONE),
-    "65 MiB in zstd": (bytes(compress(Codec.ZSTD, None, ZEROS)), Codec.ZSTD),
-    "65 MiB in gzip": (bytes(compress(Codec.GZIP, None, ZEROS)), Codec.GZIP),
-    "wrong record length": (bytes(compress(Codec.GZIP, None, LYING)), Codec.GZIP),
+POISONS: dict[str, tuple[bytes, Compression]] = {
+    "nested key": (record(b"[" * 2_000, b""), Compression.NONE),
+    "nested value": (record(b'["done","somebody","batch"]', b"[" * 100_000), Compression.NONE),
+    "header key not UTF-8": (record(b"header", b"", b"\x02\x02\xff\x01"), Compression.NONE),
+    "negative value length": (encode_varint(9) + b"\0\0\0\x06key\x09\0", Compression.NONE),
+    "65 MiB in zstd": (bytes(compress(Compression.ZSTD, None, ZEROS)), Compression.ZSTD),
+    "65 MiB in gzip": (bytes(compress(Compression.GZIP, None, ZEROS)), Compression.GZIP),
+    "wrong record length": (bytes(compress(Compression.GZIP, None, LYING)), Compression.GZIP),
     "a million headers": (
-        bytes(compress(Codec.ZSTD, None, record(b"h", b"", encode_varint(1 << 20) + bytes(2 << 20)))),
-        Codec.ZSTD,
+        bytes(compress(Compression.ZSTD, None, record(b"h", b"", encode_varint(1 << 20) + bytes(2 << 20)))),
+        Compression.ZSTD,
     ),
 }
 
@@ -145,7 +145,7 @@ def test_writes_continue_beside_unreadable_records(
     assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
     assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
-    assert len(warnings(caplog, "The sink skips such batches")) == (codec is not Codec.NONE)
+    assert len(warnings(caplog, "The sink skips such batches")) == (codec is not Compression.NONE)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -203,7 +203,7 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
             case _:
                 forged = replace(decision_of(given, driver, foreign, foreign_topic), write_id="another")
         records = decision_records(forged)
-        key = commit_log.decision_key(given.write_id, given.query_id, 0)
+        key = log_records.decision_key(given.write_id, given.query_id, 0)
         hostile.write(forger, *(LogRecord(key, each.value) for each in records))
         hostile.end(forger)
         found = hostile.newest(given.write_id)
@@ -268,7 +268,7 @@ def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: p
         first = json.loads(whole.value or b"") | {"count": 2}
         hostile.write(forger, LogRecord(whole.key, json.dumps(first).encode()))
         hostile.end(forger)
-        hostile.append(record(commit_log.done_key("\x1b[2J\x9b2J", "batch"), b"x"))
+        hostile.append(record(log_records.done_key("\x1b[2J\x9b2J", "batch"), b"x"))
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
     assert main(["commits", *where]) == 0
     table = capsys.readouterr().out

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Finding, Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -90,11 +90,11 @@ def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKa
     (broker,) = (each.found for (_, what), each in found.items() if what.startswith("broker "))
     assert broker.endswith(f", Kafka {release.version.rpartition('.')[0]}")
     assert found["", "transaction.version"].found == str(release.transaction_version)
-    assert (found["", "KAFKA-20734"].verdict is Verdict.WARNING) == (release.version in OMITS_MARKERS)
-    assert Verdict.FAILS not in {each.verdict for each in findings}
+    assert (found["", "KAFKA-20734"].result is CheckResult.WARNING) == (release.version in OMITS_MARKERS)
+    assert CheckResult.FAILS not in {each.result for each in findings}
 
 
-def known_bug(admin: Admin) -> Finding:
+def known_bug(admin: Admin) -> CheckLine:
     findings = check_cluster(admin, topic=None, commit_log_topic=unique_topic("log"), timeout_ms=30_000)
     (found,) = (each for each in findings if each.what == "KAFKA-20734")
     return found
@@ -152,7 +152,7 @@ def test_check_warns_of_releases_that_omit_markers(version: str, tmp_path: Path)
         wait_until(lambda: state() == "CompleteCommit", "the end of the transaction")
         seen = {int(each.value or b"") // 10 for each in read_committed(kafka.bootstrap_servers, topic)}
         assert seen == ({1 - hidden} if omitted else {0, 1})
-        assert known_bug(admin).verdict is (Verdict.WARNING if omitted else Verdict.WORKS)
+        assert known_bug(admin).result is (CheckResult.WARNING if omitted else CheckResult.WORKS)
 
 
 def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> None:

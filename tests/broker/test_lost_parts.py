@@ -38,12 +38,12 @@ from dead_writes import (
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.commit_log import part_record
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange, TaskOutcome
+from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import MOST_COPIES
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
+from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -299,7 +299,7 @@ def test_copies_lost_before_commit_are_copied_again_in_one_run(
     any_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Decisions of many pieces follow each other in W.driver's transactions. After four copies the run fails, and the next goes on."""
-    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 200)
+    monkeypatch.setattr("kafka_eos_sink.commit.log_records.MAX_RECORD_BYTES", 200)
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     given = write_settings(any_kafka, topic)
     abort_by_hand(given, decided(given, "commit.between_ends", monkeypatch, TASKS)[1:])

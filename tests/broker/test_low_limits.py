@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC as LOG
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
@@ -74,7 +74,7 @@ def test_check_shows_low_limits_of_the_brokers(low: EmbeddedKafka) -> None:
         ("transactional.id.expiration.ms", EXPIRATION_MS),
         ("socket.request.max.bytes", SOCKET_REQUEST_MAX_BYTES),
     ):
-        assert (found[what].found, found[what].verdict) == (str(value), Verdict.WARNING)
+        assert (found[what].found, found[what].result) == (str(value), CheckResult.WARNING)
 
 
 def await_expired(kafka: EmbeddedKafka, transactional_id: str) -> None:

@@ -16,14 +16,14 @@ import confluent_kafka.admin as confluent
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.cli.cluster_view import ClusterWatch
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
@@ -410,14 +410,14 @@ def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
 
 
 def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
-    def found(user: str) -> dict[tuple[str, str], tuple[str, Verdict]]:
+    def found(user: str) -> dict[tuple[str, str], tuple[str, CheckResult]]:
         with NetworkClient(client_of(guarded, user)) as client:
             findings = check_cluster(
                 Admin(client), topic=f"data-{user}", commit_log_topic=f"log-{user}", timeout_ms=15_000
             )
-        return {(each.about, each.what): (each.found, each.verdict) for each in findings}
+        return {(each.about, each.what): (each.found, each.result) for each in findings}
 
-    assert found("topic-read")["topic data-topic-read", "rights"] == ("Write missing", Verdict.FAILS)
+    assert found("topic-read")["topic data-topic-read", "rights"] == ("Write missing", CheckResult.FAILS)
     log = "commit log log-commit-log-write"
-    assert found("commit-log-write")[log, "rights"] == ("Read missing", Verdict.FAILS)
-    assert Verdict.FAILS not in {verdict for _, verdict in found("everything").values()}
+    assert found("commit-log-write")[log, "rights"] == ("Read missing", CheckResult.FAILS)
+    assert CheckResult.FAILS not in {result for _, result in found("everything").values()}

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dead_writes import ROWS, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.commit_log import LARGEST_BATCH_BYTES
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 from kafka_eos_sink.runtime import session
@@ -54,12 +54,12 @@ def test_decision_above_the_commit_logs_limit_names_the_option(
 
 
 def test_check_shows_the_commit_logs_limit(kafka: EmbeddedKafka) -> None:
-    for limit, verdict in ((65_535, Verdict.FAILS), (65_536, Verdict.WARNING), (1_000_000, Verdict.WORKS)):
+    for limit, result in ((65_535, CheckResult.FAILS), (65_536, CheckResult.WARNING), (1_000_000, CheckResult.WORKS)):
         log = of_log(kafka, limit).commit_log_topic
         with connected(kafka.bootstrap_servers) as admin:
             found = check_cluster(admin, topic=None, commit_log_topic=log, timeout_ms=30_000)
         (row,) = (each for each in found if (each.about, each.what) == (f"commit log {log}", "max.message.bytes"))
-        assert (row.found, row.verdict) == (str(limit), verdict)
+        assert (row.found, row.result) == (str(limit), result)
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

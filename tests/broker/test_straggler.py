@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, rows_of, tasks, write_settings
-from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.embedded import distribution
@@ -71,7 +71,7 @@ def test_write_is_rejected_if_leaders_append_behind_an_abort(
             assert way_out in refused.value.message
             log = given.commit_log_topic
             found = check_cluster(admin, topic=topic, commit_log_topic=log, timeout_ms=TIMEOUT_MS)
-            assert {each.what for each in found if each.verdict is Verdict.FAILS} == {"verified appends"}
+            assert {each.what for each in found if each.result is CheckResult.FAILS} == {"verified appends"}
             assert admin.topic(log, admin.client.clock() + TIMEOUT_MS) is None
             if not properties:
                 return

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from kafka_eos_sink.protocol.compression import LEVELS, Codec
+from kafka_eos_sink.protocol.compression import LEVELS, Compression
 from kafka_eos_sink.protocol.record_batch import ControlRecord, RecordBatch, encode_rows, read_record_batches, seal
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns, encode_block
 
@@ -34,12 +34,12 @@ def columns() -> RecordColumns:
     )
 
 
-def batch_of_columns(codec: Codec, level: int | None = None) -> bytes:
+def batch_of_columns(codec: Compression, level: int | None = None) -> bytes:
     block = encode_block(columns(), NOW, codec, level)
     return b"".join(seal(block, producer_id=4711, producer_epoch=3, base_sequence=17, transactional=True))
 
 
-def batch_of_rows(codec: Codec) -> bytes:
+def batch_of_rows(codec: Compression) -> bytes:
     rows = list(zip(KEYS, VALUES, HEADERS, strict=True))
     block = encode_rows(rows, NOW, codec=codec)
     return b"".join(seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False))
@@ -57,8 +57,8 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_kafka_python_reads_our_batches(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", Compression)
+def test_kafka_python_reads_our_batches(codec: Compression) -> None:
     (batch,) = MemoryRecords(batch_of_columns(codec) + batch_of_rows(codec)[:40])
     assert batch.validate_crc()
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4711, 3, 17)
@@ -69,8 +69,8 @@ def test_kafka_python_reads_our_batches(codec: Codec) -> None:
     assert [one.offset for one in records] == list(range(len(EXPECTED)))
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_we_read_batches_of_kafka_python(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", Compression)
+def test_we_read_batches_of_kafka_python(codec: Compression) -> None:
     builder = MemoryRecordsBuilder(2, int(codec), 1 << 20, 100, True, 4711, 3, 17)
     for time, key, value, headers in EXPECTED:
         builder.append(time, key, value, headers)
@@ -86,7 +86,7 @@ def test_uncompressed_batches_match_kafka_python() -> None:
     for time, key, value, headers in EXPECTED:
         builder.append(time, key, value, headers)
     builder.close()
-    theirs, ours = bytearray(builder.buffer()), bytearray(batch_of_columns(Codec.NONE))
+    theirs, ours = bytearray(builder.buffer()), bytearray(batch_of_columns(Compression.NONE))
     # The leader epoch and the CRC come before the attributes; kafka-python writes another leader epoch.
     assert ours[16:] == theirs[16:]
 
@@ -135,7 +135,7 @@ def lines_of_java(name: str, batch: RecordBatch) -> list[str]:
 
 def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
-    for codec in Codec:
+    for codec in Compression:
         for level in {None, *((LEVELS[codec].maximum, LEVELS[codec].minimum) if codec in LEVELS else ())}:
             files[f"{codec.name.lower()}.{level}"] = batch_of_columns(codec, level) + batch_of_rows(codec)
     for name, data in files.items():
@@ -156,7 +156,7 @@ def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
 
 def test_we_read_batches_of_java(kafka_jars: Path, tmp_path: Path) -> None:
     run_java(kafka_jars, java_source(kafka_jars, tmp_path), "write", str(tmp_path))
-    for codec in Codec:
+    for codec in Compression:
         name = codec.name.lower()
         data = (tmp_path / name).read_bytes()
         batch, commit, abort, emptied = read_record_batches(data)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.cluster_check import Verdict, check_cluster
+from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import ConfigurationError, MissingApiError
 from kafka_eos_sink.protocol import messages as m
@@ -132,7 +132,7 @@ def test_plan_fails_without_an_api_before_anything_is_written(
     assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
     with connected(bench.proxy.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=given.topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
-    (fails,) = (each for each in found if each.verdict is Verdict.FAILS)
+    (fails,) = (each for each in found if each.result is CheckResult.FAILS)
     assert re.search(shown, fails.meaning)
 
 
@@ -145,7 +145,7 @@ def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -
         session.plan(given)
     with connected(bench.proxy.bootstrap_servers) as admin:
         (found,) = check_cluster(admin, topic=None, commit_log_topic="log", timeout_ms=30_000)
-    assert found.verdict is Verdict.FAILS
+    assert found.result is CheckResult.FAILS
     missing = refused.value.message.partition("needs: ")[2]
     assert missing in found.meaning
 
@@ -179,7 +179,7 @@ def test_only_repair_needs_write_txn_markers(
     with connected(bench.proxy.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
         (broker,) = (each for each in found if each.what.startswith("broker "))
-        assert broker.verdict is Verdict.WARNING
+        assert broker.result is CheckResult.WARNING
         assert "WriteTxnMarkers 1 to 2 (offered: none) to write missing markers (kafka-eos repair)" in broker.meaning
         marker = TransactionMarker(
             topic=topic,

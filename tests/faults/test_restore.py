@@ -107,7 +107,7 @@ def test_late_end_of_the_first_decision_cuts_no_other(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: int
 ) -> None:
     """A decision in several Produce requests. Below version 2 the decision of the copies would have the epoch of the late EndTxn."""
-    monkeypatch.setattr("kafka_eos_sink.commit.commit_log.MAX_RECORD_BYTES", 200)
+    monkeypatch.setattr("kafka_eos_sink.commit.log_records.MAX_RECORD_BYTES", 200)
     monkeypatch.setattr("kafka_eos_sink.runtime.driver_requests.MAX_BATCH_BYTES", 200)
     bench = bench_of(version)
     given = bench.write_settings(bench.topic(), client={"request_timeout_ms": 400})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.commit import log_records
 
 from .settings import Setting
 from .simulated_spark import Label, State, Violation, World
@@ -31,7 +31,7 @@ class Exploration:
 
 
 def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | None = None) -> Exploration:
-    with patch.object(commit_log, "MAX_RECORD_BYTES", setting.piece_bytes):
+    with patch.object(log_records, "MAX_RECORD_BYTES", setting.piece_bytes):
         return _explore(setting, max_states, world)
 
 

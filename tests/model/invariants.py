@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import LogKey, parse_key
+from kafka_eos_sink.commit.log_records import LogKey, parse_key
 from kafka_eos_sink.commit.steps import FREE_STATES
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 

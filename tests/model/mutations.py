@@ -20,10 +20,11 @@ from kafka_eos_sink.commit import (
     abort,
     admission,
     commit_batch,
-    commit_log,
     decide,
+    log_records,
     open_transactions,
     proofs,
+    resolve,
     restore,
     settle,
     task,
@@ -32,7 +33,6 @@ from kafka_eos_sink.commit import (
 )
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.operator import resolve
 
 from . import performer
 from .exhausted import CALLS, HEALED, UNRESOLVABLE
@@ -384,7 +384,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="compaction would replace the decision by a record that anybody may write",
         edits=(
             Edit(
-                commit_log.done_key,
+                log_records.done_key,
                 'return _dump(["done", write_id, query_id])',
                 "return decision_key(write_id, query_id, 0)",
             ),
@@ -397,12 +397,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of another query id hides ours",
         edits=(
             Edit(
-                commit_log.decision_key,
+                log_records.decision_key,
                 '_dump(["decision", write_id, query_id, number])',
                 '_dump(["decision", write_id, "", number])',
             ),
             Edit(
-                commit_log.parse_decision,
+                log_records.parse_decision,
                 "(decision.write_id, decision.query_id) == (key.write_id, key.query_id)",
                 "decision.write_id == key.write_id",
             ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import parse_key
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.log_records import parse_key
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -316,7 +316,7 @@ def answer_of(
         case steps.WriteRows():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))
-            return steps.Written(**_written(requests, answers))
+            return steps.WrittenRows(**_written(requests, answers))
         case steps.AppendPart():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "the part record was refused"))
@@ -329,7 +329,7 @@ def answer_of(
             copied, begin = [], 0
             for copy in step.copies:
                 end = begin + len(_copy_requests(copy))
-                written = steps.Written(**_written(requests[begin : end - 1], answers[begin : end - 1]))
+                written = steps.WrittenRows(**_written(requests[begin : end - 1], answers[begin : end - 1]))
                 copied.append(steps.Copied(written=written, part_offset=answers[end - 1][1]))
                 begin = end
             return tuple(copied)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.operator.missing_markers import Finding, gather, judge
+from kafka_eos_sink.commit.missing_markers import Finding, gather, judge
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.protocol.messages import ProducerState
 

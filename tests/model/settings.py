@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from kafka_eos_sink.commit.commit_log import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.commit.operator.resolve import Resolution
+from kafka_eos_sink.commit.log_records import MAX_RECORD_BYTES
+from kafka_eos_sink.commit.resolve import Resolution
 
 WRITE_ID = "w"
 START_MS = 1_000_000

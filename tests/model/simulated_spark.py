@@ -16,9 +16,9 @@ from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
-from kafka_eos_sink.commit.operator.resolve import ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, DecisionStatus, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.commit.values import BatchIdentity, DecisionStatus, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -873,7 +873,7 @@ def with_foreign_writer(cluster: Cluster, write_id: str) -> Cluster:
 
 
 def _foreign_part(write_id: str) -> bytes:
-    from kafka_eos_sink.commit.commit_log import part_key
+    from kafka_eos_sink.commit.log_records import part_key
 
     return part_key(write_id, "foreign", 0)
 

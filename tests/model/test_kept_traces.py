@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.runtime.forget_write import forgetting
 from kafka_eos_sink.runtime.operator import OperatorSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.commit.operator.missing_markers import Verdict
+from kafka_eos_sink.commit.missing_markers import Verdict
 
 from . import repairing
 from . import simulated_cluster as kafka

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from kafka_eos_sink.commit.operator import missing_markers
-from kafka_eos_sink.commit.operator.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit import missing_markers
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 from kafka_eos_sink.errors import KafkaEosError
 
 from . import simulated_cluster as kafka

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision
+from kafka_eos_sink.commit.values import Decision
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
+from kafka_eos_sink.commit.values import Decision
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed

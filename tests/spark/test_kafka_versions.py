@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.commit_log import parse_key, parse_value
+from kafka_eos_sink.commit.log_records import parse_key, parse_value
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 from tests.broker.transaction_versions import set_transaction_version

@@ -33,15 +33,15 @@ from rich.console import Console
 
 from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.client.topics_admin import FetchedPartition
-from kafka_eos_sink.commit import commit_log, steps
+from kafka_eos_sink.commit import log_records, steps
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.transactional_id import parse
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.framing import encode_request
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
@@ -148,12 +148,12 @@ def signed(batch: bytearray) -> bytes:
 def history(write_id: str, producer_id: int, version: int = 1) -> tuple[Decision, tuple[tuple[bytes, int], ...]]:
     """What a batch of two tasks leaves: barrier, parts, decision, markers, done, as batches with their numbers of records."""
     log = HostileLog()
-    log.write(commit_log.barrier_record(write_id, f"n{version}"))
+    log.write(log_records.barrier_record(write_id, f"n{version}"))
     driver = identity(f"{write_id}.driver", producer_id, version)
     prepared = []
     for partition in range(2):
         own = identity(f"{write_id}.{partition}.3", producer_id + 1 + partition, version)
-        record = commit_log.part_record(write_id, "batch", partition, version, 7)
+        record = log_records.part_record(write_id, "batch", partition, version, 7)
         offset = log.write(record, producer=(own.producer_id, own.producer_epoch))
         offsets = (OffsetRange(topic="orders", partition=partition, first_offset=10, last_offset=19),)
         prepared.append(
@@ -170,11 +170,11 @@ def history(write_id: str, producer_id: int, version: int = 1) -> tuple[Decision
         offsets_hash=None,
         transactions=tuple(prepared),
     )
-    log.write(*commit_log.decision_records(decision), producer=(driver.producer_id, driver.producer_epoch))
+    log.write(*log_records.decision_records(decision), producer=(driver.producer_id, driver.producer_epoch))
     log.end_transaction(driver.producer_id, driver.producer_epoch + 1)
     for each in prepared:
         log.end_transaction(each.identity.producer_id, each.identity.producer_epoch + 1)
-    log.write(commit_log.done_record(decision, 1_700_000_000_000))
+    log.write(log_records.done_record(decision, 1_700_000_000_000))
     ends = [-1, *(last for last, _ in log.batches)]
     return decision, tuple((batch, last - before) for before, (last, batch) in zip(ends, log.batches, strict=False))
 
@@ -183,15 +183,15 @@ def history(write_id: str, producer_id: int, version: int = 1) -> tuple[Decision
 def template(kind: str, decision: Decision) -> steps.LogRecord:
     match kind:
         case "barrier":
-            return commit_log.barrier_record(decision.write_id, "n")
+            return log_records.barrier_record(decision.write_id, "n")
         case "part":
-            return commit_log.part_record(decision.write_id, decision.query_id, 0, decision.version, 7)
+            return log_records.part_record(decision.write_id, decision.query_id, 0, decision.version, 7)
         case "decision":
             forged = replace(decision, nonce="f", version=decision.version + 1)
-            return commit_log.decision_records(forged)[0]
+            return log_records.decision_records(forged)[0]
         case "done":
-            return commit_log.done_record(decision, 1_700_000_000_000)
-    return steps.LogRecord(commit_log.decision_key(decision.write_id, decision.query_id, 0), None)
+            return log_records.done_record(decision, 1_700_000_000_000)
+    return steps.LogRecord(log_records.decision_key(decision.write_id, decision.query_id, 0), None)
 
 
 # what a hostile producer does to a record
@@ -313,36 +313,38 @@ def hostile_record(kind: str, decision: Decision, chance: random.Random) -> step
     if value is None or chance.random() < 0.15:
         key = dumped(changed_value(json.loads(key), chance)) if chance.random() < 0.5 else changed_text(key, chance)
     # Who may Write decides for every write. Nothing of the bystander is changed, so that it has to read as before.
-    found = commit_log.parse_key(key)
+    found = log_records.parse_key(key)
     return steps.LogRecord(record.key if found is not None and found.write_id == BYSTANDER else key, value)
 
 
 # and to a batch
 
 
-def bombs() -> list[tuple[str, Codec, int, bytes]]:
+def bombs() -> list[tuple[str, Compression, int, bytes]]:
     """Batches that are small in the log and large in memory: name, codec, number of records, records section."""
     zeros = encode_rows([(b"k", bytes(65 << 20), ())], 1).records
     found = [
-        (f"{codec.name.lower()} of 65 MiB", codec, 1, bytes(compress(codec, None, zeros))) for codec in Codec if codec
+        (f"{codec.name.lower()} of 65 MiB", codec, 1, bytes(compress(codec, None, zeros)))
+        for codec in Compression
+        if codec
     ]
     headers = b"\0\0\0\x02k\x01" + encode_varint(500_000) + bytes(1_000_000)
     headers = encode_varint(len(headers)) + headers
-    found.append(("headers", Codec.ZSTD, 1, bytes(compress(Codec.ZSTD, None, headers))))
+    found.append(("headers", Compression.ZSTD, 1, bytes(compress(Compression.ZSTD, None, headers))))
     records = b"".join(
         encode_varint(len(body)) + body
         for body in (b"\0\0" + encode_varint(at) + b"\x02k\x01\0" for at in range(110_000))
     )
-    found.append(("records", Codec.ZSTD, 110_000, bytes(compress(Codec.ZSTD, None, records))))
-    key = commit_log.decision_key(VICTIM, "batch", 0)
+    found.append(("records", Compression.ZSTD, 110_000, bytes(compress(Compression.ZSTD, None, records))))
+    key = log_records.decision_key(VICTIM, "batch", 0)
     for name, value in {
         "deep": b"[" * 900_000,
         "wide": b"[" + b"[]," * 300_000 + b"[]]",
         "wide objects": b'{"format":2,"body":[' + b"{}," * 300_000 + b"{}]}",
     }.items():
-        block = encode_rows([(key, value, ())], 1, codec=Codec.GZIP)
-        found.append((name, Codec.GZIP, 1, bytes(block.records)))
-    for codec in (Codec.GZIP, Codec.LZ4):
+        block = encode_rows([(key, value, ())], 1, codec=Compression.GZIP)
+        found.append((name, Compression.GZIP, 1, bytes(block.records)))
+    for codec in (Compression.GZIP, Compression.LZ4):
         empty = bytes(compress(codec, None, b""))
         found.append((f"empty {codec.name.lower()} frames", codec, 1, empty * (600_000 // len(empty))))
     return found
@@ -399,7 +401,7 @@ class Fuzz:
         kinds = [chance.choice(RECORD_TYPES) for _ in range(chance.randint(1, 3))]
         self.counts.update(kinds)
         records = [hostile_record(kind, decision, chance) for kind in kinds]
-        codec = chance.choice((Codec.NONE, Codec.NONE, *Codec))
+        codec = chance.choice((Compression.NONE, Compression.NONE, *Compression))
         headers = [("h", b"x")] * chance.randrange(3)
         rows = [(record.key, record.value, headers) for record in records]
         section = bytearray(encode_rows(rows, 1).records)
@@ -415,7 +417,7 @@ class Fuzz:
             packed[chance.randrange(len(packed))] = chance.randrange(256)
         self._append_section(log, codec, count, bytes(packed[: len(packed) - chance.choice((0,) * 9 + (1,))]))
 
-    def _append_section(self, log: HostileLog, codec: Codec, count: int, section: bytes) -> None:
+    def _append_section(self, log: HostileLog, codec: Compression, count: int, section: bytes) -> None:
         chance = self.chance
         producer_id, epoch = HOSTILE if chance.random() < 0.8 else (-1, -1)
         attributes = (

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
-from kafka_eos_sink.cli.cluster_check import Finding
+from kafka_eos_sink.cli.cluster_check import CheckLine
 from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
@@ -78,7 +78,7 @@ def test_log_on_standard_error_is_printable() -> None:
 def test_cells_and_lines_of_commands_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Console(width=160, color_system=None)
     with terminal.capture() as captured:
-        terminal.print(check_table([Finding(f"topic {EVIL}", EVIL, EVIL, meaning=EVIL)]))
+        terminal.print(check_table([CheckLine(f"topic {EVIL}", EVIL, EVIL, meaning=EVIL)]))
     assert captured.get().count("evil") == 4
     assert not ACTIVE & set(captured.get())
     console.echo(EVIL)

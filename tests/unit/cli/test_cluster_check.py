@@ -46,7 +46,7 @@ def test_broker_that_rejects_the_login_is_named_with_the_code() -> None:
 
     given = admin()
     given.client.call = call
-    (found,) = (each for each in cluster_check._brokers(given, 0) if each.verdict is cluster_check.Verdict.FAILS)
+    (found,) = (each for each in cluster_check._brokers(given, 0) if each.result is cluster_check.CheckResult.FAILS)
     assert "[KAFKA_EOS.SASL_AUTHENTICATION_FAILED] wrong password" in found.meaning
 
 
@@ -64,20 +64,20 @@ def test_negative_feature_level_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "verdict"),
+    ("level", "result"),
     [
-        (0, cluster_check.Verdict.UNKNOWN),  # no KRaft
-        (28, cluster_check.Verdict.WORKS),  # 4.2
-        (29, cluster_check.Verdict.WORKS),
-        (30, cluster_check.Verdict.WARNING),  # 4.3
-        (31, cluster_check.Verdict.WARNING),  # 4.4
-        (34, cluster_check.Verdict.WARNING),  # newer than this version of kafka-eos
-        (99, cluster_check.Verdict.WARNING),
+        (0, cluster_check.CheckResult.UNKNOWN),  # no KRaft
+        (28, cluster_check.CheckResult.WORKS),  # 4.2
+        (29, cluster_check.CheckResult.WORKS),
+        (30, cluster_check.CheckResult.WARNING),  # 4.3
+        (31, cluster_check.CheckResult.WARNING),  # 4.4
+        (34, cluster_check.CheckResult.WARNING),  # newer than this version of kafka-eos
+        (99, cluster_check.CheckResult.WARNING),
     ],
 )
-def test_every_release_from_4_3_on_may_omit_markers(level: int, verdict: cluster_check.Verdict) -> None:
+def test_every_release_from_4_3_on_may_omit_markers(level: int, result: cluster_check.CheckResult) -> None:
     (found,) = (each for each in cluster_check._brokers(admin(level=level), 0) if each.what == "KAFKA-20734")
-    assert found.verdict is verdict
+    assert found.result is result
 
 
 @pytest.mark.parametrize("value", ["", "15 minutes", LINE, "1" * 5_000])

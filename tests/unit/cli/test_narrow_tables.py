@@ -43,7 +43,7 @@ def test_audit_splits_no_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     audit = BatchAudit(record=RECORD, partitions=(part,))
     heading, total, partition, *_ = on_80_columns(audit_table([audit]), monkeypatch)
-    assert {"topic-partition", "verdict"} <= set(heading.split())
+    assert {"topic-partition", "result"} <= set(heading.split())
     assert len(heading) < 140
     assert "complete" in total
     assert {"orders-0", f"{FIRST}..{LAST}", "4,000,000"} <= set(partition.split())

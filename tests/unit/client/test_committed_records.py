@@ -9,7 +9,7 @@ import pytest
 from kafka_eos_sink.client.committed_records import committed_batches, read_committed
 from kafka_eos_sink.client.topics_admin import AbortedTransaction
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
@@ -108,7 +108,7 @@ def test_batch_that_is_large_in_memory_is_rejected() -> None:
     fits, too_large = (
         b"".join(
             seal(
-                encode_rows([(None, bytes(size), ())], 0, codec=Codec.ZSTD),
+                encode_rows([(None, bytes(size), ())], 0, codec=Compression.ZSTD),
                 producer_id=-1,
                 producer_epoch=-1,
                 base_sequence=-1,

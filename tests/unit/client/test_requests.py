@@ -14,7 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import Call, OnCode, Outcome, Requests, Route
+from kafka_eos_sink.client.requests import Call, KeyResult, OnCode, Requests, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
@@ -136,7 +136,7 @@ def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
     (outcome,) = own.end_transactions([end(version=4)], DEADLINE_MS)
-    assert outcome == Outcome(error_code=0, value=ended(0, epoch=3), has_lost_response=True)
+    assert outcome == KeyResult(error_code=0, value=ended(0, epoch=3), has_lost_response=True)
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
@@ -146,12 +146,12 @@ def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
 @pytest.mark.parametrize(
     ("last", "result"),
     [
-        (LOST, Outcome(error_code=None, earlier_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
-        (UNREACHABLE, Outcome(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (LOST, KeyResult(error_code=None, earlier_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
+        (UNREACHABLE, KeyResult(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)),
     ],
     ids=["lost", "not sent"],
 )
-def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosError, result: Outcome[Any]) -> None:
+def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosError, result: KeyResult[Any]) -> None:
     own, _ = admin(scripted(ended(ErrorCode.CONCURRENT_TRANSACTIONS), last))
     (found,) = own.end_transactions([end()], DEADLINE_MS)
     assert (found.error_code, found.earlier_code) == (result.error_code, result.earlier_code)
@@ -163,12 +163,12 @@ def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
     own, _ = admin(scripted(LOST, ended(0)), coordinators=lambda _: next(nodes))
     (outcome,) = own.end_transactions([end(version=3)], DEADLINE_MS)
-    assert outcome == Outcome(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
+    assert outcome == KeyResult(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
 
 
 def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
     own, brokers = admin(scripted(NO_SUCH_VERSION))
-    assert own.end_transactions([end()], DEADLINE_MS) == [Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION)]
+    assert own.end_transactions([end()], DEADLINE_MS) == [KeyResult(error_code=ErrorCode.UNSUPPORTED_VERSION)]
     assert len(brokers.requests(m.EndTxnRequest)) == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.commit_batch import CommitRequest
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.values import (
     BatchIdentity,
     OffsetRange,
     Plan,

@@ -10,16 +10,16 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort, sweep
-from kafka_eos_sink.commit.commit_log import decision_records
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.log_records import decision_records
+from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.commit.values import (
     Plan,
     PreparedTransaction,
     TaskIdentity,
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.procedure import Procedure, Step
-from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.unit.commit.test_settle import decided

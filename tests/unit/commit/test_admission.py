@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from kafka_eos_sink.commit.admission import admit
-from kafka_eos_sink.commit.prepared_transaction import BatchIdentity, DecisionStatus, Plan, SettledDecision, TaskOutcome
+from kafka_eos_sink.commit.values import BatchIdentity, DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit import commit_log
-from kafka_eos_sink.commit.commit_log import decision_records
+from kafka_eos_sink.commit import log_records
+from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -171,7 +171,7 @@ def test_records_of_another_write_id_are_ignored() -> None:
     assert view.queries("decision") == ()
 
 
-@pytest.mark.parametrize("version", [0, commit_log.FORMAT_VERSION + 1])
+@pytest.mark.parametrize("version", [0, log_records.FORMAT_VERSION + 1])
 def test_decision_of_another_format_is_refused(version: int) -> None:
     (record,) = decision_records(decision())
     other = LogRecord(record.key, json.dumps({"format": version}).encode())
@@ -184,11 +184,11 @@ def test_decision_of_another_format_is_refused(version: int) -> None:
 def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
     """A newer driver planned or finished something. Its decision alone says what, and stops this version of the sink."""
     records = {
-        "barrier": commit_log.barrier_record(W, "n"),
-        "done": commit_log.done_record(decision(), 1_000),
-        "part": commit_log.part_record(W, Q, 0, 4, 7),
+        "barrier": log_records.barrier_record(W, "n"),
+        "done": log_records.done_record(decision(), 1_000),
+        "part": log_records.part_record(W, Q, 0, 4, 7),
     }
-    newer = LogRecord(records[kind].key, json.dumps({"format": commit_log.FORMAT_VERSION + 1}).encode())
+    newer = LogRecord(records[kind].key, json.dumps({"format": log_records.FORMAT_VERSION + 1}).encode())
     (record,) = decision_records(decision())
     view = view_of(
         read(record, 3, DRIVER), marker(4, 7, 4), read(newer, 5, prepared(0).identity if kind == "part" else None)
@@ -201,9 +201,9 @@ def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
 def test_records_are_written_in_format_2() -> None:
     written = [
         *decision_records(decision()),
-        commit_log.part_record(W, Q, 0, 4, 7),
-        commit_log.done_record(decision(), 1_000),
-        commit_log.barrier_record(W, "n"),
+        log_records.part_record(W, Q, 0, 4, 7),
+        log_records.done_record(decision(), 1_000),
+        log_records.barrier_record(W, "n"),
     ]
     assert [json.loads(record.value or b"")["format"] for record in written] == [2, 2, 2, 2]
 
@@ -234,7 +234,7 @@ def test_decision_of_copies_stands_for_the_plan_that_it_finishes() -> None:
 
 
 def test_the_done_record_counts_for_the_nonce_it_names() -> None:
-    view = view_of(read(commit_log.done_record(decision(nonce="n9"), 1_000), 3, None))
+    view = view_of(read(log_records.done_record(decision(nonce="n9"), 1_000), 3, None))
     assert view.query(Q).done is not None
     assert view.query(Q).has_done_record(decision(nonce="n9"))
 
@@ -282,22 +282,22 @@ def test_without_a_marker_a_transaction_is_open() -> None:
 
 def test_different_writes_never_share_a_key() -> None:
     keys = {
-        commit_log.decision_key("a", "b", 0),
-        commit_log.decision_key("a/b", "", 0),
-        commit_log.part_key("a", "b", 0),
-        commit_log.part_key("a", "b,0", 0),
-        commit_log.decision_key('a","b', "", 0),
-        commit_log.done_key("a", "b"),
-        commit_log.barrier_key("a"),
+        log_records.decision_key("a", "b", 0),
+        log_records.decision_key("a/b", "", 0),
+        log_records.part_key("a", "b", 0),
+        log_records.part_key("a", "b,0", 0),
+        log_records.decision_key('a","b', "", 0),
+        log_records.done_key("a", "b"),
+        log_records.barrier_key("a"),
     }
     assert len(keys) == 7
 
 
 def test_tombstones_name_every_key_of_the_write() -> None:
-    keys = [record.key for record in commit_log.tombstones(decision(parts=2))]
+    keys = [record.key for record in log_records.tombstones(decision(parts=2))]
     assert keys == [
-        commit_log.part_key(W, Q, 0),
-        commit_log.part_key(W, Q, 1),
-        commit_log.decision_key(W, Q, 0),
-        commit_log.barrier_key(W),
+        log_records.part_key(W, Q, 0),
+        log_records.part_key(W, Q, 1),
+        log_records.decision_key(W, Q, 0),
+        log_records.barrier_key(W),
     ]

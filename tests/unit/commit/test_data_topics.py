@@ -10,9 +10,9 @@ import pytest
 
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import barrier_key, part_record
+from kafka_eos_sink.commit.log_records import barrier_key, part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
-from kafka_eos_sink.commit.operator.missing_markers import Verdict, judge
+from kafka_eos_sink.commit.missing_markers import Verdict, judge
 from kafka_eos_sink.commit.proofs import look_at, outcomes_for_readers
 from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, settle
 from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError

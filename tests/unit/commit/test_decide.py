@@ -13,17 +13,17 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import decision_records, part_record
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
 from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS, verify_markers
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.errors import (
     AuthenticationError,
     BrokerRefusedError,

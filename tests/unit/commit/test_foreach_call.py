@@ -11,8 +11,9 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import decision_records, done_record, parse_decision, parse_key, part_record
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.log_records import decision_records, done_record, parse_decision, parse_key, part_record
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
     DecisionStatus,
@@ -20,7 +21,6 @@ from kafka_eos_sink.commit.prepared_transaction import (
     SettledDecision,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.unit.commit.scripted_world import BATCH, MESSAGE, REQUEST

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.commit import commit_log
-from kafka_eos_sink.commit.commit_log import (
+from kafka_eos_sink.commit import log_records
+from kafka_eos_sink.commit.log_records import (
     decision_records,
     done_record,
     parse_decision,
@@ -21,8 +21,8 @@ from kafka_eos_sink.commit.commit_log import (
     tombstones,
 )
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import forget
@@ -199,7 +199,7 @@ def test_forged_decisions_in_pieces_are_ignored_in_one_pass() -> None:
     log.write(record, DRIVER)
     numbers = [*range(1, 5_000), *[0] * 5_000]
     for number in numbers:
-        key = commit_log.decision_key(W, Q, number)
+        key = log_records.decision_key(W, Q, number)
         log.entries.append(
             ReadRecord(
                 offset=log.end,
@@ -253,8 +253,8 @@ def test_foreign_value_under_our_key_hides_nothing(kind: str, value: bytes) -> N
     done = done_record(genuine, 1_000)
     log.write(done)
     keys = {
-        "barrier": commit_log.barrier_key(W),
-        "part": commit_log.part_key(W, Q, 0),
+        "barrier": log_records.barrier_key(W),
+        "part": log_records.part_key(W, Q, 0),
         "done": done.key,
         "decision": record.key,
     }
@@ -310,7 +310,7 @@ def test_keys_of_others_cost_a_reader_no_parsing(
     def parse(text: bytes) -> None:
         raise AssertionError(f"{len(text)} bytes of another program's were parsed")
 
-    monkeypatch.setattr(commit_log.json, "loads", parse)
+    monkeypatch.setattr(log_records.json, "loads", parse)
     view = LogView(write_id)
     view.feed([ReadRecord(offset=0, producer_id=1, producer_epoch=0, transactional=False, key=key, value=b"{}")], 1, 0)
     assert view.queries("part", "foreign") == ()
@@ -319,7 +319,7 @@ def test_keys_of_others_cost_a_reader_no_parsing(
 def test_own_records_are_read() -> None:
     genuine = decision()
     records = [*decision_records(genuine), part_record(W, Q, 0, 4, 7), part_record(W, Q, 1, 4, -1)]
-    records += [done_record(genuine, 1_000), commit_log.barrier_record(W, "n")]
+    records += [done_record(genuine, 1_000), log_records.barrier_record(W, "n")]
     for record in records:
         key = parse_key(record.key)
         assert key is not None
@@ -338,7 +338,7 @@ def test_done_record_of_many_partitions_fits_a_readers_limit() -> None:
     )
     wide = replace(decision(), transactions=(replace(decision().transactions[0], offsets=offsets),))
     record = done_record(wide, 1_000)
-    assert len(record.value or b"") < commit_log.MAX_RECORD_BYTES
+    assert len(record.value or b"") < log_records.MAX_RECORD_BYTES
     key = parse_key(record.key)
     assert key is not None
     assert (parse_value(key, record.value or b"") or {})["nonce"] == "n1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import fields
 
-from kafka_eos_sink.commit.prepared_transaction import Plan, cluster_of
+from kafka_eos_sink.commit.values import Plan, cluster_of
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 PLAN = Plan(

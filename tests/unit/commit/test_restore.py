@@ -14,7 +14,8 @@ from kafka_eos_sink.cli.resolve import resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.commit_batch import commit
-from kafka_eos_sink.commit.commit_log import (
+from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.log_records import (
     LogKey,
     barrier_record,
     decision_records,
@@ -22,20 +23,19 @@ from kafka_eos_sink.commit.commit_log import (
     parse_key,
     part_record,
 )
-from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.restore import MOST_COPIES, finish
+from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled
+from kafka_eos_sink.commit.steps import MarkerType
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
     OffsetRange,
     PreparedTransaction,
     TaskOutcome,
 )
-from kafka_eos_sink.commit.restore import MOST_COPIES, finish
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled
-from kafka_eos_sink.commit.steps import MarkerType
-from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     DecisionPendingError,
@@ -198,7 +198,7 @@ class Cluster(World):
             begun[step.identity.producer_id] = step.identity.producer_epoch, part.first_offset
         rows = sum(part.last_offset - part.first_offset + 1 for part in moved)
         part_offset = self.append(step.part, step.identity)
-        return steps.Copied(written=steps.Written(rows=rows, offsets=moved), part_offset=part_offset)
+        return steps.Copied(written=steps.WrittenRows(rows=rows, offsets=moved), part_offset=part_offset)
 
     def DescribeTransactions(self, step: steps.DescribeTransactions) -> dict[str, Any]:  # noqa: N802
         if step.transactional_ids == ("w.driver",):

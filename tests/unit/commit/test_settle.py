@@ -9,10 +9,10 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.proofs import outcomes_for_readers
 from kafka_eos_sink.commit.settle import _sort_results, settle
 from kafka_eos_sink.commit.steps import EndResult, Marker, MarkerType
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -10,7 +10,7 @@ from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows, read_record_batches
 from kafka_eos_sink.protocol.record_columns import RecordColumns
@@ -47,7 +47,7 @@ def test_flush_dead_letters_rejected_record_if_nothing_is_open(bench: Any, answe
     assert {topic: count for (topic, _), (_, _, count) in producer.acknowledged.items()} == {"log": 1, "dlq": 1}
 
 
-def block(first: int, size: int = 10, codec: Codec = Codec.NONE) -> RecordsBlock:
+def block(first: int, size: int = 10, codec: Compression = Compression.NONE) -> RecordsBlock:
     return encode_rows([(None, b"%0*d" % (size, row), ()) for row in (first, first + 1)], 1_000, codec=codec)
 
 
@@ -77,14 +77,14 @@ def acknowledging(client: Any, answer: Any, waiting: bool = False) -> list[Any]:
 def test_blocks_are_sent_as_they_are_and_one_batch_each(bench: Any, answer: Any) -> None:
     client = bench().client
     producer, found = begun(client, compression="gzip"), acknowledging(client, answer)
-    blocks = [block(0), block(2, codec=Codec.ZSTD), block(4, codec=Codec.LZ4)]
+    blocks = [block(0), block(2, codec=Compression.ZSTD), block(4, codec=Compression.LZ4)]
     for each in blocks:
         producer.append_block("t", 0, each)
     producer.flush()
     assert [(each.compression, each.base_sequence, each.producer_epoch) for each in found] == [
-        (Codec.NONE, 0, 3),
-        (Codec.ZSTD, 2, 3),
-        (Codec.LZ4, 4, 3),
+        (Compression.NONE, 0, 3),
+        (Compression.ZSTD, 2, 3),
+        (Compression.LZ4, 4, 3),
     ]
     assert [one.value for each in found for one in each.records] == [b"%010d" % row for row in range(6)]
     assert {one.timestamp for each in found for one in each.records} == {1_000}

@@ -24,7 +24,7 @@ from kafka_eos_sink.protocol.messages import (
     ProduceResponse,
 )
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_eos_sink.runtime.part_producer import written_by
+from kafka_eos_sink.runtime.part_producer import flush_and_prove
 
 
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
@@ -192,7 +192,7 @@ def test_last_offset_is_unknown_after_a_duplicate_response(bench: Any, answer: A
     assert b.sender.acknowledged["t", 0] == (70, -1, 20)
     producer: Any = SimpleNamespace(flush=lambda: None, tainted=False, acknowledged=b.sender.acknowledged)
     with pytest.raises(TransactionAbortedError, match="OFFSET_UNKNOWN"):
-        written_by(producer)
+        flush_and_prove(producer)
 
 
 def test_duplicate_of_a_batch_sent_once_is_another_writer(bench: Any, answer: Any) -> None:

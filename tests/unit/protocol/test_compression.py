@@ -14,56 +14,62 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ConfigurationError, ProtocolError
-from kafka_eos_sink.protocol.compression import LEVELS, Codec, check_level, compress, decompress
+from kafka_eos_sink.protocol.compression import LEVELS, Compression, check_level, compress, decompress
 
-COMPRESSING = [codec for codec in Codec if codec is not Codec.NONE]
+COMPRESSING = [codec for codec in Compression if codec is not Compression.NONE]
 LIMIT = 1 << 24
 TEXT = b"".join(b"flight %d from EWR to IAH at %d\n" % (number, number * 37 % 2400) for number in range(8000))
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(Codec), st.binary(max_size=2000), st.integers(1, 100))
-def test_compressed_data_round_trips(codec: Codec, seed: bytes, times: int) -> None:
+@given(st.sampled_from(Compression), st.binary(max_size=2000), st.integers(1, 100))
+def test_compressed_data_round_trips(codec: Compression, seed: bytes, times: int) -> None:
     data = seed * times
     assert bytes(decompress(codec, compress(codec, None, data), LIMIT)) == data
     assert bytes(decompress(codec, memoryview(compress(codec, None, memoryview(data))), len(data))) == data
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_every_codec_makes_text_smaller(codec: Codec) -> None:
+def test_every_codec_makes_text_smaller(codec: Compression) -> None:
     assert len(compress(codec, None, TEXT)) < len(TEXT) / 2
 
 
 @pytest.mark.parametrize(
     ("codec", "level"), [(codec, level) for codec in LEVELS for level in (None, 1, 6, 9, LEVELS[codec].default)]
 )
-def test_levels_of_java_are_accepted(codec: Codec, level: int | None) -> None:
+def test_levels_of_java_are_accepted(codec: Compression, level: int | None) -> None:
     assert bytes(decompress(codec, compress(codec, level, TEXT), LIMIT)) == TEXT
 
 
 @pytest.mark.parametrize(
     ("codec", "level"),
-    [(Codec.LZ4, 17), (Codec.LZ4, 2), (Codec.ZSTD, 22), (Codec.ZSTD, -131072), (Codec.ZSTD, 0)],
+    [
+        (Compression.LZ4, 17),
+        (Compression.LZ4, 2),
+        (Compression.ZSTD, 22),
+        (Compression.ZSTD, -131072),
+        (Compression.ZSTD, 0),
+    ],
 )
-def test_the_outermost_levels_work(codec: Codec, level: int) -> None:
+def test_the_outermost_levels_work(codec: Compression, level: int) -> None:
     assert bytes(decompress(codec, compress(codec, level, TEXT[:5000]), LIMIT)) == TEXT[:5000]
 
 
 @pytest.mark.parametrize(
     ("codec", "level"),
     [
-        (Codec.GZIP, 0),
-        (Codec.GZIP, 10),
-        (Codec.GZIP, -2),
-        (Codec.LZ4, 0),
-        (Codec.LZ4, 18),
-        (Codec.ZSTD, 23),
-        (Codec.ZSTD, -131073),
-        (Codec.SNAPPY, 1),
-        (Codec.NONE, 1),
+        (Compression.GZIP, 0),
+        (Compression.GZIP, 10),
+        (Compression.GZIP, -2),
+        (Compression.LZ4, 0),
+        (Compression.LZ4, 18),
+        (Compression.ZSTD, 23),
+        (Compression.ZSTD, -131073),
+        (Compression.SNAPPY, 1),
+        (Compression.NONE, 1),
     ],
 )
-def test_levels_outside_javas_ranges_are_refused(codec: Codec, level: int) -> None:
+def test_levels_outside_javas_ranges_are_refused(codec: Compression, level: int) -> None:
     with pytest.raises(ConfigurationError, match=f"COMPRESSION_LEVEL.*{codec.name.lower()}.*{level}"):
         check_level(codec, level)
     with pytest.raises(ConfigurationError):
@@ -71,47 +77,47 @@ def test_levels_outside_javas_ranges_are_refused(codec: Codec, level: int) -> No
 
 
 def test_lz4_default_is_the_fast_compressor_as_in_java() -> None:
-    fast = compress(Codec.LZ4, None, TEXT)
-    assert compress(Codec.LZ4, 9, TEXT) == fast
-    assert len(compress(Codec.LZ4, 10, TEXT)) < len(fast)
-    assert len(compress(Codec.LZ4, 1, TEXT)) < len(fast)
+    fast = compress(Compression.LZ4, None, TEXT)
+    assert compress(Compression.LZ4, 9, TEXT) == fast
+    assert len(compress(Compression.LZ4, 10, TEXT)) < len(fast)
+    assert len(compress(Compression.LZ4, 1, TEXT)) < len(fast)
 
 
 def test_higher_levels_compress_better() -> None:
-    for codec, low, high in ((Codec.GZIP, 1, 9), (Codec.ZSTD, -50, 19)):
+    for codec, low, high in ((Compression.GZIP, 1, 9), (Compression.ZSTD, -50, 19)):
         assert len(compress(codec, high, TEXT)) < len(compress(codec, low, TEXT))
 
 
 def test_codecs_are_found_by_the_names_of_compression_type() -> None:
-    assert [Codec.of(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Codec)
+    assert [Compression.of(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Compression)
     with pytest.raises(ConfigurationError, match="'lzma' is unknown; use one of none, gzip, snappy, lz4, zstd"):
-        Codec.of("lzma")
+        Compression.of("lzma")
 
 
 def test_lz4_frames_have_64_kib_blocks_and_no_size_or_checksum() -> None:
-    frame = bytes(compress(Codec.LZ4, None, TEXT))
+    frame = bytes(compress(Compression.LZ4, None, TEXT))
     magic, flags, descriptor = struct.unpack_from("<IBB", frame)
     assert (magic, flags, descriptor) == (0x184D2204, 0b0110_0000, 0x40)
 
 
 def test_snappy_is_framed_as_snappy_java_does() -> None:
-    framed = bytes(compress(Codec.SNAPPY, None, TEXT))
+    framed = bytes(compress(Compression.SNAPPY, None, TEXT))
     assert framed.startswith(b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01")
 
 
 def test_snappy_without_framing_is_read() -> None:
     raw = pa.Codec("snappy").compress(TEXT, asbytes=True)
-    assert bytes(decompress(Codec.SNAPPY, raw, LIMIT)) == TEXT
+    assert bytes(decompress(Compression.SNAPPY, raw, LIMIT)) == TEXT
 
 
 def test_frames_that_follow_one_another_are_read() -> None:
-    assert bytes(decompress(Codec.GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), LIMIT)) == b"one two"
+    assert bytes(decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), LIMIT)) == b"one two"
     two = lz4.frame.compress(b"one ", block_linked=True) + lz4.frame.compress(b"two", store_size=True)
-    assert bytes(decompress(Codec.LZ4, two, LIMIT)) == b"one two"
+    assert bytes(decompress(Compression.LZ4, two, LIMIT)) == b"one two"
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_decompression_stops_at_the_limit(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", Compression)
+def test_decompression_stops_at_the_limit(codec: Compression) -> None:
     data = bytes(3_000_000)
     compressed = compress(codec, None, data)
     assert len(decompress(codec, compressed, len(data))) == len(data)
@@ -121,7 +127,7 @@ def test_decompression_stops_at_the_limit(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_data_that_is_cut_off_is_refused(codec: Codec) -> None:
+def test_data_that_is_cut_off_is_refused(codec: Compression) -> None:
     compressed = bytes(compress(codec, None, TEXT[:100_000]))
     for length in (1, 7, len(compressed) // 2, len(compressed) - 1):
         with pytest.raises(ProtocolError, match=f"{codec.name.lower()} data of a record batch"):
@@ -130,14 +136,14 @@ def test_data_that_is_cut_off_is_refused(codec: Codec) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(COMPRESSING), st.binary(max_size=300))
-def test_nonsense_is_refused_with_a_protocol_error_only(codec: Codec, nonsense: bytes) -> None:
+def test_nonsense_is_refused_with_a_protocol_error_only(codec: Compression, nonsense: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         assert len(decompress(codec, nonsense, 10_000)) <= 10_000
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(COMPRESSING), st.integers(0), st.integers(1, 255))
-def test_flipped_byte_is_read_or_raises_only_protocol_error(codec: Codec, place: int, flip: int) -> None:
+def test_flipped_byte_is_read_or_raises_only_protocol_error(codec: Compression, place: int, flip: int) -> None:
     damaged = bytearray(compress(codec, None, TEXT[:3000]))
     damaged[place % len(damaged)] ^= flip
     with contextlib.suppress(ProtocolError):
@@ -147,9 +153,9 @@ def test_flipped_byte_is_read_or_raises_only_protocol_error(codec: Codec, place:
 def test_a_claim_of_a_huge_size_sets_no_memory_aside() -> None:
     raw = b"\xff\xff\xff\xff\x0f" + os.urandom(20)
     with pytest.raises(ProtocolError, match="ends early"):
-        decompress(Codec.SNAPPY, raw, 2**33)
+        decompress(Compression.SNAPPY, raw, 2**33)
 
 
 def test_unknown_codec_names_those_that_exist() -> None:
     with pytest.raises(ConfigurationError, match=r"COMPRESSION_TYPE\].*'lzma'.*none, gzip, snappy, lz4, zstd"):
-        Codec.of("lzma")
+        Compression.of("lzma")

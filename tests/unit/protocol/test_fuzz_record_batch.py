@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_blocks, read_record_batches, seal
 
 LIMIT = 50_000
@@ -63,10 +63,10 @@ def test_random_header_and_records_with_a_right_checksum(rest: bytes) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(rows, st.sampled_from(Codec), edits, st.integers(0, 20), st.booleans())
+@given(rows, st.sampled_from(Compression), edits, st.integers(0, 20), st.booleans())
 def test_changed_bytes_with_a_right_checksum(
     rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
-    codec: Codec,
+    codec: Compression,
     edits: list[tuple[int, int]],
     cut: int,
     control: bool,
@@ -81,10 +81,10 @@ def test_changed_bytes_with_a_right_checksum(
 
 
 @settings(max_examples=500, deadline=None)
-@given(rows, st.sampled_from(Codec), edits, st.integers(0, 10), st.integers(-2, 12))
+@given(rows, st.sampled_from(Compression), edits, st.integers(0, 10), st.integers(-2, 12))
 def test_changed_records_compressed_well(
     rows: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
-    codec: Codec,
+    codec: Compression,
     edits: list[tuple[int, int]],
     cut: int,
     count: int,

@@ -11,7 +11,7 @@ PROGRAM = """
 import resource, sys
 import pyarrow, numpy, lz4.frame
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, read_record_batches, seal
 from kafka_eos_sink.protocol.schema import decode, encode
@@ -25,10 +25,10 @@ elif what == "records":
     data = b"".join(seal(encode_rows([(None, None, ())] * 500_000, 0), **SEAL))
     read = lambda: list(read_record_batches(data))
 else:
-    data = b"".join(seal(encode_rows([(None, bytes(60_000_000), ())], 0, codec=Codec.of(what)), **SEAL))
+    data = b"".join(seal(encode_rows([(None, bytes(60_000_000), ())], 0, codec=Compression.of(what)), **SEAL))
     read = lambda: list(read_record_batches(data))
 decode(DescribeTransactionsRequest, 0, encode(DescribeTransactionsRequest(transactional_ids=("",)), 0))
-small = b"".join(seal(encode_rows([(None, bytes(100_000), ())], 0, codec=Codec.ZSTD), **SEAL))
+small = b"".join(seal(encode_rows([(None, bytes(100_000), ())], 0, codec=Compression.ZSTD), **SEAL))
 list(read_record_batches(small))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Codec, compress
+from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.record_batch import (
     BATCH_OVERHEAD,
     ControlRecord,
@@ -89,14 +89,14 @@ def test_the_sealed_header_has_every_field_at_its_place() -> None:
 
 
 def test_attributes_hold_codec_and_transactional_flag() -> None:
-    for codec in Codec:
+    for codec in Compression:
         for transactional in (True, False):
             data = sealed(encode_rows(ROWS, TIME, codec=codec), transactional=transactional)
             assert struct.unpack_from(">h", data, 21) == (codec | (0x10 if transactional else 0),)
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_sealed_batch_round_trips(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", Compression)
+def test_sealed_batch_round_trips(codec: Compression) -> None:
     data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
     (read,) = read_all(data)
     assert read.records == tuple(
@@ -151,7 +151,7 @@ def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
 
 def test_compaction_leaves_gaps_and_empty_batches() -> None:
     gaps = batch(record(2, value=b"a") + record(7, value=b"b"), 2, base_offset=10, last_offset_delta=9)
-    emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Codec.LZ4, last_offset_delta=4)
+    emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Compression.LZ4, last_offset_delta=4)
     first, second = read_all(gaps + emptied)
     assert [one.offset for one in first.records] == [12, 17]
     assert (first.base_offset, first.last_offset) == (10, 19)
@@ -231,7 +231,7 @@ WRONG = {
     "offsets not rising": batch(record(1) + record(1), 2),
     "negative offset delta": batch(record(-1), 1),
     "unknown codec": batch(ONE, 1, attributes=5),
-    "not compressed as said": batch(ONE, 1, attributes=Codec.ZSTD),
+    "not compressed as said": batch(ONE, 1, attributes=Compression.ZSTD),
     "record longer than the batch": batch(encode_varint(100) + ONE[1:], 1),
     "record shorter than its content": batch(encode_varint(len(ONE) - 3) + ONE[1:], 1),
     "negative record length": batch(encode_varint(-5) + ONE[1:], 1),
@@ -290,7 +290,7 @@ def test_batches_beside_an_unreadable_one_are_read(wrong: bytes) -> None:
     "large",
     [
         batch(record(value=bytes(1_000)), 1),
-        batch(bytes(compress(Codec.ZSTD, None, record(value=bytes(1_000)))), 1, attributes=Codec.ZSTD),
+        batch(bytes(compress(Compression.ZSTD, None, record(value=bytes(1_000)))), 1, attributes=Compression.ZSTD),
         batch(b"".join(map(record, range(11))), 11),
         batch(b"", 2**31 - 1, last_offset_delta=0),
     ],
@@ -316,7 +316,7 @@ def test_damaged_and_control_batches_always_raise(wrong: bytes) -> None:
 
 def test_decompression_limit_holds_for_each_batch() -> None:
     records = record(value=bytes(100_000))
-    small = batch(bytes(compress(Codec.ZSTD, None, records)), 1, attributes=Codec.ZSTD)
+    small = batch(bytes(compress(Compression.ZSTD, None, records)), 1, attributes=Compression.ZSTD)
     assert len(small) < 200
     assert len(read_all(small * 3, max_decompressed_bytes=len(records))) == 3
     with pytest.raises(ProtocolError, match="more than the limit"):
@@ -371,8 +371,8 @@ def test_the_header_of_a_batch_is_read_without_its_records() -> None:
         list(headers_of(bytes(data)))
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", Compression)
+def test_a_block_is_sealed_again_without_a_change_to_its_records(codec: Compression) -> None:
     """Under another producer, still compressed: what recovery does with an aborted transaction's records."""
     data = sealed(encode_rows(ROWS, TIME, codec=codec))
     ((header, block),) = read_blocks(data)
@@ -401,8 +401,8 @@ def test_markers_are_read_as_control_blocks() -> None:
 
 def test_a_block_is_read_without_its_records() -> None:
     """What a decompressor or a record reader would refuse is copied as it is."""
-    ((_, block),) = read_blocks(batch(b"not compressed", 3, attributes=Codec.ZSTD))
-    assert (bytes(block.records), block.compression) == (b"not compressed", Codec.ZSTD)
+    ((_, block),) = read_blocks(batch(b"not compressed", 3, attributes=Compression.ZSTD))
+    assert (bytes(block.records), block.compression) == (b"not compressed", Compression.ZSTD)
 
 
 def test_a_damaged_block_is_refused_and_the_last_may_be_cut() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.protocol.binary_columns import as_binary
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import read_record_batches, seal
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
@@ -403,8 +403,8 @@ def test_nbytes_counts_the_slice_only() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(rows_of_all_kinds, st.sampled_from(Codec))
-def test_a_block_of_columns_is_read_back(rows: list[Row], codec: Codec) -> None:
+@given(rows_of_all_kinds, st.sampled_from(Compression))
+def test_a_block_of_columns_is_read_back(rows: list[Row], codec: Compression) -> None:
     block = encode_block(plain_columns(rows), NOW, codec)
     parts = seal(block, producer_id=7, producer_epoch=1, base_sequence=3, transactional=True)
     (batch,) = read_record_batches(b"".join(parts))

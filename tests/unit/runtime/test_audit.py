@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kafka_eos_sink.cli.audit_page import page
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _rows, _visible
 from kafka_eos_sink.runtime.batch_record import BatchRecord
@@ -29,7 +29,7 @@ def audit_of(*counts: tuple[int, int], rows: int = 100) -> BatchAudit:
 
 
 @pytest.mark.parametrize(
-    ("counts", "missing", "not_readable", "verdict"),
+    ("counts", "missing", "not_readable", "result"),
     [
         ([(60, 0), (40, 0)], 0, 0, "complete"),
         ([(60, 0), (39, 0)], 1, 0, "missing"),
@@ -45,15 +45,15 @@ def audit_of(*counts: tuple[int, int], rows: int = 100) -> BatchAudit:
     ],
 )
 def test_verdict_counts_hidden_offsets_for_missing_rows(
-    counts: list[tuple[int, int]], missing: int, not_readable: int, verdict: str
+    counts: list[tuple[int, int]], missing: int, not_readable: int, result: str
 ) -> None:
     found = audit_of(*counts)
-    assert (found.missing, found.not_readable, found.verdict) == (missing, not_readable, verdict)
-    assert found.is_as_decided is (verdict in ("complete", "not readable"))
+    assert (found.missing, found.not_readable, found.result) == (missing, not_readable, result)
+    assert found.is_as_decided is (result in ("complete", "not readable"))
 
 
 def test_batch_without_rows_is_complete() -> None:
-    assert audit_of(rows=0).verdict == "complete"
+    assert audit_of(rows=0).result == "complete"
 
 
 @pytest.mark.parametrize(

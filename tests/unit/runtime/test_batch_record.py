@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import barrier_record, done_record
-from kafka_eos_sink.commit.prepared_transaction import (
+from kafka_eos_sink.commit.log_records import barrier_record, done_record
+from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.values import (
     Decision,
     OffsetRange,
     PreparedTransaction,
     TaskIdentity,
     TaskMessage,
 )
-from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.runtime import batch_record
 from kafka_eos_sink.runtime.batch_record import BatchRecord, Stopwatch, parse_record, record_of_commit
 from tests.unit.commit import scripted_world
@@ -100,7 +100,7 @@ def test_phases_are_measured_between_the_points(clock: SimpleNamespace) -> None:
 
 
 def test_copies_count_as_time_of_the_proofs(clock: SimpleNamespace) -> None:
-    written = steps.Written(rows=1, offsets=())
+    written = steps.WrittenRows(rows=1, offsets=())
     copied = (steps.Copied(written=written, part_offset=1), steps.Gone("deleted"))
     copying: tuple[tuple[float, Step[Any], Any], ...] = (
         (0.3, steps.CopyRecords(()), copied),

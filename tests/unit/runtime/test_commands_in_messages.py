@@ -16,12 +16,12 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
-from kafka_eos_sink.commit.commit_log import DEFAULT_TOPIC
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import command, job_of, on_cluster, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, random_write_id
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -10,10 +10,10 @@ import pytest
 
 from kafka_eos_sink.cli.console import show
 from kafka_eos_sink.cli.status import commits_table
-from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, done_record, part_record, tombstones
+from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite, writes_in
 

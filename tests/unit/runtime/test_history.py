@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.history import TAIL_WITHIN_MS, WINDOW, HistoryTail, read_history
@@ -143,7 +143,7 @@ def test_live_view_skips_what_it_cannot_read_in_time() -> None:
 def test_slow_batches_without_a_record_stop_no_live_view() -> None:
     """Empty frames of a codec take 400 ms per MB, and the sink's own records come behind them."""
     admin = Clock()
-    block = replace(encode_rows([(b"w", b"{}", ())], 1_000), compression=Codec.GZIP)
+    block = replace(encode_rows([(b"w", b"{}", ())], 1_000), compression=Compression.GZIP)
     header, records = seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
     slow = [at.to_bytes(8, "big") + bytes(header[8:]) + bytes(records) for at in range(COUNT - 1)]
     admin.batches[:-1], admin.end = slow, COUNT - 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.commit import commit_log
+from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.steps import LogChunk, ReadLog, ReadRecord
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.logs import forget
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.executor import LOG_CHUNK_BYTES
 from tests.torture.hostile_log import MOST_MEMORY, Fuzz, HostileLog, history, reset_peak, resident, signed
@@ -21,7 +21,7 @@ def no_warning_was_given() -> None:
     forget()
 
 
-def batch(rows: list[tuple[bytes | None, bytes | None]], codec: Codec = Codec.NONE) -> bytes:
+def batch(rows: list[tuple[bytes | None, bytes | None]], codec: Compression = Compression.NONE) -> bytes:
     block = encode_rows([(key, value, ()) for key, value in rows], 1, codec=codec)
     return b"".join(seal(block, producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False))
 
@@ -58,10 +58,10 @@ def test_batch_with_a_wrong_checksum_raises() -> None:
         read(log, 0)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_chunk_is_bounded_and_the_next_one_continues(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_chunk_is_bounded_and_the_next_one_continues(codec: Compression) -> None:
     log = HostileLog()
-    rows: list[tuple[bytes | None, bytes | None]] = [(b"k", bytes(500))] * commit_log.LARGEST_BATCH_RECORDS
+    rows: list[tuple[bytes | None, bytes | None]] = [(b"k", bytes(500))] * log_records.LARGEST_BATCH_RECORDS
     for _ in range(40):
         log.append(batch(rows, codec), len(rows))
     offset, seen = 0, 0
@@ -75,10 +75,10 @@ def test_chunk_is_bounded_and_the_next_one_continues(codec: Codec) -> None:
 
 def test_batch_above_the_sinks_limits_is_skipped() -> None:
     log = HostileLog()
-    many: list[tuple[bytes | None, bytes | None]] = [(b"k", b"")] * (commit_log.LARGEST_BATCH_RECORDS + 1)
+    many: list[tuple[bytes | None, bytes | None]] = [(b"k", b"")] * (log_records.LARGEST_BATCH_RECORDS + 1)
     log.append(batch(many), len(many))
-    log.append(batch([(b"k", bytes(commit_log.LARGEST_BATCH_BYTES))], Codec.GZIP))
-    log.append(batch([(b"a", bytes(commit_log.LARGEST_BATCH_BYTES - 20))]))
+    log.append(batch([(b"k", bytes(log_records.LARGEST_BATCH_BYTES))], Compression.GZIP))
+    log.append(batch([(b"a", bytes(log_records.LARGEST_BATCH_BYTES - 20))]))
     chunk = read(log, 0)
     assert [each.key for each in chunk.entries if isinstance(each, ReadRecord)] == [b"a"]
     assert chunk.next_offset == log.end

@@ -11,7 +11,7 @@ import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import admission
-from kafka_eos_sink.commit.prepared_transaction import TaskOutcome
+from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import history, planning

@@ -14,8 +14,8 @@ import pytest
 
 from hand_driven import HandDrivenClient
 from kafka_eos_sink.client.connection import PendingRequest
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.steps import AreCommitted, Copied, Copy, CopyRecords, Gone, LogRecord
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -24,7 +24,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.protocol.compression import Codec
+from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import (
@@ -51,7 +51,7 @@ def batch(
     *values: bytes,
     producer_id: int = LOST.producer_id,
     epoch: int = LOST.producer_epoch,
-    codec: Codec = Codec.LZ4,
+    codec: Compression = Compression.LZ4,
 ) -> bytes:
     block = encode_rows([(None, value, ()) for value in values], TIME, codec=codec)
     sealed = seal(block, producer_id=producer_id, producer_epoch=epoch, base_sequence=base_offset, transactional=True)
@@ -60,7 +60,9 @@ def batch(
 
 def marker(offset: int, producer_id: int = LOST.producer_id, epoch: int = LOST.producer_epoch) -> bytes:
     """An ABORT marker, as it is below version 2: with the epoch of its transaction."""
-    data = bytearray(batch(offset, struct.pack(">hi", 0, 1), producer_id=producer_id, epoch=epoch, codec=Codec.NONE))
+    data = bytearray(
+        batch(offset, struct.pack(">hi", 0, 1), producer_id=producer_id, epoch=epoch, codec=Compression.NONE)
+    )
     return changed(data, attributes=0x30)
 
 
@@ -214,7 +216,7 @@ def test_only_the_batches_of_the_lost_transaction_are_copied() -> None:
         batch(107, b"", producer_id=-1, epoch=-1),
         marker(108, producer_id=9),
         marker(109),
-        batch(110, b"d", codec=Codec.ZSTD),
+        batch(110, b"d", codec=Compression.ZSTD),
         batch(111, b"beyond the range"),
     )
     copied = cluster.copy(where(100, 110))
@@ -224,7 +226,7 @@ def test_only_the_batches_of_the_lost_transaction_are_copied() -> None:
 
 
 def test_copied_batches_belong_to_the_new_transaction_unchanged() -> None:
-    cluster = Cluster(batch(100, b"a", b"b"), batch(102, b"c", codec=Codec.ZSTD))
+    cluster = Cluster(batch(100, b"a", b"b"), batch(102, b"c", codec=Compression.ZSTD))
     cluster.batches["t", 1] = [batch(7, b"d")]
     copied = cluster.copy(where(100, 102), where(7, 7, partition=1))
     sent = sorted(
@@ -233,9 +235,9 @@ def test_copied_batches_belong_to_the_new_transaction_unchanged() -> None:
     )
     assert [(found.producer_id, found.producer_epoch, found.transactional) for _, found in sent] == [(8, 0, True)] * 3
     assert [(at[1], found.base_sequence, found.compression) for at, found in sent] == [
-        (0, 0, Codec.LZ4),
-        (0, 2, Codec.ZSTD),
-        (1, 0, Codec.LZ4),
+        (0, 0, Compression.LZ4),
+        (0, 2, Compression.ZSTD),
+        (1, 0, Compression.LZ4),
     ]
     assert copied.written.rows == 4
     assert copied.written.offsets == (where(5_000, 5_002), where(5_000, 5_000, partition=1))
@@ -254,14 +256,14 @@ def test_part_record_follows_the_acknowledged_records() -> None:
 
 def test_range_is_fetched_in_pieces_to_its_end() -> None:
     value = bytes(FETCH_BYTES // 3)
-    cluster = Cluster(*(batch(offset, value, codec=Codec.NONE) for offset in range(100, 110)))
+    cluster = Cluster(*(batch(offset, value, codec=Compression.NONE) for offset in range(100, 110)))
     assert cluster.copy(where(100, 109)).written.rows == 10
     assert [offset for offset, _ in cluster.fetched] == [100, 102, 104, 106, 108]
 
 
 def test_large_batch_behind_a_marker_is_copied() -> None:
     """A response with the marker and the beginning of the batch moves on: the next one brings the batch whole."""
-    large = batch(101, bytes(FETCH_BYTES + 1), codec=Codec.NONE)
+    large = batch(101, bytes(FETCH_BYTES + 1), codec=Compression.NONE)
     cluster = Cluster(batch(99, b"a"), marker(100, producer_id=9), large)
     assert cluster.copy(where(99, 101)).written.rows == 2
     assert cluster.fetched[-1][0] == 101
@@ -287,7 +289,7 @@ def test_deleted_records_are_reported_with_their_place() -> None:
 
 
 def test_records_deleted_while_they_are_copied_are_reported() -> None:
-    cluster = Cluster(batch(100, bytes(PUMP_EVERY_BYTES), b"b", codec=Codec.NONE))
+    cluster = Cluster(batch(100, bytes(PUMP_EVERY_BYTES), b"b", codec=Compression.NONE))
     cluster.batches["t", 1] = [batch(5, b"c")]
     cluster.start = 6
     assert cluster.gone(where(100, 101), where(5, 5, partition=1)).why.startswith("t-1 [5..5]: ")
@@ -347,7 +349,7 @@ def test_missing_right_and_deleted_topic_are_reported(refusal: KafkaEosError) ->
 
 
 def test_damaged_batch_is_reported_and_nothing_of_it_copied() -> None:
-    data = bytearray(batch(100, b"a", b"b", codec=Codec.NONE))
+    data = bytearray(batch(100, b"a", b"b", codec=Compression.NONE))
     data[-3] ^= 1
     cluster = Cluster(batch(99, b"before"), bytes(data))
     assert "t-0 [99..101]: the batch at offset 100 is damaged: its CRC-32C" in cluster.gone(where(99, 101)).why
@@ -357,7 +359,7 @@ def test_damaged_batch_is_reported_and_nothing_of_it_copied() -> None:
 def test_another_failure_is_raised_as_it_is(refusal: Any) -> None:
     """Records that cannot be fetched now are not gone."""
     large = bytes(PUMP_EVERY_BYTES)
-    cluster = Cluster(batch(100, large, codec=Codec.NONE))
+    cluster = Cluster(batch(100, large, codec=Compression.NONE))
     fetch = cluster.fetch
 
     def fails_later(where: Any, offset: int, *args: Any, **options: Any) -> Any:
@@ -417,7 +419,7 @@ def test_transactions_that_lie_in_turn_are_copied_in_one_pass() -> None:
     ids = [LOST.producer_id, OTHER.producer_id]
     cluster = Cluster(
         *(
-            batch(offset, value, producer_id=ids[offset % 2], epoch=(2, 0)[offset % 2], codec=Codec.NONE)
+            batch(offset, value, producer_id=ids[offset % 2], epoch=(2, 0)[offset % 2], codec=Compression.NONE)
             for offset in range(100, 110)
         )
     )
@@ -432,7 +434,9 @@ def test_records_between_two_ranges_are_not_read() -> None:
     cluster = Cluster(batch(100, b"a"), batch(9_000, b"b", producer_id=9, epoch=0))
     cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
     assert [offset for offset, _ in cluster.fetched] == [100]
-    cluster = Cluster(batch(100, bytes(FETCH_BYTES), codec=Codec.NONE), batch(9_000, b"b", producer_id=9, epoch=0))
+    cluster = Cluster(
+        batch(100, bytes(FETCH_BYTES), codec=Compression.NONE), batch(9_000, b"b", producer_id=9, epoch=0)
+    )
     cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
     assert [offset for offset, _ in cluster.fetched] == [100, 9_000]
 

@@ -14,7 +14,6 @@ import pytest
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.prepared_transaction import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
     Copied,
@@ -27,6 +26,7 @@ from kafka_eos_sink.commit.steps import (
     LogRecord,
     Unseen,
 )
+from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -12,11 +12,11 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.metadata import PartitionMetadata, TopicMetadata
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import barrier_record, decision_records, part_record
+from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
 from kafka_eos_sink.commit.log_view import Outcome
-from kafka_eos_sink.commit.operator.missing_markers import Evidence, Finding, Verdict, gather, judge
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.missing_markers import Evidence, Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState

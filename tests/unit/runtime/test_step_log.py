@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.prepared_transaction import OffsetRange
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -98,7 +98,7 @@ def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> 
         ((steps.EndResult(error=0), steps.EndResult(error=None)), "NONE, no response"),
         (
             (
-                steps.Copied(written=steps.Written(rows=12, offsets=()), part_offset=3),
+                steps.Copied(written=steps.WrittenRows(rows=12, offsets=()), part_offset=3),
                 steps.Gone("t-0 [1..2]: deleted"),
             ),
             "12 rows, t-0 [1..2]: deleted",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.cli.cluster_check import Finding, Verdict
+from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult
 from kafka_eos_sink.errors import AuthenticationError
 from spark_jobs import check_connection
 from spark_jobs.check_connection import arguments, check_here, sink_options
@@ -45,8 +45,8 @@ def test_any_failure_is_a_line_of_its_process(monkeypatch: pytest.MonkeyPatch) -
 def test_failed_login_to_one_broker_is_found_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round of the job logs in again, and failed logins can lock the account."""
     failure = AuthenticationError("SASL_AUTHENTICATION_FAILED", "Authentication failed")
-    finding = Finding(
-        "", "broker 2", "b:2 cannot be reached from here", Verdict.FAILS, f"check its listener; {failure}"
+    finding = CheckLine(
+        "", "broker 2", "b:2 cannot be reached from here", CheckResult.FAILS, f"check its listener; {failure}"
     )
     monkeypatch.setattr(check_connection, "check_cluster", lambda *_, **__: [finding])
     row = check_here({"kafka.bootstrap.servers": "a:1", "topic": "t"})

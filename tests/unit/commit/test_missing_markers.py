@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.commit.log_view import Outcome
-from kafka_eos_sink.commit.operator.missing_markers import DecidedPart, Evidence, Finding, Verdict, judge
+from kafka_eos_sink.commit.missing_markers import DecidedPart, Evidence, Finding, Verdict, judge
 from kafka_eos_sink.commit.steps import TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState

@@ -11,29 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from kafka_eos_sink.commit.prepared_transaction import Decision
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
-    AddPartition,
-    Append,
-    Appended,
-    AppendInTransaction,
-    End,
-    EndTransactions,
     LogRecord,
-    WallClock,
-    Warn,
 )
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
-from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity, is_topic_name
+from kafka_eos_sink.commit.values import Decision
+from kafka_eos_sink.protocol.identity import is_topic_name
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 FORMAT_VERSION = 2
@@ -275,50 +263,3 @@ def _plain(kind: Any, value: Any, name: str = "") -> Any:
     if name == "topic" and value is not None and not is_topic_name(value):
         raise ValueError(name)
     return value
-
-
-def write_done(decision: Decision) -> Procedure[None]:
-    """Append the done record of a finished decision; warn if that fails."""
-    # Recovery is right without the record, so its failure must not fail the batch.
-    now = yield from WallClock()
-    try:
-        yield from Append((done_record(decision, now),))
-    except KafkaEosError as failure:
-        yield from Warn(
-            f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
-            f"the commit log ({failure.code}); the next run proves it again"
-        )
-
-
-def append_in_transaction(
-    driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
-) -> Procedure[Appended]:
-    """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
-    # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
-    if driver.transaction_version < 2:
-        error = yield from AddPartition(driver)
-        if error != ErrorCode.NONE:
-            return Appended(error=error)
-    return (yield from AppendInTransaction(driver, base_sequence, records))
-
-
-def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
-    """Remove a finished write with a random id by tombstones; warn if that fails."""
-    with suppress(KafkaEosError):  # the batch is finished
-        if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)) == ErrorCode.NONE:
-            return
-    yield from Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
-
-
-def commit_in_transaction(
-    driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
-) -> Procedure[int | None]:
-    """Commit records in the driver's transaction; return the first error code.
-
-    None stands for a lost response. A newer driver fences this transaction, so a late tombstone never removes the newer driver's records.
-    """
-    appended = yield from append_in_transaction(driver, records, base_sequence)
-    if appended.error != ErrorCode.NONE:
-        return appended.error
-    ends = yield from EndTransactions((End(identity=driver, commit=True),))
-    return ends[0].error

@@ -19,11 +19,11 @@ from enum import Enum
 from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, Outcome
-from kafka_eos_sink.commit.prepared_transaction import Decision, PreparedTransaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker

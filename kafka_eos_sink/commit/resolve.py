@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.commit_log import append_in_transaction, decision_records, done_record
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome, QueryState
+from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.prepared_transaction import Decision, DecisionStatus, PreparedTransaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import ends_in_topics, look_at, written_by
 from kafka_eos_sink.commit.restore import finish_decision
@@ -44,6 +44,7 @@ from kafka_eos_sink.commit.steps import (
     Warn,
 )
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, driver_transactional_id
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, PreparedTransaction
 from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.commit_log import decision_records, done_record, part_record
+from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.operator.resolve import Resolution, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.prepared_transaction import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     DecisionPendingError,

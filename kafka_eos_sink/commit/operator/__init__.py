@@ -1,1 +1,0 @@
-"""An operator's decisions after a failure: resolve a version, repair markers."""
