@@ -68,6 +68,10 @@ lint: setup  ## check style and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+.PHONY: features
+features: setup  ## write the evidence column of docs/features.md from the markers of tests
+	@$(BIN)/python tests/features.py
+
 .PHONY: bench
 bench: setup  ## measure against Spark's built-in Kafka sink
 	@$(BIN)/python -m benchmarks.bench_against_spark $(BENCH)

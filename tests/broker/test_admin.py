@@ -189,12 +189,14 @@ def test_a_name_that_no_topic_can_have_is_refused_at_once(admin: Admin) -> None:
         admin.leaders([("no/topic", 0)], deadline(admin))
 
 
+@pytest.mark.feature("producer id", "fencing")
 def test_second_init_producer_id_bumps_epoch_and_fences_first(admin: Admin, transactional_id: str) -> None:
     first = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
     second = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
     assert second == (first[0], first[1] + 1)
 
 
+@pytest.mark.feature("fencing")
 def test_init_producer_id_aborts_the_open_transaction(admin: Admin, topic: str, transactional_id: str) -> None:
     Transaction(admin, transactional_id).produce(topic, 0, b"left behind")
     Transaction(admin, transactional_id)
@@ -205,12 +207,14 @@ def test_init_producer_id_aborts_the_open_transaction(admin: Admin, topic: str, 
     assert len(fetched.aborted_transactions or ()) == 1
 
 
+@pytest.mark.feature("producer id")
 def test_timeout_above_broker_maximum_raises_its_own_error_code(admin: Admin, transactional_id: str) -> None:
     with pytest.raises(BrokerRefusedError, match=r"transaction\.timeout\.ms=960000") as refused:
         admin.init_producer_id(transactional_id, 960_000, deadline(admin))
     assert refused.value.code == "INVALID_TRANSACTION_TIMEOUT"
 
 
+@pytest.mark.feature("coordinator states")
 def test_known_and_unknown_transactions_are_described(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     states = admin.describe_transactions([transactional_id, "nobody"], deadline(admin))
@@ -277,6 +281,7 @@ def test_many_ids_of_others_do_not_hide_own_ones(
     admin.end_transactions([each.end(False) for each in transactions], deadline(admin))
 
 
+@pytest.mark.feature("commit and abort")
 @pytest.mark.parametrize("admin", ["kafka"], ids=["tv2"], indirect=True)  # below version 2 other answers are right
 def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
@@ -313,6 +318,7 @@ def test_unsupported_end_txn_version_is_not_substituted(admin: Admin, topic: str
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
+@pytest.mark.feature("commit and abort")
 def test_many_transactions_end_in_one_call_each_as_requested(admin: Admin, topic: str) -> None:
     transactions = [Transaction(admin, f"pass.{uuid.uuid4()}") for _ in range(20)]
     for transaction in transactions:
@@ -350,6 +356,7 @@ def test_list_offsets_separates_last_stable_from_latest_offset(admin: Admin, top
     assert admin.list_offsets([(topic, 0)], deadline(admin), timestamp=EARLIEST) == {(topic, 0): 0}
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize("committed", [True, False])
 def test_fetched_records_carry_their_transaction_outcome(
     admin: Admin, topic: str, transactional_id: str, committed: bool
@@ -379,6 +386,7 @@ def test_fetch_out_of_range_returns_error_code_without_raising(admin: Admin, top
     assert admin.fetch((topic, 0), 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.feature("markers")
 def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     transaction.produce(topic, 0, b"a")
@@ -453,6 +461,7 @@ def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int]
     raise AssertionError(f"OffsetFetch returned {codes}")
 
 
+@pytest.mark.feature("consumer offsets")
 def test_group_offsets_are_unstable_until_transaction_ends(admin: Admin, topic: str, transactional_id: str) -> None:
     group = f"group-{uuid.uuid4()}"
     assert stable_offsets(admin, group, topic) == {}
@@ -480,6 +489,7 @@ def test_group_offsets_are_unstable_until_transaction_ends(admin: Admin, topic: 
     assert found == {(topic, 1): 42}
 
 
+@pytest.mark.feature("coordinator lookup", "fail-over")
 def test_end_txn_succeeds_after_coordinator_fail_over() -> None:
     with EmbeddedKafka(brokers=3) as cluster:
         config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(cluster.bootstrap_servers))

@@ -126,6 +126,7 @@ def newest(cluster: EmbeddedKafka, topic: str) -> dict[bytes | None, int]:
     return {record.key: int(record.value or b"") for record in records}
 
 
+@pytest.mark.feature("readers")
 def test_compaction_keeps_newest_committed_and_no_aborted_rows(
     cleaning_kafka: EmbeddedKafka,
 ) -> None:
@@ -148,6 +149,7 @@ def test_compaction_keeps_newest_committed_and_no_aborted_rows(
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("readers")
 def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_forgotten_version_is_written_by_a_planner_that_saw_its_decision(cleanin
     assert len(read_committed(servers, topic)) == 4 * ROWS
 
 
+@pytest.mark.feature("readers")
 def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKafka) -> None:
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=DELETED)
     writes = KeyedWrites(cleaning_kafka, topic)
@@ -217,6 +220,7 @@ def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKaf
     assert set(numbers(cleaning_kafka, topic)) <= {following}
 
 
+@pytest.mark.feature("readers")
 def test_rows_older_than_retention_are_written_then_deleted(
     cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_copied_rows_count_under_the_producers_of_the_copies(
     assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
 
 
+@pytest.mark.feature("readers")
 def test_rows_of_others_between_do_not_count(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
     plan = session.plan(given)
@@ -184,6 +185,7 @@ def test_unreadable_rows_of_others_between_do_not_count(
     assert part["last_offset"] - part["first_offset"] >= 2 * ROWS
 
 
+@pytest.mark.feature("readers")
 def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
     plan = session.plan(given)

@@ -41,6 +41,7 @@ def lines(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> 
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.feature("readers")
 def test_consume_shows_aborted_rows_only_with_uncommitted(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def values(found: Scrape, name: str, **labels: str) -> list[float]:
     return [value for these, value in found.get(f"kafka_eos_{name}", []) if labels.items() <= these.items()]
 
 
+@pytest.mark.feature("metrics")
 def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
     write, topic = given.write_id, given.topic or ""
@@ -164,6 +165,7 @@ def test_transaction_of_another_program_has_no_write_id(kafka: EmbeddedKafka) ->
         producer.abort_transaction(60)
 
 
+@pytest.mark.feature("metrics")
 def test_exporter_outlives_a_broker_that_is_away() -> None:
     with EmbeddedKafka(transaction_version=2) as cluster:
         given = new_write(cluster)

@@ -82,6 +82,7 @@ def checked(kafka: EmbeddedKafka, log: str) -> CheckLine:
     return finding
 
 
+@pytest.mark.feature("readers")
 @pytest.mark.parametrize(
     ("like", "replicas", "configs", "result"),
     [
@@ -149,6 +150,7 @@ def test_command_of_the_message_creates_a_log_that_is_taken(three_nodes: Embedde
     assert log_as_created(three_nodes, log)[0] == 3
 
 
+@pytest.mark.feature("readers")
 @pytest.mark.parametrize(
     ("replicas", "configs", "said"),
     [

@@ -49,6 +49,7 @@ def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) ->
     assert configs["delete.retention.ms"].value == "60000"
 
 
+@pytest.mark.feature("readers")
 @pytest.mark.parametrize(
     ("partitions", "configs", "said"),
     [
@@ -114,6 +115,7 @@ def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partiti
     wait_until(deleted, "records that may be deleted")
 
 
+@pytest.mark.feature("readers")
 def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -> None:
     """Under another policy for a moment, with its decisions gone: the same write would be written twice."""
     servers = any_kafka.bootstrap_servers

@@ -45,6 +45,7 @@ def write(bootstrap_servers: str, topic: str, ends: str, *, records: int = 200) 
     await_markers(bootstrap_servers)
 
 
+@pytest.mark.feature("markers", "readers")
 @pytest.mark.parametrize("fetch_bytes", [1, 3_000, 1 << 20])
 def test_read_committed_matches_other_clients(
     any_kafka: EmbeddedKafka, fetch_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_read_may_start_at_any_offset(kafka: EmbeddedKafka) -> None:
         assert list(read_committed(admin, (topic, 0), end, end)) == []
 
 
+@pytest.mark.feature("readers")
 def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     write(kafka.bootstrap_servers, topic, "c", records=50)

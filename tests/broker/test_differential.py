@@ -334,6 +334,7 @@ def written(request: pytest.FixtureRequest, kafka: EmbeddedKafka) -> Written:
     return made
 
 
+@pytest.mark.feature("partitioning", "compression")
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("reader", [*READERS, CONSOLE])
 def test_records_are_those_that_librdkafka_writes(

@@ -120,6 +120,7 @@ POISONS: dict[str, tuple[bytes, Compression]] = {
 }
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize("poison", POISONS)
 def test_writes_continue_beside_unreadable_records(
     kafka: EmbeddedKafka,
@@ -171,6 +172,7 @@ def decision_of(
     )
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize("names", ["somebody's transaction", "a driver that is not its own", "another write id"])
 def test_forged_decision_ends_nothing_and_hides_no_decision(
     any_kafka: EmbeddedKafka,
@@ -253,6 +255,7 @@ def test_recover_copies_no_aborted_rows_of_another_program(
     assert_nothing_open(servers, [topic, foreign_topic], of=given.write_id)
 
 
+@pytest.mark.feature("markers")
 def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """A decision of which a piece is missing stops its own write id, and no other."""
     servers, log = kafka.bootstrap_servers, unique_topic("log")

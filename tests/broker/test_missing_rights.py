@@ -252,6 +252,7 @@ def write_and_abort(given: session.WriteSettings) -> None:
         raise
 
 
+@pytest.mark.feature("retries and errors")
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.user)
 def test_a_missing_right_is_named_and_nothing_is_written(guarded: EmbeddedKafka, refusal: Refusal) -> None:
     given = settings_of(guarded, refusal.user)
@@ -375,6 +376,7 @@ def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
     assert [(each.topic, each.hidden_offsets) for each in found.blocked] == [("data-watch", 1)]
 
 
+@pytest.mark.feature("retries and errors")
 def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:
     command = rf"kafka-topics\.sh .*--create --topic log-{NO_LOG_YET} --partitions 16"
     with pytest.raises(ConfigurationError, match=rf"COMMIT_LOG_TOPIC\].*TOPIC_AUTHORIZATION_FAILED.*Create.*{command}"):
@@ -392,6 +394,7 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
         write_as(NOTHING)
 
 
+@pytest.mark.feature("retries and errors")
 def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
     marker = TransactionMarker(
         topic="data-everything",

@@ -92,6 +92,7 @@ def describe(*ids: str) -> DescribeTransactionsRequest:
     return DescribeTransactionsRequest(transactional_ids=ids)
 
 
+@pytest.mark.feature("metadata")
 def test_client_learns_cluster_from_bootstrap_servers(client: NetworkClient) -> None:
     assert min(client.metadata.brokers) < 0
     node_id = connected_broker(client)
@@ -103,6 +104,7 @@ def test_client_learns_cluster_from_bootstrap_servers(client: NetworkClient) -> 
     assert "metadata.version" in client.finalized_features()
 
 
+@pytest.mark.feature("connections")
 def test_responses_of_a_node_arrive_in_request_order(client: NetworkClient) -> None:
     node_id = connected_broker(client)
     sent = [client.send(node_id, describe(f"order.{number}")) for number in range(50)]
@@ -143,6 +145,7 @@ def test_exact_version_is_never_replaced(client: NetworkClient) -> None:
     assert taken.error_code == 0
 
 
+@pytest.mark.feature("timeouts")
 def test_overdue_response_closes_connection_and_loses_later_ones(client: NetworkClient, clock: Clock) -> None:
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
     Admin(client).list_offsets([("overdue", 0)], deadline(client))  # until its leader has made the log
@@ -189,6 +192,7 @@ def test_idle_connection_is_closed_and_reopened_on_demand(kafka: Any, clock: Clo
         wait_until_ready(client, node_id)
 
 
+@pytest.mark.feature("metadata")
 def test_old_metadata_is_refreshed(client: NetworkClient, clock: Clock) -> None:
     connected_broker(client)
     version = client.metadata.version
@@ -204,6 +208,7 @@ def test_old_metadata_is_refreshed(client: NetworkClient, clock: Clock) -> None:
 # quotas
 
 
+@pytest.mark.feature("quotas")
 def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkClient) -> None:
     clock = Clock()
     settings = ClientConfig(
@@ -282,6 +287,7 @@ def test_error_names_unknown_host(clock: Clock) -> None:
         client.any_node(deadline(client, 300))
 
 
+@pytest.mark.feature("connections")
 def test_silent_peer_fails_after_request_timeout() -> None:
     with (
         peer(None) as server,
@@ -300,6 +306,7 @@ def test_error_names_peer_that_is_no_kafka_broker() -> None:
         client.any_node(deadline(client, 2_000))
 
 
+@pytest.mark.feature("fail-over", "metadata", "large records and lost brokers")
 def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: NetworkClient) -> None:
     """Right after a broker's death metadata still names it as leader, and is not old for minutes."""
     assert client.wait_for_metadata(deadline(client))
@@ -326,6 +333,7 @@ def test_one_reachable_bootstrap_server_suffices(kafka: Any) -> None:
         assert connected_broker(client) >= 0
 
 
+@pytest.mark.feature("connections")
 def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ((_, port),) = parse_bootstrap_servers(kafka.bootstrap_servers.split(",")[0])
     addresses = tuple(Address(socket.AF_INET, ("127.0.0.1", each)) for each in (free_port(), free_port(), port))
@@ -344,6 +352,7 @@ def mortal_kafka() -> Iterator[EmbeddedKafka]:
         yield started
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:
     with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
         Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
@@ -362,6 +371,7 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         assert Admin(client).list_offsets([("mortal", 0)], deadline(client)) == {("mortal", 0): 0}
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_client_rebootstraps_when_all_brokers_are_gone(kafka: Any, mortal_kafka: EmbeddedKafka) -> None:
     """KIP-899; two clusters behind one list of servers stand for one that has moved."""
     both = f"{mortal_kafka.bootstrap_servers},{kafka.bootstrap_servers}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import confluent_kafka
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -24,6 +25,7 @@ from kafka_testing import create_topic, read_committed
 KEYS = [random.Random(length).randbytes(length) for length in (*range(70), 255, 256, 1_000, 4_099) for _ in range(4)]
 
 
+@pytest.mark.feature("partitioning")
 def test_murmur2_and_partition_are_those_of_kafkas_own_classes(kafka_jars: Path) -> None:
     program = Path(__file__).with_name("PartitionForKey.java")
     questions = [(key, partitions) for key in KEYS for partitions in (1, 3, 16, 1_000)]
@@ -43,6 +45,7 @@ def test_murmur2_and_partition_are_those_of_kafkas_own_classes(kafka_jars: Path)
     assert ours == java
 
 
+@pytest.mark.feature("partitioning")
 def test_keys_are_placed_as_by_librdkafka(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=7)
     theirs = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})

@@ -128,6 +128,7 @@ def assert_exactly_once_in_order(kafka: EmbeddedKafka, topic: str, count: int, r
         assert own == sorted(own)
 
 
+@pytest.mark.feature("adding partitions", "compression")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_row_is_read_once_and_in_order_with_each_codec(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, codec: str
@@ -142,6 +143,7 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("timeouts")
 def test_rows_that_come_after_the_delivery_timeout_are_written(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -209,6 +211,7 @@ def test_headers_nulls_and_timestamps_arrive(any_kafka: EmbeddedKafka, client: N
     assert seen[1].timestamp > 1_700_000_000_000
 
 
+@pytest.mark.feature("partitioning")
 def test_rows_reach_their_own_topic_and_given_partition(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -230,6 +233,7 @@ def test_rows_reach_their_own_topic_and_given_partition(
     assert seen == count
 
 
+@pytest.mark.feature("partitioning")
 def test_keyless_rows_fill_sticky_batches_in_all_partitions(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -242,6 +246,7 @@ def test_keyless_rows_fill_sticky_batches_in_all_partitions(
     assert_exactly_once_in_order(any_kafka, topic, 20_000)
 
 
+@pytest.mark.feature("partitioning")
 def test_rows_are_placed_by_a_users_function(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, user_module: Any
 ) -> None:
@@ -267,6 +272,7 @@ def test_rows_are_placed_by_a_users_function(
     assert all(batch.column("key").type == pa.binary() for batch, _, _ in asked)
 
 
+@pytest.mark.feature("partitioning")
 def test_round_robin_ignores_keys_and_alternates_each_row(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -281,6 +287,7 @@ def test_round_robin_ignores_keys_and_alternates_each_row(
     assert_exactly_once_in_order(any_kafka, topic, 1_000)
 
 
+@pytest.mark.feature("commit and abort", "producer states")
 def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
@@ -302,6 +309,7 @@ def test_an_aborted_transaction_shows_nothing(any_kafka: EmbeddedKafka, client: 
     assert_exactly_once_in_order(any_kafka, topic, 50)
 
 
+@pytest.mark.feature("producer states")
 def test_abort_before_first_send_writes_nothing(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
@@ -312,6 +320,7 @@ def test_abort_before_first_send_writes_nothing(any_kafka: EmbeddedKafka, client
     assert read_uncommitted(any_kafka.bootstrap_servers, topic) == []
 
 
+@pytest.mark.feature("producer states")
 def test_prepared_transaction_is_ended_over_another_connection(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -329,6 +338,7 @@ def test_prepared_transaction_is_ended_over_another_connection(
     assert_exactly_once_in_order(any_kafka, topic, 500)
 
 
+@pytest.mark.feature("fenced producers")
 def test_fenced_producer_raises_fenced_error(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     old = started(unique_topic("tx"))
@@ -344,6 +354,7 @@ def test_fenced_producer_raises_fenced_error(any_kafka: EmbeddedKafka, client: N
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("consumer offsets")
 def test_offsets_are_committed_only_with_their_transaction(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -375,6 +386,7 @@ def test_offsets_of_a_deleted_topic_do_not_keep_those_of_the_others(
     assert found.offset == 7
 
 
+@pytest.mark.feature("producer without transactions")
 def test_without_transactions_producer_is_idempotent(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -387,6 +399,7 @@ def test_without_transactions_producer_is_idempotent(
     assert producer.abort(deadline(client)) is None
 
 
+@pytest.mark.feature("epoch bump", "producer without transactions")
 def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -405,6 +418,7 @@ def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(
     assert_exactly_once_in_order(any_kafka, topic, 30)
 
 
+@pytest.mark.feature("rejected records")
 def test_small_max_message_bytes_splits_batches(any_kafka: EmbeddedKafka, client: NetworkClient, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=2, configs={"max.message.bytes": "20000"})
     producer = started()
@@ -415,6 +429,7 @@ def test_small_max_message_bytes_splits_batches(any_kafka: EmbeddedKafka, client
     assert_exactly_once_in_order(any_kafka, topic, 30_000)
 
 
+@pytest.mark.feature("rejected records")
 def test_record_too_large_is_named_or_sent_to_dead_letter_topic(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -446,6 +461,7 @@ def test_record_too_large_is_named_or_sent_to_dead_letter_topic(
     assert letter.value == b"x" * 5_000
 
 
+@pytest.mark.feature("retries and errors", "results per partition")
 def test_bad_rows_fail_the_task_before_any_row_of_slab_is_sent(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -543,6 +559,7 @@ def test_row_for_a_topic_of_the_sink_is_named_or_a_dead_letter(
     assert headers["kafka-eos.topic"] == own.encode()
 
 
+@pytest.mark.feature("rejected records")
 def test_letter_that_its_topic_rejects_keeps_reason_and_origin(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -580,6 +597,7 @@ def test_letter_that_its_topic_rejects_keeps_reason_and_origin(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
 
 
+@pytest.mark.feature("rejected records")
 @pytest.mark.parametrize(
     ("configs", "names"),
     [
@@ -624,6 +642,7 @@ def test_row_with_unencodable_topic_becomes_a_dead_letter(
     assert (letter.value, dict(letter.headers)["kafka-eos.error"]) == (b"1", b"INVALID_TOPIC")
 
 
+@pytest.mark.feature("results per partition")
 def test_a_null_key_on_a_compacted_topic_is_named_by_its_row(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -639,6 +658,7 @@ def test_a_null_key_on_a_compacted_topic_is_named_by_its_row(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("rejected records")
 def test_rows_that_broker_rejects_reach_dead_letter_topic(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -669,6 +689,7 @@ def test_rows_that_broker_rejects_reach_dead_letter_topic(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
 
 
+@pytest.mark.feature("metadata")
 def test_partitions_added_while_writing_are_found(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -685,6 +706,7 @@ def test_partitions_added_while_writing_are_found(
     assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10
 
 
+@pytest.mark.feature("batching")
 def test_producer_memory_is_bounded_by_buffer_memory(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -752,6 +774,7 @@ def interceptors(user_module: Any) -> tuple[str, str]:
     return "user_module:Raising", "user_module:Recording"
 
 
+@pytest.mark.feature("interceptors")
 def test_interceptors_see_every_row_and_every_acknowledgement(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, user_module: Any
 ) -> None:
@@ -774,6 +797,7 @@ def test_interceptors_see_every_row_and_every_acknowledgement(
     assert told == [(topic, 0, 0, 3, None)]
 
 
+@pytest.mark.feature("interceptors")
 def test_raising_interceptor_is_logged_and_write_continues(
     any_kafka: EmbeddedKafka,
     client: NetworkClient,
@@ -800,6 +824,7 @@ def test_raising_interceptor_is_logged_and_write_continues(
     assert_exactly_once_in_order(any_kafka, topic, 20)
 
 
+@pytest.mark.feature("interceptors")
 @pytest.mark.parametrize("transactional_id", ["", None])
 def test_interceptor_receives_each_row_once_with_broker_error(
     any_kafka: EmbeddedKafka,
@@ -861,6 +886,7 @@ def test_no_broker_at_all_exhausts_the_buffer_in_time(kafka: EmbeddedKafka) -> N
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("identical resends")
 @pytest.mark.parametrize("transactional_id", ["", None])
 def test_connections_lost_in_flight_cause_no_duplicates(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, transactional_id: str | None
@@ -883,6 +909,7 @@ def test_connections_lost_in_flight_cause_no_duplicates(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
+@pytest.mark.feature("commit and abort")
 def test_abort_with_lost_response_is_resent_until_known(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:

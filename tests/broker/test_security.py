@@ -148,6 +148,7 @@ def oauth(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str
 # SASL
 
 
+@pytest.mark.feature("security")
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_password_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
     assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
@@ -166,6 +167,7 @@ def test_password_with_white_space_around_it_authenticates(sasl_ssl: EmbeddedKaf
     assert reached(scram(sasl_ssl, authority, sasl__username="bob", sasl__password=SPACED)) == 2
 
 
+@pytest.mark.feature("security")
 @pytest.mark.parametrize(
     "extensions", [{}, {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"}]
 )
@@ -369,6 +371,7 @@ def key_stores(certificate: Certificate) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.feature("security")
 @pytest.mark.parametrize("store", ["PEM file", "PEM in the options", "PKCS12"])
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_client_certificate_authenticates(
@@ -570,6 +573,7 @@ def librdkafka(kafka: EmbeddedKafka, authority: Authority) -> dict[str, str]:
     return {"ssl.ca.location": str(authority.file)} | {name: properties[name] for name in names}
 
 
+@pytest.mark.feature("security")
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 def test_transactional_write_succeeds_through_sasl_and_tls(
     sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str
@@ -603,6 +607,7 @@ def test_debug_log_of_authentication_holds_no_secret(
     assert "p=" not in caplog.text
 
 
+@pytest.mark.feature("security")
 def test_sessions_are_renewed_while_task_writes(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:

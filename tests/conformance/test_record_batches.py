@@ -57,6 +57,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.feature("compression")
 @pytest.mark.parametrize("codec", Compression)
 def test_kafka_python_reads_our_batches(codec: Compression) -> None:
     (batch,) = MemoryRecords(batch_of_columns(codec) + batch_of_rows(codec)[:40])
@@ -133,6 +134,7 @@ def lines_of_java(name: str, batch: RecordBatch) -> list[str]:
     return lines
 
 
+@pytest.mark.feature("compression")
 def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
     for codec in Compression:

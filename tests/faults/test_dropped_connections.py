@@ -35,6 +35,7 @@ def write(bench: Bench, settings: session.WriteSettings, between: Callable[[], N
     bench.assert_nothing_open(settings.topic or "")
 
 
+@pytest.mark.feature("connections")
 def test_write_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
     settings = bench.write_settings(bench.topic(), client={"request_timeout_ms": REQUEST_TIMEOUT_MS})
     write(bench, settings, lambda: None)

@@ -219,6 +219,7 @@ def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings,
     assert_nothing_open(three.bootstrap_servers, [settings.topic, settings.commit_log_topic])
 
 
+@pytest.mark.feature("fail-over", "metadata")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WHO)
 def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
@@ -241,6 +242,7 @@ def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str,
     assert_every_row_once(three, settings, deliveries.count)
 
 
+@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WHO)
 def test_a_node_that_ends_while_all_is_prepared(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
@@ -270,6 +272,7 @@ def ended_at(point: str, victim: Victim, find: Callable[[], int], monkeypatch: p
     assert victim.is_gone, f"{point} was not reached"
 
 
+@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize(("step", "who"), STEPS_AND_WHO)
 def test_a_node_that_ends_at_a_step_of_the_write(
@@ -286,6 +289,7 @@ def test_a_node_that_ends_at_a_step_of_the_write(
     assert_every_row_once(three, settings, deliveries.count)
 
 
+@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WITHIN_THE_ABORT)
 def test_a_node_that_ends_within_the_abort(
@@ -333,6 +337,7 @@ def test_a_node_that_ends_while_lost_rows_are_copied(
     assert_every_row_once(three, settings, deliveries.count)
 
 
+@pytest.mark.feature("fencing", "fail-over")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize(("whose", "side"), [("task", "request"), ("task", "response"), ("driver", "response")])
 def test_coordinator_dies_during_init_producer_id(
@@ -411,6 +416,7 @@ def refusal(three: EmbeddedKafka, topic: str) -> str:
     return codes[0]
 
 
+@pytest.mark.feature("retries and errors")
 def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     """min.insync.replicas=2: refused with NOT_ENOUGH_REPLICAS again and again, and written once when the nodes are back."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
@@ -436,6 +442,7 @@ def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     assert_every_row_once(three, settings, deliveries.count)
 
 
+@pytest.mark.feature("retries and errors")
 def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     plan = session.plan(settings)
@@ -451,6 +458,7 @@ def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> Non
     assert_every_row_once(three, settings, deliveries.count)
 
 
+@pytest.mark.feature("retries and errors")
 def test_error_names_the_reason_when_two_of_three_are_down(three: EmbeddedKafka) -> None:
     """Without a transaction, so that the broker that is left is asked for nothing but the rows."""
     topic = create_topic(three.bootstrap_servers, partitions=1)

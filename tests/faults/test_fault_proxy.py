@@ -296,6 +296,7 @@ def _example(api: Any) -> Any:
     return topics[api]()
 
 
+@pytest.mark.feature("metadata")
 def test_proxy_covers_all_brokers_and_leader_hints() -> None:
     # None of them dies, and one that is held up is not to be taken for dead.
     patient = {"broker.session.timeout.ms": "60000"}

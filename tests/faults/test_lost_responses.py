@@ -174,6 +174,7 @@ IDENTICAL = (m.ProduceRequest, m.EndTxnRequest, m.AddPartitionsToTxnRequest)
 CHANGES = ("InitProducerId-of-a-task", "Produce-of-rows", "EndTxn-of-the-decision", "EndTxn-of-a-task")
 
 
+@pytest.mark.feature("identical resends", "coordinator lookup")
 @pytest.mark.parametrize(
     ("stage", "version", "loss"),
     [
@@ -201,6 +202,7 @@ def test_write_survives_a_lost_message_at_any_stage(
         assert {(first.version, piece) for piece in pieces(first)} <= again
 
 
+@pytest.mark.feature("order in flight", "producer without transactions")
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
 def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
@@ -233,6 +235,7 @@ def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, tran
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("order in flight")
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
 def test_rejected_batch_is_resent_before_later_in_flight_batches(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
@@ -262,6 +265,7 @@ def test_rejected_batch_is_resent_before_later_in_flight_batches(bench: Bench, t
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("epoch bump", "producer without transactions")
 @pytest.mark.parametrize(
     "code",
     [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH],
@@ -304,6 +308,7 @@ def test_in_flight_batches_keep_order_after_unresolved_sequence(bench: Bench, co
     assert bench.read(topic) == [list(range(rows)), []]
 
 
+@pytest.mark.feature("batching")
 @pytest.mark.parametrize(("linger_ms", "batches"), [(60_000, 1), (0, 20)])
 def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, linger_ms: int, batches: int) -> None:
     topic, rows = bench.topic(), 20
@@ -316,6 +321,7 @@ def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, lin
     assert bench.read(topic) == [list(range(rows)), []]
 
 
+@pytest.mark.feature("batching")
 @pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (300, 1)])
 def test_request_holds_a_batch_per_partition_up_to_max_size(
     bench: Bench, max_request_size: int, partitions: int
@@ -331,6 +337,7 @@ def test_request_holds_a_batch_per_partition_up_to_max_size(
     bench.assert_exactly_once(topic, rows)
 
 
+@pytest.mark.feature("rejected records")
 @pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
 def test_too_large_batch_is_split_and_later_sequences_shift(bench: Bench, transactional_id: str | None) -> None:
     topic, rows = bench.topic(), 200
@@ -348,6 +355,7 @@ def test_too_large_batch_is_split_and_later_sequences_shift(bench: Bench, transa
 
 
 # Under transaction.version 2 the first sequence of a transactional producer has to be 0.
+@pytest.mark.feature("sequence numbers")
 @pytest.mark.parametrize(("transactional_id", "version"), [(None, 2), (None, 0), ("", 0)])
 @pytest.mark.parametrize("fault", [None, LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=str)
 def test_sequences_continue_at_zero_after_the_largest_int(
@@ -370,6 +378,7 @@ def test_sequences_continue_at_zero_after_the_largest_int(
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("timeouts")
 @pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse(), LoseResponse(close=False)], ids=str)
 def test_delivery_timeout_names_oldest_batch_and_fails_attempt(bench: Bench, fault: Action) -> None:
     topic = bench.topic()
@@ -395,6 +404,7 @@ def test_delivery_timeout_names_oldest_batch_and_fails_attempt(bench: Bench, fau
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("timeouts")
 @pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse()], ids=str)
 def test_delivery_timeout_names_in_doubt_rows_when_idempotent(bench: Bench, fault: Action) -> None:
     topic = bench.topic()
@@ -415,6 +425,7 @@ def test_delivery_timeout_names_in_doubt_rows_when_idempotent(bench: Bench, faul
     assert len(there) >= acknowledged > 0
 
 
+@pytest.mark.feature("batching")
 def test_a_full_buffer_waits_for_the_brokers(bench: Bench) -> None:
     topic, rows, size = bench.topic(), 4_000, 100
     with started(bench, batch_size=20_000, buffer_memory=150_000, max_block_ms=20_000) as producer:
@@ -427,6 +438,7 @@ def test_a_full_buffer_waits_for_the_brokers(bench: Bench) -> None:
     bench.assert_exactly_once(topic, rows)
 
 
+@pytest.mark.feature("batching")
 def test_full_buffer_raises_buffer_exhausted_after_max_block_ms(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench, batch_size=20_000, buffer_memory=150_000) as producer:
@@ -446,6 +458,7 @@ def test_full_buffer_raises_buffer_exhausted_after_max_block_ms(bench: Bench) ->
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("quotas")
 @pytest.mark.parametrize(
     ("api", "client"),
     [
@@ -473,6 +486,7 @@ def test_throttled_client_sends_nothing_for_the_throttle_time(bench: Bench, api:
     assert told[0].at - requests[at].at >= silence_s
 
 
+@pytest.mark.feature("connections")
 def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench, client={"connections_max_idle_ms": 50}) as producer:
@@ -490,6 +504,7 @@ def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) ->
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("connections")
 def test_closed_connections_are_reopened_within_a_transaction(bench: Bench) -> None:
     topic = bench.topic()
     with started(bench) as producer:
@@ -503,6 +518,7 @@ def test_closed_connections_are_reopened_within_a_transaction(bench: Bench) -> N
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("fenced producers")
 def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
     topic, transactional_id = bench.topic(), unique_topic("late")
@@ -519,6 +535,7 @@ def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     bench.assert_nothing_open(topic)
 
 
+@pytest.mark.feature("fenced producers")
 @pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
 def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bool) -> None:
     topic, transactional_id = bench.topic(), unique_topic("late")
@@ -650,6 +667,7 @@ MENU = {
 SEEDS = (1, 2, 3, 5, 6, 7, 8, 9)
 
 
+@pytest.mark.feature("identical resends")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: int) -> None:
     topic = bench.topic()

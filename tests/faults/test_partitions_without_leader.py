@@ -79,6 +79,7 @@ def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
 # the commit
 
 
+@pytest.mark.feature("markers")
 def test_missing_marker_is_found_named_and_repaired(
     three: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +165,7 @@ def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKaf
 # the producer
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_keyless_rows_avoid_a_leaderless_partition_keyed_wait(three: EmbeddedKafka) -> None:
     topic = lonely_topic(three)
     hidden = 1
@@ -200,6 +202,7 @@ def are_at_rest(client: NetworkClient) -> bool:
     return all(ready) and not any(client.in_flight(node) for node in NODES)
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_request_goes_to_the_least_loaded_node(three: EmbeddedKafka) -> None:
     topic = lonely_topic(three)
     leads = {leader(three, topic, partition): partition for partition in range(PARTITIONS)}

@@ -78,6 +78,7 @@ def topics_of(bench: Bench) -> tuple[str, str]:
     return small, create_topic(servers, partitions=1)
 
 
+@pytest.mark.feature("results per partition")
 @pytest.mark.parametrize("transactional_id", ["of-the-test", None])
 def test_response_acknowledges_one_topic_and_splits_the_other(bench: Bench, transactional_id: str | None) -> None:
     small, any_size = topics_of(bench)
@@ -96,6 +97,7 @@ def test_response_acknowledges_one_topic_and_splits_the_other(bench: Bench, tran
         assert [each.value for each in read_committed(bench.kafka.bootstrap_servers, topic)] == values
 
 
+@pytest.mark.feature("results per partition")
 def test_response_acknowledges_one_topic_and_names_a_bad_row(bench: Bench) -> None:
     small, any_size = topics_of(bench)
     answers = codes_of_answers(bench)
@@ -110,6 +112,7 @@ def test_response_acknowledges_one_topic_and_names_a_bad_row(bench: Bench) -> No
     assert read_committed(bench.kafka.bootstrap_servers, small) == []
 
 
+@pytest.mark.feature("results per partition")
 def test_interceptors_receive_the_log_append_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = bench.kafka.bootstrap_servers
     by_the_broker = create_topic(servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})

@@ -21,6 +21,7 @@ from .fault_proxy import DeliverLate, LoseResponse
 from .proxied_world import ProxiedWorld
 
 
+@pytest.mark.feature("identical resends", "commit and abort", "error reactions", "producer without transactions")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
 def test_random_runs_claim_only_outcomes_seen_at_the_broker(
@@ -58,6 +59,7 @@ class PatientWorld(ProxiedWorld):
         return super().may_fail_by_itself(0)
 
 
+@pytest.mark.feature("error reactions")
 @pytest.mark.parametrize("transactional", [True, False])
 def test_client_that_fails_on_survivable_fault_is_detected(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, transactional: bool

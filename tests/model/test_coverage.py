@@ -22,6 +22,7 @@ def reached(name: str, wanted: frozenset[str]) -> frozenset[str]:
     return frozenset(found.reached)
 
 
+@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.section}: {case.text}")
 def test_a_case_of_the_design_is_reached(case: Case, tell: list[str]) -> None:
     wanted = frozenset(met for other in CASES if other.setting == case.setting for met in other.met)

@@ -27,6 +27,7 @@ from .simulated_network import Meanwhile
 from .simulated_world import SimulatedWorld
 
 
+@pytest.mark.feature("identical resends", "commit and abort", "error reactions", "producer without transactions")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
 def test_random_runs_claim_only_true_outcomes(kind: str, effort: Effort) -> None:
@@ -74,6 +75,7 @@ def ends(machine: ProducerMachine) -> list[bool]:
     return [seen.request.committed for seen in machine.world.seen if seen.api is m.EndTxnRequest]
 
 
+@pytest.mark.feature("producer states")
 @versions
 def test_an_abort_after_an_abortable_error_ends_the_transaction(machine_of: Machines, version: int) -> None:
     """aiokafka sends no EndTxn here, and the transaction holds up its readers until it times out."""
@@ -88,6 +90,7 @@ def test_an_abort_after_an_abortable_error_ends_the_transaction(machine_of: Mach
     assert machine.ledger.attempts[0].claim is Claim.ABORTED
 
 
+@pytest.mark.feature("sequence numbers")
 @versions
 def test_the_sequence_after_the_largest_is_zero(machine_of: Machines, version: int) -> None:
     """aiokafka goes on at -2147483648, which no leader takes."""
@@ -121,6 +124,7 @@ def test_sequence_jump_does_not_overtake_a_delayed_request(machine_of: Machines,
     assert machine.ledger.attempts[0].claim is Claim.COMMITTED
 
 
+@pytest.mark.feature("fenced producers")
 @versions
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("before", [False, True])
@@ -142,6 +146,7 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
     assert machine.ledger.attempts[0].claim is Claim.UNKNOWN
 
 
+@pytest.mark.feature("commit and abort")
 @versions
 @pytest.mark.parametrize("loss", [LoseRequest(), LoseResponse()], ids=str)
 def test_abort_without_response_is_unknown(machine_of: Machines, version: int, loss: object) -> None:
@@ -181,6 +186,7 @@ def test_unacknowledged_rows_fail_at_delivery_timeout(
 # what the search has found
 
 
+@pytest.mark.feature("adding partitions")
 @pytest.mark.parametrize(
     "first",
     [LoseResponse(), AnswerAfter(ErrorCode.COORDINATOR_NOT_AVAILABLE), AnswerAfter(ErrorCode.REQUEST_TIMED_OUT)],
@@ -212,6 +218,7 @@ def test_rejected_resend_keeps_in_doubt_partitions_for_abort(
     assert machine.ledger.attempts[0].claim is Claim.ABORTED
 
 
+@pytest.mark.feature("commit and abort")
 @versions
 def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines, version: int) -> None:
     """Its coordinator has to be looked for again, and that is refused for good."""
@@ -253,6 +260,7 @@ def test_unsendable_abort_is_not_awaited(machine_of: Machines, version: int, mon
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
+@pytest.mark.feature("producer states")
 def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines) -> None:
     machine = machine_of(0)
     machine.write(partitions=[0])
@@ -264,6 +272,7 @@ def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines)
     assert isinstance(producer._transactions.error, FencedError)
 
 
+@pytest.mark.feature("producer states")
 @versions
 def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Machines, version: int) -> None:
     machine = machine_of(version)
@@ -279,6 +288,7 @@ def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Mac
     assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
 
 
+@pytest.mark.feature("producer without transactions")
 def test_below_version_two_identity_is_not_used_after_an_abort(machine_of: Machines) -> None:
     """The dropped batch had a sequence: each later transaction was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     machine = machine_of(0)

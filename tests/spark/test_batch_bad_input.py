@@ -101,6 +101,7 @@ def test_missing_topic_raises_the_built_in_sinks_message(spark: SparkSession, se
     assert "[KAFKA_EOS.INVALID_COLUMNS] topic option required when no 'topic' attribute is present." in text
 
 
+@pytest.mark.feature("idempotence")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -129,6 +130,7 @@ def test_timeout_above_broker_maximum_names_the_maximum(spark: SparkSession, ser
     assert read_committed(servers, topic) == []
 
 
+@pytest.mark.feature("retries and errors")
 def test_a_missing_topic_is_named(spark: SparkSession, servers: str) -> None:
     text = refused(spark.sql("SELECT 'v' AS value"), servers, "no-such-topic", kafka__max__block__ms="15000")
     assert "[KAFKA_EOS.UNKNOWN_TOPIC] " in text
@@ -158,6 +160,7 @@ def test_a_broker_that_cannot_be_reached_is_named(spark: SparkSession, servers: 
     assert "127.0.0.1:1" in text
 
 
+@pytest.mark.feature("retries and errors")
 def test_record_above_maximum_is_named_and_batch_is_invisible(spark: SparkSession, servers: str, topic: str) -> None:
     frame = spark.sql("SELECT IF(id = 700, repeat('secret', 400), 'v') AS value FROM range(0, 1000, 1, 2)")
     text = refused(frame, servers, topic, kafka__max__request__size="2000")

@@ -71,6 +71,7 @@ def test_a_properties_file_gives_servers_and_credentials(
     assert_nothing_open(secured.plaintext_servers)
 
 
+@pytest.mark.feature("security")
 def test_a_frame_is_written_with_a_password_from_a_file(
     spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.
     )
 
 
+@pytest.mark.feature("spark connect")
 def test_batch_rerun_threads_stream_and_errors(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_batch_rerun_threads_stream_and_errors(
         assert sentence in errors[name], name
 
 
+@pytest.mark.feature("spark connect")
 def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "rows.json").write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))
@@ -143,6 +145,7 @@ def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKaf
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
 
 
+@pytest.mark.feature("spark connect")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_the_client_stops_the_query_on_the_server(
     number: signal.Signals, connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
@@ -174,6 +177,7 @@ def test_signal_to_the_client_stops_the_query_on_the_server(
     assert numbers(servers, topic) == list(range(100))
 
 
+@pytest.mark.feature("spark connect")
 def test_failed_job_on_a_server_prints_one_sentence(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

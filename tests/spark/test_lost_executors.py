@@ -132,6 +132,7 @@ def test_losing_attempt_is_ended_while_query_waits_for_data(
     query.stop()
 
 
+@pytest.mark.feature("standalone cluster")
 def test_executors_killed_at_each_task_step_cause_no_duplicates(
     cluster: ExecutorCluster, any_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_micro_batch_with_lost_shuffle_files_is_visible_once(
     query.stop()
 
 
+@pytest.mark.feature("standalone cluster")
 def test_batch_with_lost_executor_and_shuffle_is_visible_once(
     cluster: ExecutorCluster, sampled_kafka: EmbeddedKafka
 ) -> None:

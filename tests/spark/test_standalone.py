@@ -98,6 +98,7 @@ def assert_every_row_once(kafka: EmbeddedKafka, topic: str) -> None:
     assert_nothing_open(kafka.plaintext_servers)
 
 
+@pytest.mark.feature("python environment", "connection check")
 def test_executors_run_the_package_of_the_archive(
     cluster: StandaloneCluster, submit: Submit, secured: EmbeddedKafka, folder: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_executors_run_the_package_of_the_archive(
     assert_every_row_once(secured, topic)
 
 
+@pytest.mark.feature("connection check")
 def test_check_names_executors_that_do_not_trust_the_broker(
     submit: Submit, secured: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_check_names_executors_that_do_not_trust_the_broker(
         assert " FAILS: [KAFKA_EOS.TLS_FAILED] " in line
 
 
+@pytest.mark.feature("standalone cluster")
 def test_rows_are_visible_once_after_a_worker_was_killed(
     cluster: StandaloneCluster, submit: Submit, secured: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_late_files_go_to_a_topic_once(spark_submit: SparkSubmit, kafka: Embedde
     ]
 
 
+@pytest.mark.feature("consumer offsets")
 def test_query_copies_topic_to_topic_and_commits_offsets(
     spark_submit: SparkSubmit, kafka: EmbeddedKafka, kafka_source_jars: list[Path]
 ) -> None:

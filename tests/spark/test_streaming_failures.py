@@ -95,6 +95,7 @@ def test_recover_restores_timed_out_batch_and_query_skips_it(job: StreamJob, spa
     job.assert_every_line_once(2)
 
 
+@pytest.mark.feature("fenced producers")
 def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
     mark = job.log.parent / "waiting"

@@ -79,6 +79,7 @@ def test_frame_holds_committed_records_up_to_open_transaction(kafka: EmbeddedKaf
     ]
 
 
+@pytest.mark.feature("results per partition")
 def test_log_append_time_topic_returns_broker_timestamps(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
     producer = transactional_producer(kafka)

@@ -1,39 +1,47 @@
-"""docs/features.md has every row of what Kafka's producer does and of where it runs, and names modules and tests that are there."""
+"""docs/features.md: every row names modules that exist, and has evidence, which the markers of tests name."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-TABLE = re.findall(r"^\| (R?\d+) \|(.*)\|$", (ROOT / "docs" / "features.md").read_text(), re.MULTILINE)
-ROWS = {number: [cell.strip() for cell in cells.split(" | ")] for number, cells in TABLE}
+from features import PAGE, ROOT, ROW, collected, with_evidence
+
+TEXT = PAGE.read_text("utf-8")
+ROWS = {row["name"]: row for row in ROW.finditer(TEXT)}
+WHERE_IT_RUNS = TEXT.index("## Where it runs")
 
 
-@cache
-def names_of_tests(file: Path) -> frozenset[str]:
-    return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE))
+def test_feature_rows_have_names_of_their_own() -> None:
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| row ")]
+    assert len(ROWS) == len(rows)
 
 
-def test_feature_table_has_each_row_once() -> None:
-    of_the_producer, where_it_runs = range(1, 34), range(1, 7)
-    assert [number for number, _ in TABLE] == [*map(str, of_the_producer), *(f"R{row}" for row in where_it_runs)]
+@pytest.mark.parametrize("name", ROWS)
+def test_modules_named_by_a_feature_row_exist(name: str) -> None:
+    modules = re.findall(r"`([^`]+)`", ROWS[name]["modules"])
+    assert modules
+    assert [module for module in modules if not (ROOT / "kafka_eos_sink" / module).is_file()] == []
 
 
-@pytest.mark.parametrize("number", ROWS)
-def test_modules_and_tests_named_by_a_feature_row_exist(number: str) -> None:
-    what, modules, shown_by = ROWS[number]
-    assert what
-    named_modules = re.findall(r"`([^`]+)`", modules)
-    assert named_modules
-    assert [name for name in named_modules if not (ROOT / "kafka_eos_sink" / name).is_file()] == []
-    named_tests = re.findall(r"`([^`]+)`", shown_by)
-    assert named_tests
-    for name in named_tests:
-        file, _, test = name.partition("::")
-        path = ROOT / "tests" / file
-        assert path.is_file(), f"{name}: no such file"
-        assert test in names_of_tests(path), f"{name}: no such test"
+def test_markers_name_feature_rows() -> None:
+    wrong = {
+        f"{test.file}::{test.function}: {name}" for test in collected() for name in test.features if name not in ROWS
+    }
+    assert sorted(wrong) == []
+
+
+def test_every_feature_has_evidence_in_its_tier() -> None:
+    """`make test` holds evidence of what the producer does, `make test-all` of where it runs."""
+    tiers = {name: {test.tier for test in collected() if name in test.features} for name in ROWS}
+    without = [
+        name
+        for name, row in ROWS.items()
+        if not tiers[name] & ({"check", "test"} if row.start() < WHERE_IT_RUNS else {"check", "test", "all"})
+    ]
+    assert without == []
+
+
+def test_evidence_of_the_feature_page_is_up_to_date() -> None:
+    assert with_evidence(TEXT, collected()) == TEXT, "run: make features"

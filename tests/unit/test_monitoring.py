@@ -89,6 +89,7 @@ def test_names_are_found_in_queries() -> None:
     assert labels_of(query) == {"a", "le", "b", "c", "d"}
 
 
+@pytest.mark.feature("metrics")
 def test_rules_and_dashboard_use_metrics_that_are_exported(exported: dict[str, set[str]]) -> None:
     for query in queries():
         names = metrics_of(query)

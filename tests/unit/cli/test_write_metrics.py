@@ -77,6 +77,7 @@ def test_before_the_first_view_only_the_exporter_is_shown() -> None:
     assert names == {"kafka_eos_up", "kafka_eos_look_failures_total", "kafka_eos_build_info"}
 
 
+@pytest.mark.feature("metrics")
 def test_counters_count_the_batches_after_the_first_view() -> None:
     first = view([write()], [batch(1, rows=10**6)])
     later = view(

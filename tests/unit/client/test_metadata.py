@@ -86,6 +86,7 @@ def test_response_makes_new_snapshot_and_keeps_old_one() -> None:
     assert set(made.snapshot.brokers) == {1, 2}
 
 
+@pytest.mark.feature("metadata")
 def test_older_leader_epoch_never_replaces_newer_one() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 2, 8), partition(1, 1, 3))), 0)
@@ -107,6 +108,7 @@ def test_another_cluster_starts_with_its_own_epochs() -> None:
     assert made.snapshot.leader("t", 0) == 1
 
 
+@pytest.mark.feature("metadata")
 def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 1, 5))), 0)

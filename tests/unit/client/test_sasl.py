@@ -46,6 +46,7 @@ def ends(messages: Messages, last: bytes) -> bool:
     return False
 
 
+@pytest.mark.feature("security")
 @pytest.mark.parametrize(
     ("hash_name", "client_nonce", "server_first", "client_final", "server_final"),
     [

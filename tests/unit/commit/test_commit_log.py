@@ -252,6 +252,7 @@ def test_records_fetched_twice_count_once() -> None:
 C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize(
     ("version", "marker_epoch", "kind", "expected"),
     [

@@ -131,6 +131,7 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
 def test_forged_decision_counts_for_nothing(
     forged: Callable[[dict[str, Any]], object], caplog: pytest.LogCaptureFixture

@@ -94,6 +94,7 @@ def test_an_interceptor_may_send_rows_elsewhere(chain: Any) -> None:
     assert chain(Reroutes).on_send(rows()).topic.to_pylist() == ["t", "u"]
 
 
+@pytest.mark.feature("interceptors")
 @pytest.mark.parametrize("broken", [Raises, Drops])
 def test_interceptor_that_raises_or_drops_rows_is_skipped(
     chain: Any, broken: type[Any], caplog: pytest.LogCaptureFixture

@@ -100,6 +100,7 @@ def test_sticky_run_continues_over_calls() -> None:
     assert flat[10] != flat[9]
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     partitioner = DefaultPartitioner(run_bytes=10)
     sizes = np.full(100, 10, np.int64)
@@ -143,6 +144,7 @@ def custom(function: Any, user_module: Any) -> Any:
     return load_partitioner(ProducerConfig(partitioner="user_partitioners:f"))
 
 
+@pytest.mark.feature("partitioning")
 def test_a_custom_partitioner_sees_arrow(user_module: Any) -> None:
     def by_length(batch: pa.RecordBatch, topic: str, partitions: int) -> pa.Array:
         assert (topic, partitions, batch.num_rows) == ("t", 4, 3)

@@ -14,6 +14,7 @@ def test_the_defaults_have_no_problems_and_travel() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+@pytest.mark.feature("idempotence")
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

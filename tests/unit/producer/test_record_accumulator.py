@@ -52,6 +52,7 @@ def test_sorting_groups_partitions_and_keeps_row_order(partitions: list[int]) ->
         assert at[start:end].tolist() == [i for i, p in enumerate(partitions) if p == partition]
 
 
+@pytest.mark.feature("batching")
 def test_full_batches_are_cut_and_the_rest_remains_open(appended: Any, rows_of: Any) -> None:
     a = accumulator()
     rows = rows_of(100, size=90)
@@ -68,6 +69,7 @@ def test_full_batches_are_cut_and_the_rest_remains_open(appended: Any, rows_of: 
     assert a.open_bytes == queue.open_bytes == 0
 
 
+@pytest.mark.feature("large records and lost brokers")
 def test_a_row_larger_than_a_batch_gets_one_of_its_own(appended: Any, rows_of: Any) -> None:
     a = accumulator(batch_size=200)
     queue = a.queue("t", 0)
@@ -103,6 +105,7 @@ def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -
     assert batch.rows().columns == columns
 
 
+@pytest.mark.feature("batching")
 def test_rows_linger_from_the_first_of_them(appended: Any, rows_of: Any) -> None:
     a = accumulator(linger_ms=100)
     queue = a.queue("t", 0)
@@ -209,6 +212,7 @@ def test_drop_unsent_returns_batches_with_a_sequence(closed: Any) -> None:
     assert a.drop_unsent() == [batch]
 
 
+@pytest.mark.feature("batching")
 def test_the_partition_served_last_comes_last(closed: Any) -> None:
     a = accumulator()
     for partition in range(3):

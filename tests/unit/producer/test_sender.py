@@ -27,6 +27,7 @@ from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime.part_producer import flush_and_prove
 
 
+@pytest.mark.feature("sequence numbers")
 def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=10), b.batch(count=5), b.batch(count=1)
@@ -37,6 +38,7 @@ def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
     assert [b.client.sequences_of(i) for i in range(2)] == [{0: (3, 10, 5)}, {0: (3, 15, 1)}]
 
 
+@pytest.mark.feature("order in flight")
 def test_the_first_batch_of_a_partition_goes_alone(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(8):
@@ -60,6 +62,7 @@ def test_one_request_carries_many_partitions_of_one_leader(bench: Any) -> None:
     }
 
 
+@pytest.mark.feature("batching")
 def test_request_fits_max_request_size_unless_one_batch_exceeds(bench: Any) -> None:
     b = bench(max_request_size=600)
     for partition in range(4):
@@ -74,6 +77,7 @@ def test_request_fits_max_request_size_unless_one_batch_exceeds(bench: Any) -> N
     assert len(lone.client.sent) == 1
 
 
+@pytest.mark.feature("sequence numbers")
 def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(), b.batch()
@@ -86,6 +90,7 @@ def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -
     assert queue.next_sequence == 6
 
 
+@pytest.mark.feature("order in flight")
 def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(4):
@@ -109,6 +114,7 @@ def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer
     assert b.sender.acknowledged["t", 0].record_count == 40
 
 
+@pytest.mark.feature("order in flight")
 def test_a_batch_to_retry_goes_before_new_ones(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -121,6 +127,7 @@ def test_a_batch_to_retry_goes_before_new_ones(bench: Any, answer: Any) -> None:
     assert b.client.sequences_of() == {0: (3, 0, 10)}
 
 
+@pytest.mark.feature("produce errors")
 def test_out_of_order_is_retried_while_older_batch_is_in_flight(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(3):
@@ -139,6 +146,7 @@ def test_out_of_order_is_retried_while_older_batch_is_in_flight(bench: Any, answ
     assert b.sender.acknowledged["t", 0] == (0, 29, 30)
 
 
+@pytest.mark.feature("produce errors")
 def test_out_of_order_of_the_oldest_batch_ends_the_transaction(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -149,6 +157,7 @@ def test_out_of_order_of_the_oldest_batch_ends_the_transaction(bench: Any, answe
     assert b.transactions.state is State.ABORTABLE_ERROR
 
 
+@pytest.mark.feature("produce errors")
 def test_duplicate_is_success_for_a_resend_without_an_offset(bench: Any, answer: Any) -> None:
     b = bench()
     batch = b.batch()
@@ -204,6 +213,7 @@ def test_duplicate_of_a_batch_sent_once_is_another_writer(bench: Any, answer: An
     assert isinstance(b.sender.failure, TransactionAbortedError)
 
 
+@pytest.mark.feature("produce errors", "results per partition")
 @pytest.mark.parametrize(
     "code",
     [
@@ -228,6 +238,7 @@ def test_codes_that_end_the_attempt(bench: Any, answer: Any, code: int) -> None:
     assert b.sender.acknowledged["t", 1].record_count == 10  # partitions fail and succeed each for itself
 
 
+@pytest.mark.feature("retries and errors")
 def test_a_refused_right_is_named(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -238,6 +249,7 @@ def test_a_refused_right_is_named(bench: Any, answer: Any) -> None:
     assert "topic t" in str(b.sender.failure)
 
 
+@pytest.mark.feature("metadata")
 def test_new_leader_in_the_response_gets_the_resend_at_once(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -339,6 +351,7 @@ def test_rejected_batch_is_not_resent_without_pause(bench: Any, answer: Any) -> 
     assert b.sender.failure is None
 
 
+@pytest.mark.feature("rejected records", "results per partition")
 def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=10, first=100)
@@ -370,6 +383,7 @@ def test_record_error_outside_of_the_batch_names_no_row(bench: Any, answer: Any,
     assert f"record {outside} of its batch: the broker gave no reason" in str(b.sender.failure)
 
 
+@pytest.mark.feature("rejected records")
 def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer: Any) -> None:
     b = bench(dead_letter_topic="dlq")
     b.batch(count=1, first=90)
@@ -537,6 +551,7 @@ def test_produce_request_has_its_request_timeout_in_any_case(bench: Any) -> None
     assert (pending.expires_at, pending.deadline_ms) == (30_000, 30_000)
 
 
+@pytest.mark.feature("timeouts")
 def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:
     b = bench(delivery_timeout_ms=1_000)
     b.batch()
@@ -576,6 +591,7 @@ def test_later_records_at_the_first_offset_prove_that_the_first_are_lost(bench: 
     assert "has lost records of this transaction" in str(b.sender.failure)
 
 
+@pytest.mark.feature("adding partitions")
 def test_below_version_two_partition_is_added_before_produce(bench: Any, answer: Any) -> None:
     b = bench(transaction_version=0)
     b.transactions.coordinator = 2
@@ -600,6 +616,7 @@ def test_below_version_two_partition_is_added_before_produce(bench: Any, answer:
     assert b.client.versions[-1] == (None, 11)
 
 
+@pytest.mark.feature("adding partitions")
 def test_from_version_two_on_produce_adds_by_itself(bench: Any) -> None:
     b = bench()
     b.batch()
@@ -633,6 +650,7 @@ class Told:
         self.calls.append((partition, base_offset, count, error))
 
 
+@pytest.mark.feature("interceptors")
 def test_failed_batch_is_not_acknowledged_again(bench: Any, answer: Any) -> None:
     b = bench()
     told = Told(b)
@@ -647,6 +665,7 @@ def test_failed_batch_is_not_acknowledged_again(bench: Any, answer: Any) -> None
     assert b.sender.failure is failure
 
 
+@pytest.mark.feature("interceptors")
 def test_interceptors_receive_coordinator_errors_and_aborts(bench: Any) -> None:
     b = bench()
     told = Told(b)
@@ -673,6 +692,7 @@ def test_interceptors_receive_aborted_rows_without_a_batch(bench: Any, appended:
 # without transactions
 
 
+@pytest.mark.feature("epoch bump", "producer without transactions")
 @pytest.mark.parametrize(
     "code",
     [
@@ -701,6 +721,7 @@ def test_idempotent_producer_resumes_in_next_epoch_at_sequence_0(bench: Any, ans
     assert [b.client.sequences_of(i) for i in range(2)] == [{1: (4, 0, 10)}, {0: (4, 0, 10)}]
 
 
+@pytest.mark.feature("fail-over", "producer without transactions")
 def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answer: Any) -> None:
     b = bench(transactional_id=None)
     b.transactions.producer_epoch = 2**15 - 1
@@ -716,6 +737,7 @@ def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answ
     assert b.client.sequences_of() == {0: (0, 0, 10)}
 
 
+@pytest.mark.feature("coordinator lookup")
 def test_unreachable_coordinator_is_looked_up_again(bench: Any) -> None:
     b = bench(transaction_version=0)
     b.transactions.coordinator = 17  # not among the brokers any more

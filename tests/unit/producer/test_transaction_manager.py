@@ -80,6 +80,7 @@ class Dialogue:
         return self
 
 
+@pytest.mark.feature("producer states")
 def test_transitions_not_in_the_table_raise() -> None:
     moves = {
         State.INITIALIZING: TransactionManager.initialize,
@@ -150,6 +151,7 @@ def test_init_producer_id_error_is_kept_until_it_succeeds() -> None:
     assert (d.manager.state, d.manager.identity) == (State.READY, (9, 2))
 
 
+@pytest.mark.feature("producer id")
 @pytest.mark.parametrize(
     ("code", "error"),
     [
@@ -168,6 +170,7 @@ def test_an_id_that_is_refused_ends_the_producer(code: ErrorCode, error: type[Ex
     assert isinstance(d.manager.error, error)
 
 
+@pytest.mark.feature("adding partitions")
 def test_partitions_are_added_together_and_once() -> None:
     d = Dialogue().in_transaction()
     assert not d.manager.add_partition(("t", 0))
@@ -202,6 +205,7 @@ def test_unattempted_partitions_report_their_siblings_error() -> None:
     assert "partition 1" in str(d.manager.error)
 
 
+@pytest.mark.feature("error reactions")
 def test_a_fenced_producer_cannot_even_abort() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
@@ -212,6 +216,7 @@ def test_a_fenced_producer_cannot_even_abort() -> None:
         d.manager.abort()
 
 
+@pytest.mark.feature("producer states")
 def test_abort_waits_for_in_doubt_but_not_unsent_partitions() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
@@ -254,6 +259,7 @@ def test_in_version_two_produce_alone_opens_the_transaction() -> None:
     assert d.manager.state is State.ABORTED
 
 
+@pytest.mark.feature("commit and abort")
 @pytest.mark.parametrize(("version", "versions"), [(0, (None, 4)), (1, (None, 4)), (2, (5, 5))])
 def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versions: tuple[int | None, int]) -> None:
     d = Dialogue(version=version).in_transaction()
@@ -295,6 +301,7 @@ def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> No
     assert d.manager.end_result.error_code == code
 
 
+@pytest.mark.feature("producer states")
 def test_prepare_is_rejected_while_something_is_pending() -> None:
     d = Dialogue().in_transaction()
     d.manager.add_partition(("t", 0))
@@ -302,6 +309,7 @@ def test_prepare_is_rejected_while_something_is_pending() -> None:
         d.manager.prepare()
 
 
+@pytest.mark.feature("producer without transactions")
 def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
     d = Dialogue(transactional_id=None)
     d.manager.initialize()

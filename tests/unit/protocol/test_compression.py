@@ -34,6 +34,7 @@ def test_every_codec_makes_text_smaller(codec: Compression) -> None:
     assert len(compress(codec, None, TEXT)) < len(TEXT) / 2
 
 
+@pytest.mark.feature("compression")
 @pytest.mark.parametrize(
     ("codec", "level"), [(codec, level) for codec in LEVELS for level in (None, 1, 6, 9, LEVELS[codec].default)]
 )

@@ -36,6 +36,7 @@ def name_of(value: object) -> str:
     return value.__name__.removesuffix("Request") if isinstance(value, type) else ErrorCode.of(value).name
 
 
+@pytest.mark.feature("error reactions")
 @pytest.mark.parametrize(("api", "code"), reaction_table.REACTIONS, ids=name_of)
 def test_error_code_has_the_reaction_of_its_api(api: type[Request[Any]], code: int) -> None:
     assert reaction(api, code) is reaction_table.REACTIONS[api, code]
@@ -57,6 +58,7 @@ def test_end_txn_error_never_proves_an_abort() -> None:
     assert met == {Reaction.RETRY, Reaction.FIND_COORDINATOR, Reaction.UNKNOWN, Reaction.CONFIGURATION}
 
 
+@pytest.mark.feature("retries and errors")
 @pytest.mark.parametrize(
     ("api", "code", "kind", "own_code"),
     [

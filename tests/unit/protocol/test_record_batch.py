@@ -149,6 +149,7 @@ def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
             read_all(damaged)
 
 
+@pytest.mark.feature("readers")
 def test_compaction_leaves_gaps_and_empty_batches() -> None:
     gaps = batch(record(2, value=b"a") + record(7, value=b"b"), 2, base_offset=10, last_offset_delta=9)
     emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Compression.LZ4, last_offset_delta=4)
@@ -170,6 +171,7 @@ def control(kind: int, value: bytes | None, *, version: int = 0) -> bytes:
     return batch(record(key=struct.pack(">hh", version, kind), value=value), 1, base_offset=55, attributes=0x30)
 
 
+@pytest.mark.feature("markers")
 def test_control_records_are_read() -> None:
     for kind in (0, 1):
         (read,) = read_all(control(kind, struct.pack(">hi", 0, 17)))
@@ -182,6 +184,7 @@ def test_later_marker_versions_are_read_up_to_known_fields() -> None:
     assert read.control_records == (ControlRecord(offset=55, type=1, coordinator_epoch=17),)
 
 
+@pytest.mark.feature("markers")
 def test_control_records_of_other_types_are_kept_by_their_type() -> None:
     for kind in (2, 6, 77, -1):
         (read,) = read_all(control(kind, None))
@@ -279,6 +282,7 @@ UNREADABLE = {
 }
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_batches_beside_an_unreadable_one_are_read(wrong: bytes) -> None:
     before, unreadable, after = each(batch(ONE, 1) + wrong + batch(ONE, 1))

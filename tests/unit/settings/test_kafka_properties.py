@@ -122,6 +122,7 @@ def test_wrong_value_is_rejected_with_the_accepted_values(name: str, value: str,
     assert repr(value) in text
 
 
+@pytest.mark.feature("idempotence")
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [

@@ -299,6 +299,7 @@ def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
     assert (source.connect_timeout_ms, source.read_timeout_ms, source.url_encoded) == (123, 456, True)
 
 
+@pytest.mark.feature("security")
 def test_extensions_are_read_from_their_option() -> None:
     given = {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool=a"}
     provider = {"sasl.oauthbearer.token.provider": "msk-iam:eu-west-1"}

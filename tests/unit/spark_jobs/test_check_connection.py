@@ -19,6 +19,7 @@ def test_the_options_of_the_sink() -> None:
     assert sink_options(given) == {"kafka.bootstrap.servers": "a:1"}
 
 
+@pytest.mark.feature("connection check")
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
