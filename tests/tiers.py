@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_embedded_kafka.py", ALL),
     Rule("broker/test_cli_broker_security.py", ALL),
     Rule("broker/test_low_limits.py", ALL),
-    Rule("broker/test_security.py::test_expired_broker_certificate_is_not_told_to_be_untrusted", ALL),
+    Rule("broker/test_security.py::test_expired_broker_certificate_is_not_called_untrusted", ALL),
     Rule("broker/test_cli_broker_topics.py", ALL),
     Rule("broker/test_token_endpoint.py::test_response_without_token_fails_without_retry", TEST),
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),

@@ -180,7 +180,7 @@ def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
-def test_forgotten_version_is_written_by_a_planner_that_saw_its_decision(cleaning_kafka: EmbeddedKafka) -> None:
+def test_planner_that_saw_forgotten_decision_writes_its_version(cleaning_kafka: EmbeddedKafka) -> None:
     """The planner reads on where it stopped, and the cleaner has removed the tombstones before it gets there."""
     servers, log = cleaning_kafka.bootstrap_servers, unique_topic("log")
     create_topic(servers, log, partitions=16, configs=COMPACTED)

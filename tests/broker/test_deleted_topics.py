@@ -135,7 +135,7 @@ def test_commit_fails_when_topic_is_deleted_after_the_write(
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
-def test_commit_fails_when_topic_is_created_again_after_the_write(kafka: EmbeddedKafka) -> None:
+def test_commit_fails_when_topic_is_recreated_after_the_write(kafka: EmbeddedKafka) -> None:
     """The new topic ends where the rows began in the old one, at offset 0."""
     topic = create_topic(kafka.bootstrap_servers)
     given = settings_for(kafka, topic)

@@ -157,7 +157,7 @@ def test_rows_that_come_after_the_delivery_timeout_are_written(
     assert_exactly_once_in_order(any_kafka, topic, 2_000)
 
 
-def test_a_topic_created_again_in_a_transaction_fails_its_attempt(any_kafka: EmbeddedKafka, started: Any) -> None:
+def test_topic_recreated_within_a_transaction_fails_its_attempt(any_kafka: EmbeddedKafka, started: Any) -> None:
     """A leader without state of a producer accepts any sequence below transaction version 2."""
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     producer = started()
@@ -372,7 +372,7 @@ def test_offsets_are_committed_only_with_their_transaction(
     assert [partition.offset for partition in found] == [7, 8]
 
 
-def test_offsets_of_a_deleted_topic_do_not_keep_those_of_the_others(
+def test_offsets_of_a_deleted_topic_do_not_block_other_offsets(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
     source, deleted, group = create_topic(any_kafka.bootstrap_servers), unique_topic("deleted"), unique_topic("group")

@@ -403,7 +403,7 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
         assert reason in str(error)
 
 
-def test_expired_broker_certificate_is_not_told_to_be_untrusted(authority: Authority) -> None:
+def test_expired_broker_certificate_is_not_called_untrusted(authority: Authority) -> None:
     now = datetime.now(UTC)
     expired = authority.issue("127.0.0.1", not_before=now - timedelta(days=9), not_after=now - timedelta(days=2))
     with EmbeddedKafka(security=BrokerSecurity(protocol="SSL", certificate=expired.file)) as kafka:

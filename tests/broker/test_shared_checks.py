@@ -31,7 +31,7 @@ def requested(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each[1] for each in found if each is not None and each[1] not in ("ApiVersions", "Metadata")]
 
 
-def test_second_random_write_repeats_no_check(any_kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_random_write_skips_the_checks(any_kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     with caplog.at_level(logging.DEBUG, CONNECTION):
         session.plan(random_write(any_kafka, topic))

@@ -187,7 +187,7 @@ def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Ben
     bench.assert_nothing_open(topic)
 
 
-def test_recover_says_so_if_a_broker_lists_no_transactions(
+def test_recover_warns_if_a_broker_lists_no_transactions(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = bench_of(2)

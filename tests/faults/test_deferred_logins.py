@@ -87,9 +87,7 @@ def test_write_retries_login_that_is_rejected_for_now(bench_of: Callable[[int], 
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_write_at_least_once_retries_login_that_is_rejected_for_now(
-    bench_of: Callable[[int], Bench], mechanism: str
-) -> None:
+def test_at_least_once_retries_a_login_rejected_for_now(bench_of: Callable[[int], Bench], mechanism: str) -> None:
     bench = bench_of(2)
     topic = bench.topic()
     bench.proxy.inject(*handshakes_then(Rule(m.SaslAuthenticateRequest, rejected(TOO_MANY), count=7)))
@@ -136,7 +134,7 @@ def test_error_at_the_deadline_names_the_limit_of_logins(bench_of: Callable[[int
     assert len(logins(bench)) > 3
 
 
-def test_error_at_the_deadline_names_a_login_that_the_broker_cut_off(bench_of: Callable[[int], Bench]) -> None:
+def test_error_at_deadline_names_login_that_the_broker_cut_off(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(2)
     bench.proxy.inject(*handshakes_then(Rule(m.SaslAuthenticateRequest, LoseRequest(), count=None)))
     settings = bench.write_settings(bench.topic(), client=client_of(), max_block_ms=1_500)
@@ -163,7 +161,7 @@ def test_rejected_password_is_not_retried(bench_of: Callable[[int], Bench], mess
     assert len(logins(bench)) == 1
 
 
-def test_reauthentication_that_is_rejected_for_now_connects_again(bench_of: Callable[[int], Bench]) -> None:
+def test_reauthentication_rejected_for_now_connects_again(bench_of: Callable[[int], Bench]) -> None:
     """KIP-368: the broker closes the connection of a failed re-authentication, and the requests in flight are resent."""
     bench = bench_of(2)
     topic = bench.topic()
@@ -203,7 +201,7 @@ def test_failed_attempt_keeps_the_connections_of_its_process(bench_of: Callable[
     bench.assert_exactly_once(topic)
 
 
-def test_request_that_a_failed_attempt_left_ends_with_its_connection(bench_of: Callable[[int], Bench]) -> None:
+def test_request_of_a_failed_attempt_ends_with_its_connection(bench_of: Callable[[int], Bench]) -> None:
     """The next attempt must not get its response."""
     bench = bench_of(2)
     settings = bench.write_settings(bench.topic(), client=client_of())

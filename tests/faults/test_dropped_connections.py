@@ -65,7 +65,7 @@ def test_producer_resends_over_new_connections(bench: Bench, transactional_id: s
     bench.assert_nothing_open(topic)
 
 
-def test_write_at_least_once_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
+def test_at_least_once_succeeds_over_dropped_connections(bench: Bench) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic, client={"request_timeout_ms": REQUEST_TIMEOUT_MS})
     write_at_least_once(settings)

@@ -939,7 +939,7 @@ def test_rejected_principal_is_not_retried(
     assert [seen.api for seen in bench.proxy.requests] == asked[: asked.index(api) + 1]
 
 
-def test_login_rejected_at_the_decisions_end_says_that_it_may_be_decided(bench_of: Callable[[int], Bench]) -> None:
+def test_login_rejected_after_the_decision_leaves_it_unknown(bench_of: Callable[[int], Bench]) -> None:
     """The broker has decided, its response is lost, and the next connection is not let in."""
     bench = bench_of(2)
     credentials = PasswordCredentials(username="alice", password=Secret("expires now"))

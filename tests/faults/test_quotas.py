@@ -162,7 +162,7 @@ def test_task_that_inherits_a_throttle_names_the_quota(bench_of: Callable[[int],
         late.close()
 
 
-def test_request_in_flight_to_a_throttled_broker_ends_at_its_own_deadline(bench_of: Callable[[int], Bench]) -> None:
+def test_request_to_a_throttled_broker_ends_at_its_own_deadline(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(2)
     bench.proxy.inject(
         Rule(m.DescribeClusterRequest, Throttle(60_000)),

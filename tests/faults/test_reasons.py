@@ -200,7 +200,7 @@ def test_cluster_that_changes_while_the_client_runs_is_named(bench_of: Callable[
         assert client.metadata.cluster_id == "elsewhere"
 
 
-def test_decided_batch_is_not_called_undecided_when_cluster_changes(bench_of: Callable[[int], Bench]) -> None:
+def test_decided_batch_stays_decided_when_cluster_changes(bench_of: Callable[[int], Bench]) -> None:
     """The client refreshes metadata while it waits for the decision's EndTxn: the outcome is unknown, and the text says why."""
     bench = bench_of(2)
     topic = bench.topic()
@@ -222,7 +222,7 @@ def test_decided_batch_is_not_called_undecided_when_cluster_changes(bench_of: Ca
 
 
 @pytest.mark.parametrize("whose", ["another producer", "another write of this sink"])
-def test_blocked_readers_are_told_of_the_running_transaction(
+def test_message_names_transaction_that_blocks_readers(
     bench_of: Callable[[int], Bench], whose: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(2)

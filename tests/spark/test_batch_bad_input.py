@@ -84,9 +84,7 @@ def test_other_columns_of_any_type_are_ignored(spark: SparkSession, servers: str
     assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [b"%d" % i for i in range(10)]
 
 
-def test_column_that_python_cannot_get_is_refused_in_at_least_once(
-    spark: SparkSession, servers: str, topic: str
-) -> None:
+def test_at_least_once_refuses_column_that_python_cannot_get(spark: SparkSession, servers: str, topic: str) -> None:
     left = spark.range(3).selectExpr("id", "'v' AS value")
     joined = left.join(spark.range(3).withColumnRenamed("id", "number"), left.id == col("number")).select("*", left.id)
     text = refused(joined, servers, topic, delivery__guarantee="at-least-once")

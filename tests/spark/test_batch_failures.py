@@ -113,7 +113,7 @@ def test_commit_failing_after_decision_is_finished_by_abort(
     assert_every_row_once(job)
 
 
-def test_job_without_txn_app_id_is_finished_by_the_command_in_its_error(
+def test_command_in_error_finishes_job_without_txn_app_id(
     spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its next run would have another id and write the rows twice: the error forbids it, and its command is complete."""

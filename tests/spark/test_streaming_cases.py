@@ -297,7 +297,7 @@ def write_abort_marker(stream: Stream, marked: PreparedTransaction, topic: str, 
         person.close()
 
 
-def test_manual_marker_in_the_commit_log_is_outvoted_by_data_topics(dead: Dead) -> None:
+def test_data_topics_outvote_manual_marker_in_the_commit_log(dead: Dead) -> None:
     stream = dead.streams["marked log"]
     write_abort_marker(stream, stream.decision().transactions[1], COMMIT_LOG, log_partition_of(stream.write_id()))
     dead.go_on("marked log")

@@ -44,7 +44,7 @@ def version(requirement: str) -> str:
     return requirement.partition(" ;")[0]
 
 
-def test_demo_lock_holds_what_the_extra_names_and_no_tools_of_tests() -> None:
+def test_demo_lock_holds_the_extra_and_no_tools_of_tests() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     wanted = [*extras["demo"][1:], *extras["cli"], *extras["spark"], *project["project"]["dependencies"]]

@@ -111,14 +111,14 @@ def test_states_of_status_are_explained(text: str) -> None:
     assert [state for state in get_args(WriteState) if not re.search(rf"(^\| |^|\s){state}( \||:)", text)] == []
 
 
-def test_operate_says_which_commands_take_servers() -> None:
+def test_operate_names_commands_that_take_servers() -> None:
     (others,) = re.findall(r"^All commands but (.*?) take", page("operate.md"), re.MULTILINE)
     assert commands_with("--bootstrap-servers") == commands_with("--properties")
     everything = {*re.findall(r"^\| \[`(\w+)`\]", page("cli.md"), re.MULTILINE)}
     assert named_commands(others) == everything - commands_with("--bootstrap-servers")
 
 
-def test_operate_says_which_commands_ask() -> None:
+def test_operate_names_commands_with_a_confirmation() -> None:
     (asking,) = re.findall(r"^(.*) show what they would do and ask", page("operate.md"), re.MULTILINE)
     assert named_commands(asking) == commands_with("--yes")
 

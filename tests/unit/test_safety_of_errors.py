@@ -41,7 +41,7 @@ def said(code: str, job: Job) -> str:
     return str(error)
 
 
-def test_page_answers_for_each_code_as_its_message_does() -> None:
+def test_page_advises_for_each_code_as_its_message_does() -> None:
     page = rows_of_the_page()
     codes = re.findall(r"^\| (`.*?`) \|", (ROOT / PAGE).read_text(), re.MULTILINE)
     assert page.keys() == {code for cell in codes for code in re.findall(r"`([A-Z_]+)`", cell)}
@@ -61,7 +61,7 @@ def test_message_states_what_happened_then_safety_then_action() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(SAFETY))
-def test_job_without_an_id_is_never_told_to_run_with_the_same(code: str) -> None:
+def test_job_without_an_id_is_never_advised_to_reuse_it(code: str) -> None:
     text = said(code, Job.RANDOM)
     assert "same txnAppId" not in text
     is_free = SAFETY[code].run_again is RunAgain.YES or code in ("FENCED", "PRODUCER_FENCED")
@@ -69,7 +69,7 @@ def test_job_without_an_id_is_never_told_to_run_with_the_same(code: str) -> None
 
 
 @pytest.mark.parametrize("code", sorted(SAFETY))
-def test_stream_is_told_to_keep_its_checkpoint(code: str) -> None:
+def test_stream_is_advised_to_keep_its_checkpoint(code: str) -> None:
     text = said(code, Job.STREAM)
     assert "txnAppId" not in text
     assert ("from the same checkpoint" in text) is (SAFETY[code].run_again is RunAgain.SAME_ID)
@@ -107,6 +107,6 @@ def test_safety_survives_the_way_between_processes() -> None:
     assert copy.way_out == "stop one"
 
 
-def test_undecided_is_the_answer_of_a_code_without_a_row() -> None:
+def test_code_without_a_row_counts_as_undecided() -> None:
     assert (Visible.NO, RunAgain.YES) == UNDECIDED
     assert "Rows visible: no. Safe to run again: yes." in said("BROKER_UNREACHABLE", Job.RANDOM)

@@ -155,7 +155,7 @@ def test_latency_is_relative_to_the_median_of_dropped_rows() -> None:
     assert ratio_to_floor(ours, [ours]) is None
 
 
-def test_batch_writes_are_relative_to_batch_writes_of_dropped_rows() -> None:
+def test_batch_writes_are_relative_to_writes_of_dropped_rows() -> None:
     each = [latency(sink, ms) for sink, ms in ((FLOOR, 100.0), (KAFKA_EOS, 150.0))]
     writes = [replace(one, kind=BATCH_WRITE, rows=4, ms=(2 * one.ms[0] - 100,)) for one in each]
     assert ratio_to_floor(writes[1], [*each, *writes]) == pytest.approx(2)

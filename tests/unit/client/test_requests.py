@@ -199,7 +199,7 @@ def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
     assert len(brokers.requests(m.FindCoordinatorRequest)) == 3
 
 
-def test_responses_with_too_many_values_are_asked_for_in_parts() -> None:
+def test_responses_with_too_many_values_are_requested_in_parts() -> None:
     def handler(_node: int, request: Any) -> Any:
         # As many partitions per transaction as another program has added to each of its own.
         state = described("").transaction_states[0]

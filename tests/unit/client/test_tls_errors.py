@@ -76,7 +76,7 @@ def test_certificate_of_another_host_names_the_host(config: TlsConfig, authority
     assert "add its issuer" not in text
 
 
-def test_certificate_of_an_unknown_issuer_asks_for_the_issuer(config: TlsConfig, tmp_path: Path) -> None:
+def test_certificate_of_an_unknown_issuer_requires_the_issuer(config: TlsConfig, tmp_path: Path) -> None:
     text = refused(config, Authority(tmp_path).issue(HOST))
     assert "its certificate is not trusted" in text
     assert "add its issuer to ssl.truststore.*" in text
@@ -84,7 +84,7 @@ def test_certificate_of_an_unknown_issuer_asks_for_the_issuer(config: TlsConfig,
 
 
 @BOTH_VERSIONS
-def test_missing_client_certificate_asks_for_a_key_store(config: TlsConfig, authority: Authority, version: str) -> None:
+def test_missing_client_certificate_requires_a_key_store(config: TlsConfig, authority: Authority, version: str) -> None:
     config = replace(config, minimum_version=version, maximum_version=version)
     text = refused(config, authority.issue(HOST), authority)
     assert "it requires a client certificate, and none is configured: set ssl.keystore.*" in text

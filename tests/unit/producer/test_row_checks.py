@@ -161,7 +161,7 @@ def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
 
 
 @pytest.mark.parametrize("key", [b"\xff", b"kafka-eos.\xff", b"cut \xc3", b"\xed\xa0\x80"])
-def test_header_key_that_is_not_utf8_makes_a_readable_dead_letter(key: bytes) -> None:
+def test_header_key_not_in_utf8_makes_a_readable_dead_letter(key: bytes) -> None:
     given = Rows(
         topic="t",
         partition=None,

@@ -531,7 +531,7 @@ def test_delivery_timeout_names_quota(bench: Any, ms: int, advice: str) -> None:
     assert b.sender.failure.message.endswith(f". {advice}")
 
 
-def test_produce_request_ends_with_delivery_timeout_while_throttled(bench: Any) -> None:
+def test_throttled_produce_request_ends_at_delivery_timeout(bench: Any) -> None:
     b = bench(delivery_timeout_ms=100_000)
     b.batch()
     b.client.unready.add(1)
@@ -578,7 +578,7 @@ def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
     assert b.accumulator.idle
 
 
-def test_later_records_at_the_first_offset_prove_that_the_first_are_lost(bench: Any, answer: Any) -> None:
+def test_later_records_at_the_first_offset_prove_a_loss(bench: Any, answer: Any) -> None:
     """The topic was created again, or its new leader has never had them."""
     b = bench()
     b.batch(), b.batch()

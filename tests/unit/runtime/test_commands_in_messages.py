@@ -133,7 +133,7 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
             assert again in first
 
 
-def test_version_that_counts_as_written_never_runs_again_without_an_id() -> None:
+def test_version_counted_as_written_never_reruns_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
     way_out = refusals.unresolved(replace(Held().decision(0), write_id=IDS[Job.RANDOM]), "why").way_out
     committed, rewrite, duplicates = way_out.split("; ")

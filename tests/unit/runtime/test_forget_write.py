@@ -16,9 +16,7 @@ from tests.unit.commit.scripted_world import DRIVER, PREPARED, TASK
 
 @pytest.mark.parametrize("opened", [(), (TASK,)], ids=["nothing open", "a transaction open"])
 @pytest.mark.parametrize("kind", ["decision", "part"])
-def test_record_whose_marker_is_missing_is_forgotten_once_nothing_is_open(
-    kind: str, opened: tuple[ProducerIdentity, ...]
-) -> None:
+def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, opened: tuple[ProducerIdentity, ...]) -> None:
     """No recovery ends such a decision or attempt, so the command would be refused for ever."""
     decision = Decision(
         write_id="w",

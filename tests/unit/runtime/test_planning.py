@@ -90,7 +90,7 @@ def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("stale", [TaskOutcome.ALREADY_COMMITTED, WriteRefusedError("DIFFERENT_BATCH", "w")], ids=repr)
 @pytest.mark.parametrize("forgotten", [True, False])
-def test_batch_is_skipped_or_refused_only_after_the_whole_log_was_read(
+def test_batch_is_skipped_only_after_the_whole_log_was_read(
     monkeypatch: pytest.MonkeyPatch, stale: Any, forgotten: bool
 ) -> None:
     """`kafka-eos forget` may have removed the decision, and the cleaner the tombstones behind which the view reads on."""

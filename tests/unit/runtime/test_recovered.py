@@ -214,7 +214,7 @@ def copy_own(
 
 
 @pytest.mark.parametrize(("seen", "start"), [(Unseen.GONE, 0), ((), 6), ((), 10)], ids=["cleaned", "some", "all"])
-def test_records_of_an_expired_id_that_are_gone_are_reported_as_gone(seen: Listed, start: int) -> None:
+def test_lost_records_of_an_expired_id_are_reported_as_gone(seen: Listed, start: int) -> None:
     """The write's own user cannot copy them either, so nobody is sent there."""
     other, gone = copy_own(None, [TASK, replace(TASK, transactional_id="w.1.0")], seen, start)
     assert isinstance(gone, Gone)

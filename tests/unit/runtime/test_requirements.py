@@ -115,7 +115,7 @@ def test_one_broker_before_3_6_is_rejected_in_any_order(first: int) -> None:
 
 
 @pytest.mark.parametrize("random_write_id", [True, False])
-def test_configured_timeout_is_used_and_the_default_is_at_most_15_minutes(random_write_id: bool) -> None:
+def test_configured_timeout_is_used_else_at_most_15_minutes(random_write_id: bool) -> None:
     """Error messages advise to raise it, and that must help a job without txnAppId, too."""
 
     def timeout(configured: int | None, maximum: str) -> int:

@@ -107,9 +107,7 @@ def test_inaccessible_store_is_not_retried_for_every_batch(
         stream_writer._offsets_of(needed, 8)
 
 
-def test_location_that_spark_resolves_elsewhere_is_no_continuous_query(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_location_resolved_elsewhere_is_no_continuous_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Spark resolves a path without scheme against fs.defaultFS, for instance HDFS, so the local folder does not exist."""
     options = {"kafka.bootstrap.servers": "localhost:9092", "checkpointLocation": str(tmp_path / "orders")}
     given = read_options(options | {"transactional.id.prefix": "orders"}, streaming=True)
@@ -123,7 +121,7 @@ def test_location_that_spark_resolves_elsewhere_is_no_continuous_query(
         stream_writer._newest_offsets(read_options(options | {"checkpointLocation": str(tmp_path)}, streaming=True))
 
 
-def test_unknown_location_is_warned_of_before_anything_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_location_is_warned_of_before_any_skip(caplog: pytest.LogCaptureFixture) -> None:
     options = {"kafka.bootstrap.servers": "localhost:9092", "transactional.id.prefix": "orders"}
     assert stream_writer._newest_offsets(read_options(options, streaming=True)) is None
     (said,) = [record.getMessage() for record in caplog.records]

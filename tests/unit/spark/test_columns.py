@@ -218,7 +218,7 @@ def test_ignored_column_that_python_gets_is_accepted(data_type: t.DataType) -> N
     assert columns.ignored == ("x",)
 
 
-def test_columns_of_the_same_name_are_refused_unless_spark_renames_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_one_name_are_refused_unless_spark_renames(monkeypatch: pytest.MonkeyPatch) -> None:
     joined = schema("id bigint; value string; id string; topic bigint; topic string; ID int")
     monkeypatch.setattr("pyspark.__version__", "4.2.0")
     with pytest.raises(SchemaError) as caught:
