@@ -26,12 +26,13 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.values import OffsetRange, TaskIdentity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.operations import operator
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_eos_sink.runtime import failpoints, operator, session
+from kafka_eos_sink.runtime import failpoints, session
 from kafka_eos_sink.runtime.data_proofs import DataTopics
 from kafka_eos_sink.runtime.part_producer import flush_and_prove
 from kafka_eos_sink.runtime.record_copier import RecordCopier

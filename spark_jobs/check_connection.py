@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_eos_sink
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import one_line, one_sentence
 from kafka_eos_sink.jobs.submit_job import (
@@ -33,6 +32,7 @@ from kafka_eos_sink.jobs.submit_job import (
     end,
     job_parser,
 )
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.settings.options import read_options
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kafka_eos_sink.cli.cluster_view import BlockedPartition
+from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
+from kafka_eos_sink.operations.cluster_view import BlockedPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, WriteState
 
 NOW = 1_700_000_060_000
 EVIL = "evil\x1b]0;owned\x07\x9b2J\u202e\nline"

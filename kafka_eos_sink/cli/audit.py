@@ -16,7 +16,7 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.audit import BatchAudit
+    from kafka_eos_sink.operations.audit import BatchAudit
 
 _RIGHT = ("version", "decided", "found", "missing", "not readable")
 _REASON_WIDTH = 48
@@ -47,8 +47,8 @@ def audit(
     """
     # Imported here because reading records is slow to import, and --help does not need it.
     from kafka_eos_sink.cli.audit_page import page
-    from kafka_eos_sink.runtime.audit import audit_batch
-    from kafka_eos_sink.runtime.history import read_history
+    from kafka_eos_sink.operations.audit import audit_batch
+    from kafka_eos_sink.operations.history_reading import read_history
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:

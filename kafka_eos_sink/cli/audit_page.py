@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from kafka_eos_sink.errors import one_line
-from kafka_eos_sink.runtime.audit import BatchAudit
+from kafka_eos_sink.operations.audit import BatchAudit
 
 # If a name from Kafka ever escaped the escaping, the policy would still block its scripts.
 _PAGE = """<!DOCTYPE html>

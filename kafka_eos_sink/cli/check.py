@@ -14,7 +14,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.cli.cluster_check import CheckLine
+    from kafka_eos_sink.operations.cluster_check import CheckLine
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}
 
@@ -37,7 +37,7 @@ def check(
     To see what blocks readers now: kafka-eos transactions
     """
     # Imported here because the module imports the commit protocol, which ``--help`` does not need.
-    from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
+    from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)

@@ -14,7 +14,7 @@ from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.cli.transactions import transactions_table
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.operator import Preview
+    from kafka_eos_sink.operations.operator import Preview
 
 
 def require_consent(found: Preview, effect: str, *, err: bool) -> None:

@@ -23,7 +23,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.runtime import batch_record
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.operator import OperatorSettings
+    from kafka_eos_sink.operations.operator import OperatorSettings
 
 COMMIT_LOG, HISTORY = log_records.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
@@ -150,7 +150,7 @@ def operator_settings(
             param_hint="--write-id",
         )
     # The import is slow; ``--help`` and the commands that only read do not need it.
-    from kafka_eos_sink.runtime.operator import OperatorSettings
+    from kafka_eos_sink.operations.operator import OperatorSettings
 
     client = client_config(bootstrap_servers, properties)
     return OperatorSettings(write_id=write_id, commit_log_topic=commit_log_topic, client=client)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 
@@ -28,13 +26,13 @@ def forget(
 
     To finish or abort a write first: kafka-eos recover
     """
-    from kafka_eos_sink.runtime import forget_write, operator
+    from kafka_eos_sink.operations import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
-        found = operator.preview(settings, partial(forget_write.forgetting, settings))
+        found = operator.preview(settings, operator.forgetting(settings))
         require_consent(found, _effect(write_id), err=False)
-    tombstones = forget_write.forget(settings)
+    tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: {tombstones} tombstones were written.")
 
 

@@ -13,8 +13,8 @@ from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import require_modules
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.cli.cluster_view import ClusterWatch
-    from kafka_eos_sink.cli.write_metrics import WriteMetrics
+    from kafka_eos_sink.operations.cluster_view import ClusterWatch
+    from kafka_eos_sink.operations.write_metrics import WriteMetrics
 
 
 def metrics(
@@ -44,8 +44,8 @@ def metrics(
     """
     config = console.client_config(bootstrap_servers, properties)
     require_modules("kafka-eos metrics", ("prometheus_client",), "metrics", "PROMETHEUS_CLIENT_MISSING")
-    from kafka_eos_sink.cli.cluster_view import ClusterWatch
-    from kafka_eos_sink.cli.write_metrics import WriteMetrics, served
+    from kafka_eos_sink.operations.cluster_view import ClusterWatch
+    from kafka_eos_sink.operations.write_metrics import WriteMetrics, served
 
     found = WriteMetrics()
     try:

@@ -15,7 +15,7 @@ from kafka_eos_sink.commit.values import SettledDecision, plan_nonce
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.operator import EndedTransaction, Preview, Recovered
+    from kafka_eos_sink.operations.operator import EndedTransaction, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
@@ -52,7 +52,7 @@ def recover(
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    from kafka_eos_sink.runtime import operator
+    from kafka_eos_sink.operations import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:

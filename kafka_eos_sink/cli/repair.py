@@ -17,7 +17,7 @@ from kafka_eos_sink.commit.missing_markers import Finding
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.operator import OperatorSettings, Repaired
+    from kafka_eos_sink.operations.operator import OperatorSettings, Repaired
 
 _STYLES = {"missing": "bold yellow", "unproven": "bold red", "running": ""}
 
@@ -44,7 +44,7 @@ def repair(
 
     To finish or abort a dead write: kafka-eos recover
     """
-    from kafka_eos_sink.runtime import operator
+    from kafka_eos_sink.operations import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     done = operator.repair(settings, write=yes)

@@ -54,7 +54,7 @@ def resolve(
 
     For a write whose outcome can be proven: kafka-eos recover
     """
-    from kafka_eos_sink.runtime import operator
+    from kafka_eos_sink.operations import operator
     from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
     if allow_duplicates and resolution != "rewrite":

@@ -14,7 +14,7 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.runtime.commit_history import CommittedWrite
+    from kafka_eos_sink.commit.write_states import CommittedWrite
 
 _SHOWN_RANGES = 12
 _PROBLEM_WIDTH = 48
@@ -49,7 +49,7 @@ def status(
     To see what is open now, with its age: kafka-eos transactions
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.runtime.commit_history import CommitLogWatch
+    from kafka_eos_sink.operations.write_status import CommitLogWatch
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:

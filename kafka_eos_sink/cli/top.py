@@ -19,7 +19,7 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import BrokerUnavailableError, one_line
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.cli.cluster_view import BlockedPartition, ClusterView, ClusterWatch, WriteLine
+    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, ClusterWatch, WriteLine
     from kafka_eos_sink.protocol.messages import TransactionState
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def top(
     To end what a dead write left open: kafka-eos recover
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.cli.cluster_view import ClusterWatch
+    from kafka_eos_sink.operations.cluster_view import ClusterWatch
 
     out = console.output_console()
     live = sys.stdout.isatty() and not out.is_dumb_terminal and not (once or as_json)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.transactions import open_transactions
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.operations.transactions import open_transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from rich.table import Table
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 
-_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _SHOWN_PARTITIONS = 8
 
 
@@ -46,22 +44,6 @@ def transactions(
         console.echo("No transaction is open" + (f" under {prefix}" if prefix else "") + ".")
 
 
-def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
-    """Find open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
-    deadline = admin.client.clock() + timeout_ms
-    # If no broker is reachable, this call raises an error that names the brokers.
-    admin.client.any_node(deadline)
-    # Brokers match the pattern with RE2: "." and "/" of a write id must not match other characters.
-    pattern = None if prefix is None else f"{re.escape(prefix)}.*"
-    listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)
-    described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)
-    # A transaction can end between the two requests.
-    still_open = [
-        state for state in described.values() if state is not None and state.transaction_state in _OPEN_STATES
-    ]
-    return tuple(sorted(still_open, key=lambda state: state.transaction_start_time_ms))
-
-
 def transactions_table(states: Sequence[TransactionState], now_ms: int) -> Table:
     """Build a table with one row per transaction; ``now_ms`` is the wall clock in ms."""
     columns = ("transactional id", "state", "age", "times out in", "producer id", "epoch", "partitions")
@@ -81,24 +63,6 @@ def age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
     if age is None:
         return "", ""
     return duration(age), "never" if never else "" if left is None else duration(left)
-
-
-def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | None]:
-    """Return age and time left in ms; None if unknown or not applicable."""
-    if state.transaction_start_time_ms < 0:
-        return None, None
-    # The coordinator's clock can be ahead of this machine's.
-    age = max(0, now_ms - state.transaction_start_time_ms)
-    # The timeout no longer applies to a transaction whose end is decided.
-    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
-        return age, None
-    return age, max(0, state.transaction_timeout_ms - age)
-
-
-def transaction_json(state: TransactionState) -> dict[str, Any]:
-    names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
-    partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
-    return console.fields(state, *names) | {"state": state.transaction_state, "partitions": partitions}
 
 
 def partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:

@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.steps import (
     LogRecord,
 )
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
-from kafka_eos_sink.commit.values import Decision
+from kafka_eos_sink.commit.values import Decision, merged
 from kafka_eos_sink.protocol.identity import is_topic_name
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
@@ -99,12 +99,8 @@ def part_record(write_id: str, query_id: str, partition: int, version: int, task
 def done_record(decision: Decision, finished_ms: int) -> LogRecord:
     """Return a finished decision's done record: a hint, valid only for its nonce."""
     ranges: dict[str, dict[str, list[int]]] = {}
-    for prepared in decision.transactions:
-        for part in prepared.offsets:
-            bounds = ranges.setdefault(part.topic, {}).setdefault(
-                str(part.partition), [part.first_offset, part.last_offset]
-            )
-            bounds[0], bounds[1] = min(bounds[0], part.first_offset), max(bounds[1], part.last_offset)
+    for part in merged(part for prepared in decision.transactions for part in prepared.offsets):
+        ranges.setdefault(part.topic, {})[str(part.partition)] = [part.first_offset, part.last_offset]
     fields = {
         "version": decision.version,
         "nonce": decision.nonce,

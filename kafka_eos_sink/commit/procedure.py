@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any, Generic, TypeVar
 
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 R = TypeVar("R")
@@ -52,3 +53,8 @@ def text(value: object) -> str:
             return f"{value.transactional_id} (producer id {value.producer_id}, epoch {value.producer_epoch})"
         case _:
             return str(value)
+
+
+def code_name(error: int | None) -> str:
+    """Name the result of a request; None stands for a lost response."""
+    return "no response" if error is None else ErrorCode.of(error).name

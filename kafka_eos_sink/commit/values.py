@@ -6,6 +6,7 @@ The driver writes the identities that it commits into a decision.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -26,6 +27,18 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.first_offset}..{self.last_offset}]"
+
+
+def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Return one range per topic-partition, sorted."""
+    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    for part in ranges:
+        first, last = bounds.get((part.topic, part.partition), (part.first_offset, part.last_offset))
+        bounds[(part.topic, part.partition)] = min(first, part.first_offset), max(last, part.last_offset)
+    return tuple(
+        OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
+        for (topic, partition), (first, last) in sorted(bounds.items())
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.demo.flights import failing_once, flight_records, sent_records, write_flights, write_to_kafka
 from kafka_eos_sink.demo.quiet_spark import quiet_spark, run_watched
 from kafka_eos_sink.demo.report import DemoWrite
@@ -20,8 +21,8 @@ from kafka_eos_sink.embedded.distribution import resolve, resolve_coordinates
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
+from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.runtime import failpoints
-from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,75 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.commit.log_records import UNREADABLE, parse_key, typed
-from kafka_eos_sink.commit.procedure import Step
-from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage
+from kafka_eos_sink.commit.log_records import UNREADABLE, typed
+from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage, merged
+from kafka_eos_sink.commit.write_states import iso_utc
 from kafka_eos_sink.errors import one_line
+from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"
 FORMAT = 1
 LARGEST_USER_METADATA = 500_000
 """Bytes. The record must fit the history topic's max.message.bytes, by default 1,048,588, with the figures and with JSON's escapes."""
-PHASES = ("plan", "write", "check", "decide", "end", "verify")
-_BEGINS = {
-    "commit.check": "check",
-    "commit.before_decision": "decide",
-    "commit.decided": "verify",
-    "commit.finished": "",
-}
-"""The phase that begins at a point of the commit."""
-
-
-def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
-    """Return ms since 1970 as ISO 8601, UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
-
-
-class Stopwatch:
-    """The measured phases of a commit, and its copied parts and finished decisions.
-
-    ``finished`` holds the query ids with an appended done record, each with its number of copies.
-    ``ended_ms`` is the wall clock at the decision, and after it at the last EndTxn.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("check", "decide", "end", "verify"), 0.0)
-        self.parts_copied = 0
-        self.finished: dict[str, int] = {}
-        self.ended_ms = 0
-        self._phase = ""
-        self._since = 0.0
-
-    def saw(self, step: Step[Any], result: Any) -> None:
-        """Count a step that was just performed; ``result`` is None if it failed."""
-        now = time.perf_counter()
-        is_end = self._phase == "verify" and isinstance(step, steps.EndTransactions)
-        if self._phase:
-            self.seconds["end" if is_end else self._phase] += now - self._since
-        self._since = now
-        match step:
-            # A commit that copies passes the points of a decision a second time. That time belongs to its proofs.
-            case steps.Reached(point=point) if self._phase != "verify" or point == "commit.finished":
-                self._phase = _BEGINS.get(point, self._phase)
-                is_end = point == "commit.decided"
-            case steps.CopyRecords() if result:
-                self.parts_copied += sum(isinstance(each, steps.Copied) for each in result)
-            case steps.Append(records=records) if result is not None:
-                for key in filter(None, (parse_key(record.key) for record in records)):
-                    if key.kind == "done":
-                        self.finished[key.query_id] = self.parts_copied - sum(self.finished.values())
-        if is_end:
-            self.ended_ms = time.time_ns() // 1_000_000
-
-    def ms(self, phase: str) -> int:
-        return round(self.seconds[phase] * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,16 +148,4 @@ def record_of_commit(
         # Zero: Kafka may have aborted transactions of the batch, whose rows were copied then.
         headroom_ms=max(0, headroom) if times_out else None,
         application_id=next((message.application_id for message in tasks), None),
-    )
-
-
-def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return one range per topic-partition, sorted."""
-    bounds: dict[tuple[str, int], tuple[int, int]] = {}
-    for part in ranges:
-        first, last = bounds.get((part.topic, part.partition), (part.first_offset, part.last_offset))
-        bounds[(part.topic, part.partition)] = min(first, part.first_offset), max(last, part.last_offset)
-    return tuple(
-        OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-        for (topic, partition), (first, last) in sorted(bounds.items())
     )

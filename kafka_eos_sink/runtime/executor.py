@@ -18,7 +18,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.procedure import Procedure, Step, code_name
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
@@ -35,9 +35,9 @@ from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.reactions import in_words, refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
-from kafka_eos_sink.runtime.batch_record import Stopwatch
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from kafka_eos_sink.runtime.record_copier import RecordCopier
+from kafka_eos_sink.runtime.stopwatch import Stopwatch
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
 R = TypeVar("R")
@@ -277,7 +277,7 @@ class Executor:
         if appended.error != ErrorCode.NONE:
             where = "{}-{}".format(*self.where)
             if appended.error is None or ErrorCode.of(appended.error).retriable:
-                last = step_log.code_name(appended.error)
+                last = code_name(appended.error)
                 if appended.earlier_error is not None:
                     last += f", and before that {ErrorCode.of(appended.earlier_error).name}"
                 raise BrokerUnavailableError(

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import listed, text
+from kafka_eos_sink.commit.procedure import code_name, listed, text
 from kafka_eos_sink.commit.values import OffsetRange
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
@@ -46,8 +45,3 @@ def _text(value: Any) -> str:
             return f"{len(value)} producers"
         case _:
             return type(value).__name__
-
-
-def code_name(error: int | None) -> str:
-    """Name the result of a request; None stands for a lost response."""
-    return "no response" if error is None else ErrorCode.of(error).name

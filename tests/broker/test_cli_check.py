@@ -7,10 +7,10 @@ import json
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_testing import create_topic, unique_topic
 
 

@@ -173,7 +173,7 @@ def test_newer_driver_fences_forget_and_its_tombstones(
         return (yield from commit_in_transaction(driver, records, first))
 
     with monkeypatch.context() as patched:
-        patched.setattr("kafka_eos_sink.runtime.forget_write.commit_in_transaction", append_late)
+        patched.setattr("kafka_eos_sink.commit.forget.commit_in_transaction", append_late)
         assert main(["forget", "--yes", *options(any_kafka, given)]) == 1
     assert "[KAFKA_EOS.NOT_FORGOTTEN]" in capsys.readouterr().err
     assert kept_keys(any_kafka, given) == {"barrier", "decision", "done", "part"}

@@ -18,9 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster_views import documented_metrics
 from dead_writes import ROWS, die_at, tasks, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.operations.operator import OperatorSettings, forget
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.forget_write import forget
-from kafka_eos_sink.runtime.operator import OperatorSettings
 from kafka_testing import create_topic, open_transaction, unique_topic, wait_until
 
 PHASES = {"plan", "write", "check", "decide", "end", "verify"}

@@ -30,13 +30,13 @@ from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.operations.operator import OperatorSettings, recover
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProduceRequest
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic
 from terminals import on_terminal
 

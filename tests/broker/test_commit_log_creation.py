@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.runtime import session
 from kafka_testing import create_topic, delete_topic, unique_topic
 

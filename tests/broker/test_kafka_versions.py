@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once

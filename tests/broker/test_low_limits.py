@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once, session

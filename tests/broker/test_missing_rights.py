@@ -16,8 +16,6 @@ import confluent_kafka.admin as confluent
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
-from kafka_eos_sink.cli.cluster_view import ClusterWatch
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -27,9 +25,11 @@ from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
+from kafka_eos_sink.operations.cluster_view import ClusterWatch
+from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
-from kafka_eos_sink.runtime.operator import OperatorSettings, perform
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dead_writes import ROWS, tasks, write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import pytest
 
 from dead_writes import write_all, write_settings
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import driver_requests, session

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from kafka_eos_sink.settings.reference import OTHER_DEFAULTS
 from kafka_eos_sink.settings.table import JAVA
+from tools.configuration_reference import OTHER_DEFAULTS
 
 
 def as_text(value: Any) -> str:

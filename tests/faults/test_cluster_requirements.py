@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import ConfigurationError, MissingApiError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TransactionMarker

@@ -22,6 +22,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.operations.operator import OperatorSettings, recover
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import key_partitions
 from kafka_eos_sink.producer.producer import Producer
@@ -29,7 +30,6 @@ from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import FetchRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
-from kafka_eos_sink.runtime.operator import OperatorSettings, recover
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
 from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole

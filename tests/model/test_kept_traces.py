@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 from kafka_eos_sink.errors import TransactionAbortedError
-from kafka_eos_sink.runtime.forget_write import forgetting
-from kafka_eos_sink.runtime.operator import OperatorSettings
+from kafka_eos_sink.runtime.write_settings import take_over_request
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
 from .mutations import GOES_ON, STAYS_OPEN, planted
-from .performer import LOG_TOPIC
 from .repairing import DATA, findings, perform
 from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
@@ -508,11 +506,9 @@ def test_write_is_forgotten_only_with_the_marker_of_its_tombstones(
     found = script(version)
     for kind in ("plan", "task", "commit"):
         found.run(0, kind)
-    client = ClientConfig(bootstrap_servers=("nowhere:1",))
     # The marker that is there comes with the last read, behind the deadline.
     timeout_ms = 500 if without is None else 9_000
-    settings = OperatorSettings(write_id="w", commit_log_topic=LOG_TOPIC, client=client, timeout_ms=timeout_ms)
-    procedure = forgetting(settings, version)
+    procedure = forget_write(take_over_request("w", timeout_ms), version)
     if without is None:
         _, tombstones = perform(found.cluster, procedure, version)
         assert tombstones == 4, "of a barrier, a part, a decision and a done record"

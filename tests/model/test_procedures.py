@@ -251,7 +251,7 @@ def test_an_instruction_that_is_not_known_is_an_error(monkeypatch: pytest.Monkey
 
 
 PACKAGE = Path(kafka_eos_sink.__file__).parent
-SOURCES = [*(PACKAGE / "commit").rglob("*.py"), PACKAGE / "runtime" / "forget_write.py"]
+SOURCES = list((PACKAGE / "commit").rglob("*.py"))
 STEPS = {name for name, kind in vars(steps).items() if isinstance(kind, type) and issubclass(kind, Step)}
 
 

@@ -38,6 +38,7 @@ from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
@@ -47,7 +48,6 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.protocol.varints import encode_varint
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
-from kafka_eos_sink.runtime.commit_history import writes_in
 from kafka_eos_sink.runtime.executor import Executor
 
 MOST_MEMORY = 64 << 20

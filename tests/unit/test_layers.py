@@ -20,12 +20,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "producer": {"protocol", "client"},
     "commit": {"protocol"},
     "runtime": TOWERS,
+    # Never the other way: what operators do beside a write is no part of its way.
+    "operations": TOWERS,
     "settings": TOWERS,
     "spark": {*TOWERS, "settings"},
     "jobs": {*TOWERS, "settings"},
     "embedded": {"protocol", "client", "settings"},
-    "demo": {*TOWERS, "settings", "jobs", "embedded"},
-    "cli": {*TOWERS, "settings", "jobs", "embedded", "demo"},
+    "demo": {*TOWERS, "operations", "settings", "jobs", "embedded"},
+    "cli": {*TOWERS, "operations", "settings", "jobs", "embedded", "demo"},
 }
 BELOW_ALL = {"errors", "extras", "plugins", "logs"}
 IMPORT_PYSPARK = {"spark", "jobs", "demo"}

@@ -16,10 +16,10 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import NOW, batch, blocked, documented_metrics, transaction, write
-from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.cli.main import _COMMANDS
-from kafka_eos_sink.cli.write_metrics import WriteMetrics
-from kafka_eos_sink.runtime.batch_record import PHASES
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
+from kafka_eos_sink.operations.write_metrics import WriteMetrics
+from kafka_eos_sink.runtime.stopwatch import PHASES
 
 ROOT = Path(__file__).parents[2]
 RULES: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from model.mutations import MUTATIONS
 
 from documents import DOCUMENTS, README, ROOT, read
 from kafka_eos_sink.cli.main import application
-from kafka_eos_sink.runtime.commit_history import WriteState
+from kafka_eos_sink.commit.write_states import WriteState
 
 DOCS = ROOT / "docs"
 PLACEHOLDERS = {

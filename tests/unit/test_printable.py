@@ -13,15 +13,15 @@ from rich.console import Console
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
-from kafka_eos_sink.cli.cluster_check import CheckLine
 from kafka_eos_sink.cli.status import commits_table
+from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.operations.cluster_check import CheckLine
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import Broker
 from kafka_eos_sink.protocol.reactions import refusal
-from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 # Sets the title of the terminal, clears it (both ways to begin such a sequence), and turns the direction of the text.
 EVIL = "evil\x1b]0;owned\x07\x9b2J\u202e\x7f"

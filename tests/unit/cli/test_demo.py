@@ -9,10 +9,10 @@ import pytest
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli import demo as command
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.demo import run as demo_run
 from kafka_eos_sink.demo.report import DemoWrite
 from kafka_eos_sink.demo.topic_census import Census
-from kafka_eos_sink.runtime.commit_history import CommittedWrite
 
 
 def test_demo_with_wrong_counts_exits_1_and_names_them(

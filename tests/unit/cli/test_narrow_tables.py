@@ -12,7 +12,7 @@ from cluster_views import batch
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.audit import audit_table
 from kafka_eos_sink.cli.history import history_table
-from kafka_eos_sink.runtime.audit import BLOCKED, BatchAudit, PartitionCount
+from kafka_eos_sink.operations.audit import BLOCKED, BatchAudit, PartitionCount
 
 ROWS, FIRST, LAST = 4_000_000, 1_128_666, 5_461_613
 APPLICATION, METADATA = "app-20261125042517-0001", "ticket 7 " * 40

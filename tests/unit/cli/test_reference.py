@@ -6,7 +6,7 @@ import re
 
 from documents import ROOT
 from kafka_eos_sink.cli.main import _COMMANDS
-from kafka_eos_sink.cli.reference import COMMAND, cli_page
+from tools.cli_reference import COMMAND, cli_page
 
 PAGE = ROOT / "docs" / "cli.md"
 OLDER_NAMES = {"commits"}

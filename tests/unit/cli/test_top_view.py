@@ -10,8 +10,8 @@ from rich.console import Console
 
 from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.cluster_view import ClusterView, WriteLine, blocking, write_lines
 from kafka_eos_sink.cli.top import view
+from kafka_eos_sink.operations.cluster_view import ClusterView, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 

@@ -22,7 +22,7 @@ from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from tests.unit.commit.scripted_world import DRIVER, PART, PREPARED, World
 from tests.unit.commit.test_settle import decided
-from tests.unit.runtime.test_repair import HELD, LOG, Log, ended
+from tests.unit.operations.test_repair import HELD, LOG, Log, ended
 
 MAX_BLOCK_MS = 60_000
 

@@ -20,8 +20,9 @@ from kafka_eos_sink.commit.values import (
     TaskIdentity,
     TaskMessage,
 )
-from kafka_eos_sink.runtime import batch_record
-from kafka_eos_sink.runtime.batch_record import BatchRecord, Stopwatch, parse_record, record_of_commit
+from kafka_eos_sink.runtime import batch_record, stopwatch
+from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of_commit
+from kafka_eos_sink.runtime.stopwatch import Stopwatch
 from tests.unit.commit import scripted_world
 
 PLAN = replace(scripted_world.PLAN, started_ms=1_000, transaction_timeout_ms=60_000, plan_ms=11, attempts_ended=2)
@@ -61,6 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Seconds of the stopwatch, and of the wall."""
     found = SimpleNamespace(s=0.0)
     fake = SimpleNamespace(perf_counter=lambda: found.s, time_ns=lambda: round(1_000 * (1 + found.s)) * 1_000_000)
+    monkeypatch.setattr(stopwatch, "time", fake)
     monkeypatch.setattr(batch_record, "time", fake)
     return found
 

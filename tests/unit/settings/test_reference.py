@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka_eos_sink.settings.reference import COMMAND, OTHER_DEFAULTS, configuration_page
 from kafka_eos_sink.settings.table import JAVA, SINK
+from tools.configuration_reference import COMMAND, OTHER_DEFAULTS, configuration_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.cli.cluster_check import CheckLine, CheckResult
 from kafka_eos_sink.errors import AuthenticationError
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult
 from spark_jobs import check_connection
 from spark_jobs.check_connection import arguments, check_here, sink_options
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli import cluster_check
 from kafka_eos_sink.client.connection import BrokerVersions
 from kafka_eos_sink.errors import AuthenticationError, ProtocolError
+from kafka_eos_sink.operations import cluster_check
 from kafka_eos_sink.protocol.messages import ApiVersionsResponse
 from kafka_eos_sink.runtime.requirements import MAX_TIMEOUT, transaction_timeout
 

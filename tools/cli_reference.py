@@ -1,6 +1,6 @@
 """``docs/cli.md``, written from the commands and their help.
 
-``python -m kafka_eos_sink.cli.reference > docs/cli.md`` writes the page. A unit test compares it with the commands.
+``python -m tools.cli_reference > docs/cli.md`` writes the page. A unit test compares it with the commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import application
 
-COMMAND = "python -m kafka_eos_sink.cli.reference > docs/cli.md"
+COMMAND = "python -m tools.cli_reference > docs/cli.md"
 _WIDTH = 140
 
 _INTRODUCTION = f"""\

@@ -14,8 +14,9 @@ from kafka_eos_sink.commit.log_records import barrier_record, decision_records, 
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
+from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime.commit_history import CommitLogWatch, CommittedWrite, writes_in
 
 W = "kafka-eos/app/orders"
 Q = "batch"

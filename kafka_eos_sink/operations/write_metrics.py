@@ -20,12 +20,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
-from kafka_eos_sink.cli.cluster_view import PARTS, ClusterView, WriteLine
-from kafka_eos_sink.cli.transactions import times_ms
 from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
+from kafka_eos_sink.commit.write_states import WriteState
 from kafka_eos_sink.errors import ConfigurationError, peer_text
-from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
-from kafka_eos_sink.runtime.commit_history import WriteState
+from kafka_eos_sink.operations.cluster_view import PARTS, ClusterView, WriteLine
+from kafka_eos_sink.operations.transactions import times_ms
+from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.stopwatch import PHASES
 
 WRITE_IDS = 200
 """Values of the label ``write_id``; a write has about 120 series."""

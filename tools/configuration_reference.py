@@ -1,6 +1,6 @@
 """``docs/configuration.md``, written from the settings table.
 
-``python -m kafka_eos_sink.settings.reference > docs/configuration.md`` writes the page. A unit test compares it with the table.
+``python -m tools.configuration_reference > docs/configuration.md`` writes the page. A unit test compares it with the table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
 
-COMMAND = "python -m kafka_eos_sink.settings.reference > docs/configuration.md"
+COMMAND = "python -m tools.configuration_reference > docs/configuration.md"
 
 _INTRODUCTION = f"""\
 # Configuration

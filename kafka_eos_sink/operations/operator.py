@@ -1,4 +1,4 @@
-"""Recovers, resolves and repairs a dead or stuck write from outside Spark.
+"""Recovers, resolves, repairs and forgets a write from outside Spark.
 
 Each opens its own client. Of the write's options it needs only the write id and the commit log. It returns what it found and did.
 """
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
@@ -34,6 +35,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.take_over import UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
+from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
     SAFETY,
     AuthorizationError,
@@ -47,7 +49,6 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
@@ -372,6 +373,16 @@ def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAn
 def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
     # A listed transaction has the cluster's transaction version, a named one its decision's.
     return identity.producer_id, identity.producer_epoch
+
+
+def forgetting(settings: OperatorSettings) -> Callable[[int], Procedure[int]]:
+    """Return the procedure of `forget`."""
+    return partial(forget_write, take_over_request(settings.write_id, settings.timeout_ms))
+
+
+def forget(settings: OperatorSettings) -> int:
+    """Write tombstones for all records of a write; as `forget_write`."""
+    return perform(settings, forgetting(settings))
 
 
 def repair(settings: OperatorSettings, *, write: bool) -> Repaired:

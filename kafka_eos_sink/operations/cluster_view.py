@@ -10,16 +10,18 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite, iso_utc
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, one_line
+from kafka_eos_sink.operations.history_reading import HistoryTail
+from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
+from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
-from kafka_eos_sink.runtime.batch_record import BatchRecord, iso_utc
-from kafka_eos_sink.runtime.commit_history import ENDED, CommitLogWatch, CommittedWrite
-from kafka_eos_sink.runtime.history import HistoryTail
+from kafka_eos_sink.runtime.batch_record import BatchRecord
 
+TIMEOUT_MS = 30_000
+"""Bounds each part of a reading."""
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that give its rate."""
@@ -45,8 +47,15 @@ class WriteLine:
         return None if self.record is None else self.record.parts_copied
 
     def as_json(self) -> dict[str, Any]:
-        named = ("write_id", "query_id", "version", "state", "finished_at", "rows", "problem")
-        return console.fields(self.write, *named) | {
+        write = self.write
+        return {
+            "write_id": write.write_id,
+            "query_id": write.query_id,
+            "version": write.version,
+            "state": write.state,
+            "finished_at": write.finished_at,
+            "rows": write.rows,
+            "problem": write.problem,
             "rows_per_second": self.rows_per_second,
             "parts_copied": self.parts_copied,
         }
@@ -96,8 +105,13 @@ class ClusterView:
         for state in self.transactions:
             age, left = times_ms(state, self.now_ms)
             transactions.append(transaction_json(state) | {"age_ms": age, "time_left_ms": left})
-        rest = console.fields(self, "blocked", "writes", "not_read")
-        return {"read_at": self.read_at, "transactions": transactions, **rest}
+        return {
+            "read_at": self.read_at,
+            "transactions": transactions,
+            "blocked": self.blocked,
+            "writes": self.writes,
+            "not_read": self.not_read,
+        }
 
 
 class ClusterWatch:
@@ -107,8 +121,8 @@ class ClusterWatch:
         self._admin = admin
         self._internal = {commit_log_topic, _GROUP_OFFSETS}
         self._prefix = prefix or ""
-        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS)
-        self._history = HistoryTail(admin, history_topic, timeout_ms=console.TIMEOUT_MS)
+        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=TIMEOUT_MS)
+        self._history = HistoryTail(admin, history_topic, timeout_ms=TIMEOUT_MS)
 
     def look(self) -> ClusterView:
         """Read everything; ``not_read`` names the parts that a missing permission hides.
@@ -130,7 +144,7 @@ class ClusterWatch:
         records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
         # All of them: another program may block the same partitions.
-        states = part("transactions", lambda: open_transactions(self._admin, None, console.TIMEOUT_MS))
+        states = part("transactions", lambda: open_transactions(self._admin, None, TIMEOUT_MS))
         ours = tuple(state for state in states if state.transactional_id.startswith(self._prefix))
         blockers = blocking(states, self._partitions(ours))
         hidden: dict[TopicPartition, int] = {}
@@ -165,7 +179,7 @@ class ClusterWatch:
         return list(dict.fromkeys(found))
 
     def _hidden(self, where: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
-        deadline = self._admin.client.clock() + console.TIMEOUT_MS
+        deadline = self._admin.client.clock() + TIMEOUT_MS
         # Partitions of a deleted topic stay in open transactions. A query of their offsets would wait until the deadline.
         topic = self._admin.topic(where[0][0], deadline)
         led = {each.partition_index for each in topic.partitions if each.leader_id >= 0} if topic is not None else set()

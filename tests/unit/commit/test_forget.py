@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kafka_eos_sink.commit.forget import _require_ended
 from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import ReadRecord
 from kafka_eos_sink.commit.values import Decision
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime.forget_write import _require_ended
 from tests.unit.commit.scripted_world import DRIVER, PREPARED, TASK
 
 

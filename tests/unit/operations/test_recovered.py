@@ -28,11 +28,11 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime import operator
-from kafka_eos_sink.runtime.operator import EndedTransaction, OperatorSettings, Recovered
 
 DECISION = SettledDecision(
     query_id="batch",

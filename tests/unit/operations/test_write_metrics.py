@@ -15,14 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import EVIL, batch, blocked, transaction, write
 from kafka_eos_sink import __version__
-from kafka_eos_sink.cli import write_metrics
-from kafka_eos_sink.cli.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.cli.write_metrics import THE_REST, WriteMetrics, served
+from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.extras import install_command
-from kafka_eos_sink.runtime.batch_record import PHASES, BatchRecord
-from kafka_eos_sink.runtime.commit_history import CommittedWrite
+from kafka_eos_sink.operations import write_metrics
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
+from kafka_eos_sink.operations.write_metrics import THE_REST, WriteMetrics, served
+from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.stopwatch import PHASES
 
 RANDOM = [f"kafka-eos/{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -296,7 +297,7 @@ def test_metrics_are_served_over_http() -> None:
 
 
 def test_client_that_sends_half_a_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_eos_sink.cli.write_metrics.CLIENT_WITHIN_S", 0.2)
+    monkeypatch.setattr("kafka_eos_sink.operations.write_metrics.CLIENT_WITHIN_S", 0.2)
     with served(WriteMetrics(), "127.0.0.1", 0) as url:
         port = int(url.rpartition(":")[2].partition("/")[0])
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:

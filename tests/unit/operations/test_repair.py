@@ -18,10 +18,10 @@ from kafka_eos_sink.commit.missing_markers import Evidence, Finding, Verdict, ga
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.operator import Repaired, producers_on
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
-from kafka_eos_sink.runtime import operator
-from kafka_eos_sink.runtime.operator import Repaired, producers_on
 from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LOG = ("log", 0)
@@ -192,7 +192,7 @@ def test_log_or_data_topics_prove_each_decided_transaction(
     assert sorted(evidence.described) == [f"w.0.{slot}" for slot in range(8)]
 
 
-def test_no_commit_is_written_beside_a_range_that_was_aborted_by_hand() -> None:
+def test_no_commit_is_written_beside_a_range_aborted_by_hand() -> None:
     """Its coordinator has committed the transaction; its marker in the commit log is missing."""
     log = Log()
     log.written(3, ("orders", 0), None)

@@ -11,8 +11,8 @@ import pytest
 
 from kafka_eos_sink.cli.audit_page import page
 from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.operations.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _rows, _visible
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_eos_sink.runtime.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _rows, _visible
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
 RECORD = BatchRecord(write_id="w", query_id="batch", version=3, finished_ms=0, rows=100, transactions=2)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.values import OffsetRange
-from kafka_eos_sink.runtime.batch_record import BatchRecord, merged
+from kafka_eos_sink.commit.values import OffsetRange, merged
+from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
 AuditResult = Literal["complete", "not readable", "missing", "too many"]

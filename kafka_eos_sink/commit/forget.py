@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
@@ -16,26 +15,13 @@ from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.open_transactions import list_open
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
-from kafka_eos_sink.commit.take_over import UnknownId, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime.commit_history import CommittedWrite, writes_in
-from kafka_eos_sink.runtime.operator import OperatorSettings, perform
-from kafka_eos_sink.runtime.step_log import code_name
-from kafka_eos_sink.runtime.write_settings import take_over_request
-
-
-def forget(settings: OperatorSettings) -> int:
-    """Write tombstones for all records of a write id; return their number.
-
-    Raises:
-        WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
-        TransactionAbortedError: NOT_FORGOTTEN.
-    """
-    return perform(settings, partial(forgetting, settings))
 
 
 class _KeyedView(LogView):
@@ -57,9 +43,14 @@ class _KeyedView(LogView):
         super().restart()
 
 
-def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedure[int]:
-    """The procedure of `forget`."""
-    write_id = settings.write_id
+def forget_write(request: TakeOver, transaction_version: int) -> Procedure[int]:
+    """Write tombstones for all records of a write id; return their number.
+
+    Raises:
+        WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
+        TransactionAbortedError: NOT_FORGOTTEN.
+    """
+    write_id = request.write_id
     before = LogView(write_id)
     yield from read_to_end(before)
     opened = yield from list_open(write_id, transaction_version)
@@ -67,8 +58,7 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(before, opened)
     view = _KeyedView(write_id)
-    request = replace(take_over_request(write_id, settings.timeout_ms), view=view, unknown_id=UnknownId.REFUSE)
-    plan = yield from take_over(request, transaction_version)
+    plan = yield from take_over(replace(request, view=view, unknown_id=UnknownId.REFUSE), transaction_version)
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)
     opened = yield from list_open(write_id, transaction_version)
@@ -77,7 +67,7 @@ def forgetting(settings: OperatorSettings, transaction_version: int) -> Procedur
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if error == ErrorCode.NONE else code_name(error)
     now = yield from Now()
-    give_up_at = now + settings.timeout_ms
+    give_up_at = now + request.within_ms
     # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
     while not why and _has_decision(view) and now <= give_up_at:
         yield from read_on(view)

@@ -1,0 +1,1 @@
+"""What operators and monitoring do with writes, beside the way of a write."""

@@ -1,0 +1,53 @@
+"""Open transactions of the cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.protocol.messages import TransactionState
+
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
+    """Find open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
+    deadline = admin.client.clock() + timeout_ms
+    # If no broker is reachable, this call raises an error that names the brokers.
+    admin.client.any_node(deadline)
+    # Brokers match the pattern with RE2: "." and "/" of a write id must not match other characters.
+    pattern = None if prefix is None else f"{re.escape(prefix)}.*"
+    listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)
+    described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)
+    # A transaction can end between the two requests.
+    still_open = [
+        state for state in described.values() if state is not None and state.transaction_state in _OPEN_STATES
+    ]
+    return tuple(sorted(still_open, key=lambda state: state.transaction_start_time_ms))
+
+
+def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | None]:
+    """Return age and time left in ms; None if unknown or not applicable."""
+    if state.transaction_start_time_ms < 0:
+        return None, None
+    # The coordinator's clock can be ahead of this machine's.
+    age = max(0, now_ms - state.transaction_start_time_ms)
+    # The timeout no longer applies to a transaction whose end is decided.
+    if state.transaction_state != "Ongoing" or state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
+        return age, None
+    return age, max(0, state.transaction_timeout_ms - age)
+
+
+def transaction_json(state: TransactionState) -> dict[str, Any]:
+    partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
+    return {
+        "transactional_id": state.transactional_id,
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "transaction_timeout_ms": state.transaction_timeout_ms,
+        "transaction_start_time_ms": state.transaction_start_time_ms,
+        "state": state.transaction_state,
+        "partitions": partitions,
+    }

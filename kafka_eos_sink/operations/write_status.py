@@ -1,0 +1,82 @@
+"""Reads the writes in the commit log, and then only what was appended to it."""
+
+from __future__ import annotations
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LOG_PARTITIONS
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, writes_in
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.write_settings import log_partition_of
+
+
+class CommitLogWatch:
+    """Reads the commit log once, and from then on only what was appended to it.
+
+    Args:
+        timeout_ms: Bounds each reading, up to the ends that the partitions have at its start.
+        write_id: None for all.
+    """
+
+    def __init__(
+        self, admin: Admin, topic: str = DEFAULT_TOPIC, *, timeout_ms: int, write_id: str | None = None
+    ) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._timeout_ms = timeout_ms
+        partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
+        self._views = {(topic, partition): LogView(write_id) for partition in partitions}
+        self.knows_write = False
+        """Whether the log holds a decision or a run's begin of the write id, of any without one."""
+
+    def writes(self) -> tuple[CommittedWrite, ...]:
+        """Return the writes in the commit log, the last finished ones last.
+
+        A later reading may count fewer ``committed`` and ``aborted`` transactions of a write that has ended.
+
+        Raises:
+            BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
+            BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
+        """
+        deadline = self._admin.client.clock() + self._timeout_ms
+        if self._admin.topic(self._topic, deadline) is None:
+            raise BrokerRefusedError(
+                "NO_COMMIT_LOG",
+                f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, or the writes use another "
+                "commit.log.topic; name it with --commit-log-topic",
+            )
+        # The ends are fixed now: a log that other writes extend would never be read to its end.
+        ends = self._admin.list_offsets(self._views, deadline, isolation="read_uncommitted")
+        found: list[CommittedWrite] = []
+        for where, view in self._views.items():
+            self._read_to(where, view, ends[where], deadline)
+            writes = writes_in(view)
+            # Now, because a view forgets the barriers.
+            self.knows_write |= not view.lacks_write
+            found += writes
+            # A watch may run for weeks. Only a write in progress still needs its parts, and no other write keeps them for it.
+            in_progress = {
+                (write.write_id, write.query_id) for write in writes if write.state not in (*ENDED, "unreadable")
+            }
+            view.forget_superseded(in_progress, FOREIGN_SHOWN)
+        return tuple(
+            sorted(found, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id))
+        )
+
+    def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
+        # A log that was deleted and created again may be shorter than the old position.
+        if end < view.next_offset:
+            view.restart()
+        executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))
+        while view.next_offset < end:
+            before = view.next_offset
+            executor.run(read_on(view))
+            if view.next_offset == before and self._admin.client.clock() > deadline:
+                raise BrokerUnavailableError(
+                    "COMMIT_LOG_UNAVAILABLE",
+                    f"{where[0]}-{where[1]} could not be read from offset {before} to its end {end} in {self._timeout_ms} ms",
+                )
