@@ -52,52 +52,9 @@ def committed_with_a_late_attempt(version: int, without_marker: int, **changes: 
     return found
 
 
-@pytest.mark.parametrize("without_marker", [LOG, DATA], ids=["commit log", "data"])
-def test_late_attempt_writes_nothing_to_committed_transaction(version: int, without_marker: int) -> None:
-    """It used to join it if the marker was missing; its own abort, or its timeout, then took the committed rows."""
-    found = committed_with_a_late_attempt(version, without_marker)
-    assert not is_open(found, TASK)
-    found.run(0, "commit")
-    if without_marker == DATA:
-        assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-        found.run(0, "abort")
-    else:
-        assert found.driver(0).phase == "committed", "the data topic proves what the commit log lacks"
-    assert not is_open(found, TASK)
-    assert found.committed_rows == (set() if without_marker == DATA else {ROW})
-
-
-@pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("without_marker", [LOG, DATA], ids=["commit log", "data"])
-@pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_late_attempt_in_committed_transaction_is_not_aborted(
-    version: int, without_marker: int, may_read: bool
-) -> None:
-    found = committed_with_a_late_attempt(version, without_marker, may_read=may_read, sweeps=True)
-    assert is_open(found, TASK)
-    found.run(0, "commit")
-    if without_marker == LOG and may_read:
-        # The data topic proves it, so it is decided again. The ABORT then discards a part record that nobody needs.
-        assert found.driver(0).phase == "committed"
-        found.happens("spark", "restart beside")
-        found.run(1, "plan")
-        assert not is_open(found, TASK)
-        assert (found.driver(1).code, found.rows) == ("", {ROW: 1})
-        return
-    assert found.driver(0).phase == "abort"
-    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-    found.run(0, "abort")
-    for number in (1, 2):
-        found.happens("spark", "restart")
-        found.run(number, "plan")
-        assert found.driver(number).phase == "failed"
-        assert found.driver(number).code == ("UNRESOLVED" if without_marker == LOG else "DECIDED_NOT_FINISHED")
-    assert is_open(found, TASK), "its ABORT would discard the records that it has joined"
-
-
 @pytest.mark.usefixtures("unasked")
 @pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_visible_batch_with_aborted_marker_needs_read_on_the_data(version: int, may_read: bool) -> None:
+def test_visible_batch_whose_marker_was_aborted_needs_read(version: int, may_read: bool) -> None:
     """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
     found = committed_with_a_late_attempt(version, LOG, may_read=may_read)
     found.run(0, "commit", until=ends(TASK))
@@ -124,18 +81,6 @@ def test_timeout_of_late_attempt_discarding_rows_is_detected(version: int) -> No
     assert (found.driver(1).phase, found.driver(1).code) == ("failed", "UNRESOLVED")
 
 
-def test_readers_blocked_at_our_first_offset_await_our_marker(version: int) -> None:
-    """Without Read nobody says who holds them up, but the last stable offset is where the first open transaction begins."""
-    found = script(version, may_read=False, faults=faults(skip_marker=1, pause=9))
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.commit_without_marker(0, TASK, DATA)
-    found.run(0, "commit")
-    assert (found.driver(0).phase, found.driver(0).code) == ("abort", "DECIDED_NOT_FINISHED")
-    assert found.rows == {}
-
-
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
 def test_without_read_commit_waits_for_delayed_marker(version: int, foreign: bool) -> None:
     found = script(version, may_read=False, foreign=foreign, faults=faults(pause=1))
@@ -151,42 +96,6 @@ def test_without_read_commit_waits_for_delayed_marker(version: int, foreign: boo
     found.run(0, "commit")
     assert found.driver(0).phase == "committed"
     assert found.committed_rows == {ROW}
-
-
-def test_resent_end_txn_fenced_by_newer_driver_is_not_a_failure(version: int) -> None:
-    found = script(version, drivers=2, faults=faults(lost=1))
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(DRIVER))
-    found.step(0, "commit", verb="lost")
-    found.write_markers()
-    found.happens("spark", "restart beside")
-    found.run(1, "plan", until=produces(LOG))
-    found.run(0, "commit")
-    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-    found.run(0, "abort")
-    found.run(1, "plan")
-    found.run(1, "task", 0)
-    found.run(1, "commit")
-    assert found.driver(1).phase == "committed"
-    assert found.rows == {ROW: 1}
-
-
-def test_delayed_decision_marker_is_awaited(version: int) -> None:
-    found = script(version, drivers=2)
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(DRIVER))
-    found.held.add((DRIVER, LOG))
-    found.step(0, "commit")
-    found.happens("spark", "restart beside")
-    found.run(1, "plan", until=lambda request: request[0] == "init")
-    with pytest.raises(AssertionError, match="cannot happen here"):
-        found.step(1, "plan")  # its InitProducerId is not answered while that transaction is ending
-    found.held.clear()
-    found.run(1, "plan")
-    assert found.driver(1).phase == "committed"
-    assert found.rows == {ROW: 1}
 
 
 def decided_without_marker(version: int, queries: str) -> Script:
@@ -328,23 +237,6 @@ def test_sweep_after_abort_ends_a_late_workers_transaction(version: int) -> None
     assert not is_open(found, "w.1.1")
 
 
-def test_sweep_after_the_next_fence_ends_nothing(version: int) -> None:
-    rows = ("row", "q", 1, 0), ("row", "q", 1, 1)
-    found = script(version, sweeps=True, batches=2, rows=lambda _, batch: ((0,), (1,)) if batch else ((0,),))
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit")
-    found.happens("spark", "record", 0)
-    found.run(0, "plan")
-    while found.is_alive(0, "task"):
-        found.run(0, "task")
-    assert is_open(found, "w.1.1")
-    found.run(0, "sweep")
-    assert is_open(found, "w.1.1")
-    found.run(0, "commit")
-    assert found.rows == dict.fromkeys((ROW, *rows), 1)
-
-
 @pytest.mark.usefixtures("unasked")
 def test_unproven_decision_keeps_its_ids_from_sweeps_and_plans(
     version: int,
@@ -425,43 +317,6 @@ def test_abort_finishes_what_its_commit_has_decided(version: int, copied: bool) 
     assert found.rows == {ROW: 1}
 
 
-def appends_done(request: Any) -> bool:
-    return request[0] == "produce" and request[1] is None and b'["done"' in request[4][0][0]
-
-
-@pytest.mark.parametrize("compacted", [False, True], ids=["not compacted", "compacted"])
-def test_late_done_record_of_older_driver_hides_no_newer_one(version: int, compacted: bool) -> None:
-    """Batch 1 is visible, but its marker is missing in the commit log, and an attempt of batch 2 has erased its coordinator's proof."""
-    found = script(version, batches=3, attempts=1, faults=faults(skip_marker=1, compact=1, timeout=1, pause=30))
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=appends_done)
-    found.happens("spark", "restart beside")
-    found.run(1, "plan")
-    found.run(1, "task", 0)
-    found.run(1, "commit")
-    found.happens("spark", "record", 1)
-    found.run(1, "plan")
-    found.run(1, "task", 0)
-    found.run(1, "commit", until=ends(TASK))
-    found.commit_without_marker(1, TASK, LOG)
-    found.run(1, "commit")
-    found.happens("spark", "record", 1)
-    found.run(1, "plan")
-    found.run(1, "task", 0)
-    found.step(0, "commit")
-    found.happens("cluster", "timeout", TASK)
-    found.write_markers()
-    if compacted:
-        found.happens("cluster", "compact", "no")
-    found.happens("spark", "restart beside")
-    found.run(2, "plan")
-    found.run(2, "task", 0)
-    found.run(2, "commit")
-    assert found.driver(2).phase == "committed"
-    assert found.rows == {("row", "q", batch, 0): 1 for batch in range(3)}
-
-
 def test_decision_of_another_query_ends_one_without_marker(version: int) -> None:
     """Its COMMIT does, for the cleaner only: the last decision of the first query was gone, and its stream was refused."""
     found = script(
@@ -499,9 +354,7 @@ def test_decision_of_another_query_ends_one_without_marker(version: int) -> None
 
 
 @pytest.mark.parametrize("without", [None, (DRIVER, LOG)], ids=["all markers", "a missing marker"])
-def test_write_is_forgotten_only_with_the_marker_of_its_tombstones(
-    version: int, without: tuple[str, int] | None
-) -> None:
+def test_write_is_forgotten_only_once_its_tombstones_are_marked(version: int, without: tuple[str, int] | None) -> None:
     """Without it the next batch of the version was skipped, although the command had called the write forgotten."""
     found = script(version)
     for kind in ("plan", "task", "commit"):

@@ -89,7 +89,7 @@ def test_aborted_part_is_not_called_committed_by_its_coordinator() -> None:
     assert found.driver(0).phase != "committed" or found.rows == {ROW: 1}
 
 
-def test_rows_aborted_by_hand_behind_blocked_readers_are_not_called_finished() -> None:
+def test_rows_aborted_by_hand_behind_others_are_not_finished() -> None:
     """The driver dies behind its decision, somebody aborts the hanging transaction in the data partition by hand, and another program's
     open transaction blocks the readers there."""
     found = script(2, foreign=True, restart="crash", faults=faults(hand_marker=1, pause=20))
@@ -143,9 +143,7 @@ def test_part_reopened_in_the_log_only_is_not_committed() -> None:
 
 
 @pytest.mark.parametrize("reopened", [LOG, DATA], ids=["commit log", "data"])
-def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(
-    reopened: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repair_commits_nothing_of_a_part_shown_aborted(reopened: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody aborts the decided transaction. One broker omits its ABORT markers in the commit log and in one data partition. A late
     AddPartitionsToTxn opens the transaction again in the commit log or in the other data partition, so EndTxn(commit) finds it open, and
     its coordinator calls it committed. The other data partition has discarded its rows: a COMMIT marker here shows readers a half."""
@@ -170,7 +168,7 @@ def test_repair_commits_nothing_of_a_part_that_a_partition_shows_aborted(
     assert verdicts[("t", 1)] is Verdict.UNPROVEN
 
 
-def test_repair_commits_no_half_of_a_part_discarded_after_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repair_commits_no_half_of_a_part_discarded_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """One broker omits the COMMIT markers of both data partitions, and the commit log holds one. A late AddPartitionsToTxn opens the
     transaction again in one data partition, and its timeout discards the rows there."""
     monkeypatch.setitem(repairing.WHERE, OTHER, ("t", 1))
