@@ -35,9 +35,16 @@ class TopicsAdmin(Requests):
     """The half of `Admin` that is about topics and the records in them."""
 
     def topic(self, name: str, deadline_ms: int) -> TopicMetadata | None:
-        """Return the topic, None if it does not exist or may not be described."""
+        """Return the topic, None if it does not exist or may not be described.
+
+        The result holds what the principal may do with the topic, if the broker reports it.
+        """
         # A check must not create the topic that it looks for, even with auto.create.topics.enable on the broker.
-        request = m.MetadataRequest(topics=(m.MetadataRequest.Topic(name=name),), allow_auto_topic_creation=False)
+        request = m.MetadataRequest(
+            topics=(m.MetadataRequest.Topic(name=name),),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
         call = single(
             request,
             Route.ANY,

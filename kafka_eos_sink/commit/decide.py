@@ -28,7 +28,6 @@ from kafka_eos_sink.commit.steps import (
     Reached,
     TransactionDescription,
     WallClock,
-    Warn,
 )
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
@@ -120,23 +119,20 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
 
     If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
     too. If it begins later, or none is open, it was ended by hand or, below version 2, by an EndTxn of its epoch, or the topic was deleted.
+
+    Raises:
+        AuthorizationError: Read on a topic is missing, so nothing shows where its transactions begin.
+        TransactionAbortedError: TRANSACTION_NOT_OPEN.
     """
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
         return
     producers = yield from DescribeProducers(where)
-    hidden = sorted({topic for topic, partition in where if producers.get((topic, partition), {}) is None})
-    if hidden:
-        yield from Warn(
-            f"without the right to Read {', '.join(hidden)} it cannot be checked whether an older open transaction would be committed "
-            "with this one (KAFKA-20734), or a marker was written by hand; grant Read, unless the cluster offers no DescribeProducers",
-            about="Read before the decision",
-        )
+    if forbidden := sorted({topic for (topic, _), remembered in producers.items() if remembered is None}):
+        raise refusals.may_not_read(forbidden)
     for entry in prepared:
         for part in entry.offsets:
-            remembered = producers.get((part.topic, part.partition), {})
-            if remembered is None:
-                continue
+            remembered = producers.get((part.topic, part.partition)) or {}
             _, start = remembered.get(entry.identity.producer_id, (-1, -1))
             if start != part.first_offset:
                 raise refusals.begins_elsewhere(entry.identity, part, start)

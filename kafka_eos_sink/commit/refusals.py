@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.values import (
     SettledDecision,
 )
 from kafka_eos_sink.errors import (
+    AuthorizationError,
     DecisionPendingError,
     FencedError,
     Job,
@@ -258,6 +259,15 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
 
 
 # before the decision
+
+
+def may_not_read(topics: Sequence[str]) -> AuthorizationError:
+    return AuthorizationError(
+        "TOPIC_AUTHORIZATION_FAILED",
+        f"the principal may not Read {some(topics)}. An exactly-once write needs Read on every topic that it writes to, to prove that "
+        "consumers see its rows, and to copy rows whose transaction Kafka aborts. Nothing was committed",
+        f"Grant the principal Read on {some(topics)}",
+    )
 
 
 def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
@@ -20,7 +20,13 @@ from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transa
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
+from kafka_eos_sink.protocol.messages import (
+    UNKNOWN_AUTHORIZED_OPERATIONS,
+    AclOperation,
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    MetadataRequest,
+)
 from kafka_eos_sink.runtime.requirements import (
     EXPIRATION,
     MAX_TIMEOUT,
@@ -51,7 +57,6 @@ from kafka_eos_sink.runtime.topics import (
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
-_UNKNOWN_OPERATIONS = -(2**31)
 
 # First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
 # release. Patch releases add no level.
@@ -61,16 +66,6 @@ _RELEASES = {
 }  # fmt: skip
 _OMITS_MARKERS_FROM = 30
 """The level of Kafka 4.3, the first release with KAFKA-20734. No later release is known to be without it."""
-
-
-class _Operation(IntEnum):
-    """Bits of the authorized operations (org.apache.kafka.common.acl.AclOperation)."""
-
-    READ = 3
-    WRITE = 4
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
 
 
 class CheckResult(Enum):
@@ -106,10 +101,6 @@ def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> CheckLin
 
 
 _cluster_rule = partial(_rule, "")
-
-
-def _allows(operations: int, operation: _Operation) -> bool:
-    return operations != _UNKNOWN_OPERATIONS and bool(operations & (1 << operation))
 
 
 def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, timeout_ms: int) -> list[CheckLine]:
@@ -226,8 +217,8 @@ def _cluster_operations(admin: Admin, deadline: int) -> int:
     try:
         response = client.call(client.any_node(deadline), request, deadline_ms=deadline)
     except KafkaEosError:
-        return _UNKNOWN_OPERATIONS
-    return _UNKNOWN_OPERATIONS if response.error_code else response.cluster_authorized_operations
+        return UNKNOWN_AUTHORIZED_OPERATIONS
+    return UNKNOWN_AUTHORIZED_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
 def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[CheckLine]:
@@ -251,13 +242,13 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             found, meaning = "does not exist", "create it, or grant Describe on it"
         elif error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            found, meaning = "missing Describe permission", "grant Describe and Write on it"
+            found, meaning = "missing Describe permission", "grant Describe, Write and Read on it"
         yield CheckLine(about, "topic", found, _FAILS, meaning)
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
     yield from _configs(about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
-    yield _topic_rights(about, response.topic_authorized_operations, is_commit_log)
+    yield _topic_rights(about, response.topic_authorized_operations)
 
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:
@@ -330,16 +321,14 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         )
 
 
-def _topic_rights(about: str, operations: int, is_commit_log: bool) -> CheckLine:
-    needed = (_Operation.WRITE, _Operation.DESCRIBE, *((_Operation.READ,) if is_commit_log else ()))
-    missing = " and ".join(each.name.title() for each in needed if not _allows(operations, each))
-    unseen = "works; without Read the sink cannot prove that readers see the rows"
+def _topic_rights(about: str, operations: int) -> CheckLine:
+    needed = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
+    missing = " and ".join(each.name.title() for each in needed if not each.is_in(operations))
     return _rule(
         about,
         "rights",
-        (operations == _UNKNOWN_OPERATIONS, "not reported by the broker", _UNKNOWN, ""),
+        (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, ""),
         (bool(missing), f"{missing} missing", _FAILS, f"grant {missing} on the topic"),
-        (not _allows(operations, _Operation.READ), "Write and Describe, no Read", _WARN, unseen),
         otherwise="Read, Write and Describe",
     )
 
@@ -353,7 +342,7 @@ def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[CheckLine]
     except AuthorizationError:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
         yield CheckLine("", what, "missing Describe permission", _WARN, meaning)
-    can_repair = _allows(operations, _Operation.ALTER) or _allows(operations, _Operation.CLUSTER_ACTION)
-    unsure = (operations == _UNKNOWN_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
+    can_repair = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
+    unsure = (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
     none = (not can_repair, "none", _OK, "only an administrator needs Alter on the cluster")
     yield _cluster_rule("rights of kafka-eos repair", unsure, none, otherwise="Alter or ClusterAction on the cluster")

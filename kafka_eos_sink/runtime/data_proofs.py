@@ -12,7 +12,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.values import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, MissingApiError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import headers_of
@@ -160,11 +160,11 @@ class DataProofs:
         self, step: steps.DescribeProducers
     ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
         found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = dict.fromkeys(step.partitions)
-        with suppress(AuthorizationError, MissingApiError):
+        with suppress(AuthorizationError):
             return found | self._describe_producers(step.partitions)
-        # A missing right on one topic must not hide the others. A missing API counts as a missing right.
+        # A missing right on one topic must not hide the others.
         for topic in sorted({topic for topic, _ in step.partitions}):
-            with suppress(AuthorizationError, MissingApiError):
+            with suppress(AuthorizationError):
                 found |= self._describe_producers([where for where in step.partitions if where[0] == topic])
         return found
 

@@ -11,7 +11,7 @@ from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers
-from kafka_eos_sink.runtime.topics import require_topic, require_topics
+from kafka_eos_sink.runtime.topics import require_readable_topic, require_topics
 from kafka_eos_sink.runtime.write_settings import WriteSettings, take_over_request
 
 CHECK_EVERY_MS = 60_000
@@ -62,7 +62,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         known.checked_at = now
     elif settings.random_write_id:
         # A task would notice a deleted topic only at its delivery timeout.
-        require_topic(settings, admin)
+        require_readable_topic(settings, admin)
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
     must_list = known.plan is None or now - known.listed_at > LIST_EVERY_MS
     request = take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, known.transaction_timeout_ms)

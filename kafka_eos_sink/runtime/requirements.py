@@ -35,13 +35,13 @@ NEEDED: Mapping[type[Request[Any]], str] = {
     m.EndTxnRequest: "commit and abort",
     m.DescribeTransactionsRequest: "check transactions before they are committed",
     m.ListTransactionsRequest: "find what a dead run left open",
+    m.DescribeProducersRequest: "check where transactions begin before they are committed, and what blocks readers",
     m.FetchRequest: "read the commit log",
     m.ListOffsetsRequest: "prove what readers see",
     m.DescribeConfigsRequest: "check settings",
 }
 """The APIs of an exactly-once write with their uses, needed in one of the request's ``VERSIONS``."""
 OPTIONAL: Mapping[type[Request[Any]], str] = {
-    m.DescribeProducersRequest: "prove that no marker was written by hand; without it a write works as without Read on its topics",
     m.CreateTopicsRequest: "create the commit log",
     m.WriteTxnMarkersRequest: "write missing markers (kafka-eos repair)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
@@ -100,8 +100,6 @@ def require_apis(admin: Admin, deadline: int) -> None:
             f"the cluster at {admin.client.config.bootstrap_servers_text} does not offer what an exactly-once write needs: {missing}. "
             f"{OTHER_SERVICES}",
         )
-    if missing := missing_apis(versions, [m.DescribeProducersRequest]):
-        warn_once(f"the cluster does not offer {missing}")
 
 
 def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:

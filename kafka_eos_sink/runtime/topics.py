@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.metadata import TopicMetadata
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_records import (
     DEFAULT_TOPIC,
     LARGEST_BATCH_BYTES,
@@ -23,7 +25,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
-from kafka_eos_sink.protocol.messages import CreateTopicsResponse
+from kafka_eos_sink.protocol.messages import AclOperation, CreateTopicsResponse
 from kafka_eos_sink.runtime.requirements import number
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
@@ -53,9 +55,10 @@ TOPIC_RESPONSE_MS = 2_000
 def require_topics(settings: WriteSettings, admin: Admin) -> None:
     """Check the topics of a write; create its commit log."""
     deadline = admin.client.clock() + settings.producer.max_block_ms
-    require_topic(settings, admin)
+    require_readable_topic(settings, admin)
     dead_letter_topic = settings.producer.dead_letter_topic
     if dead_letter_topic is not None:
+        _require_read(admin.topic(dead_letter_topic, deadline))
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
     ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
     if settings.random_write_id:
@@ -63,8 +66,25 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
         admin.fetch(settings.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
 
 
-def require_topic(settings: WriteSettings, admin: Admin) -> None:
-    """Require that the topic of all rows exists and is not internal to Kafka.
+def require_readable_topic(settings: WriteSettings, admin: Admin) -> None:
+    """As `require_topic`, and require Read on the topic.
+
+    Raises:
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+    """
+    _require_read(require_topic(settings, admin))
+
+
+def _require_read(topic: TopicMetadata | None) -> None:
+    operations = 0 if topic is None else topic.topic_authorized_operations
+    # A broker shows a topic only to those who may Describe it. Without that bit it reports no rights, and the check before the decision
+    # finds out.
+    if topic is not None and AclOperation.DESCRIBE.is_in(operations) and not AclOperation.READ.is_in(operations):
+        raise refusals.may_not_read([str(topic.name)])
+
+
+def require_topic(settings: WriteSettings, admin: Admin) -> TopicMetadata | None:
+    """Return the topic of all rows; require that it exists and is not internal.
 
     A new topic may take a moment to appear. A dead letter topic changes nothing: under a misspelled option every row would end there.
 
@@ -74,7 +94,7 @@ def require_topic(settings: WriteSettings, admin: Admin) -> None:
     """
     topic, max_block_ms = settings.topic, settings.producer.max_block_ms
     if topic is None:
-        return
+        return None
     deadline = admin.client.clock() + max_block_ms
     warned = False
     while (found := admin.topic(topic, deadline)) is None:
@@ -94,6 +114,7 @@ def require_topic(settings: WriteSettings, admin: Admin) -> None:
             "INTERNAL_TOPIC",
             f"topic {topic!r} is internal to Kafka and must not be written to; correct the option topic",
         )
+    return found
 
 
 def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, deadline: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import ClassVar
 
 from kafka_eos_sink.errors import peer_text
@@ -10,6 +11,20 @@ from kafka_eos_sink.protocol.wire_types import ZERO_UUID, Boolean, Bytes, Int8, 
 
 # The value of authorized operations if the request did not include them.
 UNKNOWN_AUTHORIZED_OPERATIONS = -(2**31)
+
+
+class AclOperation(IntEnum):
+    """Bits of the authorized operations (org.apache.kafka.common.acl.AclOperation)."""
+
+    READ = 3
+    WRITE = 4
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+
+    def is_in(self, operations: int) -> bool:
+        """Return whether the principal may do this; False if the operations are unknown."""
+        return bool(operations & (1 << self))
 
 
 @struct

@@ -25,6 +25,7 @@ from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import (
     AuthenticationError,
+    AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     DecisionPendingError,
@@ -119,11 +120,18 @@ def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
     assert cluster.ends == []
 
 
-def test_unreadable_topic_logs_the_missing_check() -> None:
+@pytest.mark.parametrize("letters", [0, 12], ids=["one topic", "many topics"])
+def test_batch_with_unreadable_topics_is_not_decided(letters: int) -> None:
+    hidden = {(f"dead-{number:02}", 0): None for number in range(letters)} or {("t", 0): None}
     cluster, messages = written()
-    cluster.own = {steps.DescribeProducers: lambda step: dict.fromkeys(step.partitions)}
-    assert cluster.commit(messages) is not None
-    assert ["without the right to Read t" in said for said in cluster.warnings] == [True]
+    cluster.own = {steps.DescribeProducers: lambda step: cluster.perform(step) | hidden}
+    with pytest.raises(AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\].* Nothing was committed") as refused:
+        cluster.commit(messages)
+    topics = "dead-00, dead-01, dead-02, dead-03, dead-04, dead-05, dead-06, dead-07 and 4 more" if letters else "t"
+    assert refused.value.message.startswith(f"the principal may not Read {topics}. ")
+    assert refused.value.way_out == f"Grant the principal Read on {topics}"
+    assert cluster.ends == []
+    assert cluster.records("decision") == []
 
 
 def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
@@ -208,7 +216,7 @@ class Readers:
         return dict.fromkeys(step.partitions, at)
 
     def producers(self, step: steps.DescribeProducers) -> Any:
-        if self.held_by is not None and (self.task, True) not in self.cluster.ends:
+        if (self.task, True) not in self.cluster.ends:
             return self.cluster.perform(step)
         return {("t", 0): self.held_by}
 

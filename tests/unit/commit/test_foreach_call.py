@@ -92,15 +92,18 @@ def fail_done(cluster: ScriptedCluster) -> None:
 
 
 def hide_readers(cluster: ScriptedCluster) -> None:
-    """Another program's transaction blocks readers, and nobody may see it: no done record."""
+    """Read is taken away after the decision, and another program's transaction blocks readers: no done record."""
 
     def stable(step: steps.LastStableOffsets) -> dict[Any, int]:
         cluster.now += 5_000
         return dict.fromkeys(step.partitions, 5)
 
+    def producers(step: steps.DescribeProducers) -> Any:
+        return dict.fromkeys(step.partitions) if cluster.records("decision") else cluster.perform(step)
+
     cluster.own = {
         steps.LastStableOffsets: stable,
-        steps.DescribeProducers: lambda step: dict.fromkeys(step.partitions),
+        steps.DescribeProducers: producers,
         steps.AbortedTransactions: lambda _: None,
     }
 
