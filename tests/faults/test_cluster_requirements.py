@@ -118,9 +118,14 @@ def test_transaction_version_2_needs_no_verification(
     [
         (m.ProduceRequest, 7, r"Produce 9 to 12 \(offered: 0 to 7\) to write rows"),
         (m.DescribeTransactionsRequest, -1, r"DescribeTransactions 0 to 0 \(offered: none\) to check transactions"),
+        (
+            m.DescribeProducersRequest,
+            -1,
+            r"DescribeProducers 0 to 0 \(offered: none\) to check where transactions begin",
+        ),
         (m.EndTxnRequest, 2, r"EndTxn 3 to 5 \(offered: 0 to 2\) to commit"),
     ],
-    ids=["Produce", "DescribeTransactions", "EndTxn"],
+    ids=["Produce", "DescribeTransactions", "DescribeProducers", "EndTxn"],
 )
 def test_plan_fails_without_an_api_before_anything_is_written(
     bench_of: Callable[[int], Bench], api: type[Request[Any]], highest: int, shown: str
@@ -149,21 +154,6 @@ def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -
     assert found.result is CheckResult.FAILS
     missing = refused.value.message.partition("needs: ")[2]
     assert missing in found.meaning
-
-
-def test_write_without_describe_producers_works_as_without_read(
-    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = bench_of(2)
-    topic = bench.topic()
-    bench.proxy.inject(offering(m.DescribeProducersRequest, -1))
-    with caplog.at_level(logging.WARNING):
-        write_whole(bench.write_settings(topic))
-    assert m.DescribeProducersRequest not in {seen.api for seen in bench.proxy.requests}
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-    assert caplog.text.count("the cluster does not offer DescribeProducers 0 to 0 (offered: none)") == 1
-    assert f"without the right to Read {topic} it cannot be checked" in caplog.text
 
 
 def test_only_repair_needs_write_txn_markers(

@@ -1,18 +1,22 @@
-"""What a write does without rights that it can do without: it says what it can no longer see, once, and goes on."""
+"""Rights that a broker denies or does not report: a write fails without Read on its topics, and works with warnings without others."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dead_writes import tasks
+from kafka_eos_sink.errors import AuthorizationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.runtime import session
 from kafka_testing import unique_topic
 
 from .bench import Bench, write_whole
-from .fault_proxy import Answer, Rule
+from .fault_proxy import Answer, Change, Rule
 
 BROKER = 4
 """The resource type of DescribeConfigs."""
@@ -39,16 +43,59 @@ def test_unreadable_commit_log_policy_is_logged_once(bench: Bench, caplog: pytes
     assert said(caplog, f"the cleanup.policy of the commit log topic {commit_log!r} may not be read") == 1
 
 
-def test_without_read_commit_is_proven_by_last_stable_offset(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_is_not_decided_if_read_is_taken_away_after_the_plan(bench: Bench) -> None:
     topic = bench.topic()
+    given = bench.write_settings(topic)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
     bench.proxy.inject(Rule(m.DescribeProducersRequest, REFUSED, count=None))
-    with caplog.at_level(logging.WARNING):
-        write_whole(bench.write_settings(topic))
+    with pytest.raises(
+        AuthorizationError, match=rf"TOPIC_AUTHORIZATION_FAILED\] the principal may not Read {topic}\. "
+    ):
+        session.commit(given, plan, messages)
+    session.abort(given, plan, messages)
+    assert not bench.proxy.unfired
+    bench.assert_exactly_once(topic, 0)
+    bench.assert_nothing_open(topic)
+    bench.proxy.inject()
+    write_whole(given)
+    bench.assert_exactly_once(topic)
+
+
+def reporting(operations: int) -> Rule:
+    """The broker's Metadata with these bits as what the principal may do on each topic."""
+
+    def changed(answer: m.MetadataResponse) -> m.MetadataResponse:
+        topics = tuple(replace(each, topic_authorized_operations=operations) for each in answer.topics)
+        return replace(answer, topics=topics)
+
+    return Rule(m.MetadataRequest, Change(changed), count=None)
+
+
+EVERYTHING = sum(1 << operation for operation in m.AclOperation)
+READ, DESCRIBE = (1 << operation for operation in (m.AclOperation.READ, m.AclOperation.DESCRIBE))
+
+
+def test_plan_refuses_a_topic_without_read(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.proxy.inject(reporting(EVERYTHING - READ))
+    with pytest.raises(
+        AuthorizationError, match=rf"TOPIC_AUTHORIZATION_FAILED\] the principal may not Read {topic}\. "
+    ):
+        session.plan(bench.write_settings(topic))
+    assert m.InitProducerIdRequest not in {seen.api for seen in bench.proxy.requests}
+
+
+@pytest.mark.parametrize(
+    "operations", [m.UNKNOWN_AUTHORIZED_OPERATIONS, 0, EVERYTHING - READ - DESCRIBE], ids=["unset", "none", "not ours"]
+)
+def test_rights_that_the_broker_does_not_report_refuse_nothing(bench: Bench, operations: int) -> None:
+    """A broker that shows a topic has granted Describe: without that bit it reports no rights."""
+    topic = bench.topic()
+    bench.proxy.inject(reporting(operations))
+    write_whole(bench.write_settings(topic))
     assert not bench.proxy.unfired
     bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-    assert said(caplog, f"without the right to Read {topic} it cannot be checked") == 1
-    assert said(caplog, "not proven that readers see the committed rows") == 0
 
 
 def test_unreadable_max_transaction_timeout_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
