@@ -341,6 +341,9 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_notebooks.py", ALL),
     Rule("spark/test_record_comparison.py", ALL),
     Rule("spark/test_batch_security.py", ALL),
+    Rule(
+        "spark/test_missing_read.py", ALL
+    ),  # its error at the plan and before the decision: broker/test_missing_rights.py
     Rule("spark/test_check_connection.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
     Rule("spark/test_worker_logs.py", ALL),

@@ -11,13 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
-from kafka_eos_sink.commit.values import (
-    BatchIdentity,
-    Decision,
-    OffsetRange,
-    PreparedTransaction,
-    SettledDecision,
-)
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, SettledDecision
 from kafka_eos_sink.errors import (
     AuthorizationError,
     DecisionPendingError,

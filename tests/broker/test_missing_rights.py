@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import confluent_kafka.admin as confluent
+import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
@@ -28,10 +29,11 @@ from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, Decisi
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.operations.cluster_view import ClusterWatch
 from kafka_eos_sink.operations.operator import OperatorSettings, perform
+from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, open_transaction, read_committed, wait_until
+from kafka_testing import assert_nothing_open, open_transaction, read_committed, read_uncommitted, wait_until
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -40,7 +42,7 @@ LITERAL, PREFIXED = confluent.ResourcePatternType.LITERAL, confluent.ResourcePat
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """An operation on one of the things that a write needs: transactional-id, topic, commit-log, group or cluster."""
+    """An operation on one of the things that a write needs: transactional-id, topic, letters, commit-log, group or cluster."""
 
     thing: str
     operation: str
@@ -49,16 +51,17 @@ class Right:
 NEEDED = (
     Right("transactional-id", "WRITE"),  # and Describe with it, as everywhere
     Right("topic", "WRITE"),
+    Right("topic", "READ"),
     Right("commit-log", "WRITE"),
     Right("commit-log", "READ"),
 )
-FOR_PROOFS = (
-    Right("topic", "READ"),
+FOR_SETTINGS = (
     Right("commit-log", "DESCRIBE_CONFIGS"),
     Right("cluster", "DESCRIBE_CONFIGS"),
 )
 FOR_OFFSETS = (Right("group", "READ"), Right("source", "READ"))
-EVERYTHING = NEEDED + FOR_PROOFS + FOR_OFFSETS
+EVERYTHING = NEEDED + FOR_SETTINGS + FOR_OFFSETS
+LETTERS = (Right("letters", "WRITE"), Right("letters", "READ"))
 
 
 def without(thing: str, *operations: str) -> tuple[Right, ...]:
@@ -101,6 +104,12 @@ REFUSALS = [
         says=r"data-topic-read.*Write and Describe",
     ),
     Refusal(
+        user="no-topic-read",
+        rights=without("topic", "READ"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"the principal may not Read data-no-topic-read\. .*Nothing was committed.*Grant the principal Read on data-no-topic-read",
+    ),
+    Refusal(
         user="no-commit-log",
         rights=without("commit-log", "READ", "WRITE", "DESCRIBE_CONFIGS"),
         code="TOPIC_AUTHORIZATION_FAILED",
@@ -125,15 +134,21 @@ REFUSALS = [
         says=r"Read on the consumer group",
     ),
 ]
+PREFIX = (Right("prefix", "READ"), Right("prefix", "WRITE"))
 NOTHING = "nothing-at-all"
-NO_PROOFS = "no-proofs"
-NO_TOPIC_READ = {point: f"no-topic-read-{point}" for point in ("commit.between_ends", "commit.decided")}
+NO_SETTINGS = "no-settings"
+READ_REVOKED = {point: f"read-revoked-{point}" for point in ("commit.between_ends", "commit.decided")}
 NO_LOG_YET = "no-log-yet"
 USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
-    NO_PROOFS: NEEDED,
-    **{user: without("topic", "READ") for user in NO_TOPIC_READ.values()},
+    NO_SETTINGS: NEEDED,
+    **dict.fromkeys(READ_REVOKED.values(), EVERYTHING),
+    "revoked": EVERYTHING,
+    "column": without("topic", "READ"),
+    "letters": (*EVERYTHING, *LETTERS),
+    "letters-unread": (*EVERYTHING, Right("letters", "WRITE")),
+    **{f"prefix-{verb}": (*without("topic", "READ", "WRITE"), *PREFIX) for verb in ("allows", "denies")},
     NO_LOG_YET: EVERYTHING,
     "history": EVERYTHING,
     "top": without("commit-log", "READ"),
@@ -143,15 +158,19 @@ USERS: dict[str, tuple[Right, ...]] = {
         Right("topic", "DESCRIBE"),
         Right("transactional-id", "DESCRIBE"),
     ),
-    "topic-write": (Right("topic", "WRITE"),),
+    "topic-write": (Right("topic", "WRITE"), Right("letters", "WRITE")),
     NOTHING: (),
 }
 
 
-def bindings(user: str, rights: tuple[Right, ...]) -> Iterator[confluent.AclBinding]:
+def bindings(
+    user: str, rights: Sequence[Right], permission: confluent.AclPermissionType = confluent.AclPermissionType.ALLOW
+) -> Iterator[confluent.AclBinding]:
     kinds = {
         "transactional-id": (confluent.ResourceType.TRANSACTIONAL_ID, "kafka-eos", PREFIXED),
         "topic": (confluent.ResourceType.TOPIC, f"data-{user}", LITERAL),
+        "prefix": (confluent.ResourceType.TOPIC, "data-prefix", PREFIXED),
+        "letters": (confluent.ResourceType.TOPIC, f"letters-{user}", LITERAL),
         "commit-log": (confluent.ResourceType.TOPIC, f"log-{user}", LITERAL),
         "source": (confluent.ResourceType.TOPIC, "source", LITERAL),
         "group": (confluent.ResourceType.GROUP, "group", LITERAL),
@@ -159,9 +178,40 @@ def bindings(user: str, rights: tuple[Right, ...]) -> Iterator[confluent.AclBind
     }
     for right in rights:
         operation = confluent.AclOperation[right.operation]
-        yield confluent.AclBinding(
-            *kinds[right.thing], f"User:{user}", "*", operation, confluent.AclPermissionType.ALLOW
-        )
+        yield confluent.AclBinding(*kinds[right.thing], f"User:{user}", "*", operation, permission)
+
+
+def allow(guarded: EmbeddedKafka, given: Sequence[confluent.AclBinding]) -> None:
+    admin = confluent.AdminClient({"bootstrap.servers": guarded.plaintext_servers})
+    for future in admin.create_acls(list(given)).values():
+        future.result(PATIENCE_S)
+    await_acls(admin, given, there=True)
+
+
+def revoke(guarded: EmbeddedKafka, given: Sequence[confluent.AclBinding]) -> None:
+    admin = confluent.AdminClient({"bootstrap.servers": guarded.plaintext_servers})
+    for future in admin.delete_acls([filter_of(each) for each in given]).values():
+        assert len(future.result(PATIENCE_S)) == 1
+    await_acls(admin, given, there=False)
+
+
+def await_acls(admin: confluent.AdminClient, given: Sequence[confluent.AclBinding], *, there: bool) -> None:
+    def known(each: confluent.AclBinding) -> bool:
+        return bool(admin.describe_acls(filter_of(each)).result(PATIENCE_S))
+
+    wait_until(lambda: {known(each) for each in given} == {there}, "the ACLs", patience_s=PATIENCE_S)
+
+
+def filter_of(each: confluent.AclBinding) -> confluent.AclBindingFilter:
+    return confluent.AclBindingFilter(
+        each.restype,
+        each.name,
+        each.resource_pattern_type,
+        each.principal,
+        each.host,
+        each.operation,
+        each.permission_type,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +229,7 @@ def guarded() -> Iterator[EmbeddedKafka]:
         topics = [
             confluent.NewTopic("source", 1),
             *(confluent.NewTopic(f"data-{user}", 2) for user in USERS),
+            *(confluent.NewTopic(f"letters-{user}", 1) for user in ("letters", "letters-unread", "topic-write")),
             *(
                 confluent.NewTopic(f"log-{user}", 16, config={"cleanup.policy": "compact"})
                 for user in USERS
@@ -187,27 +238,14 @@ def guarded() -> Iterator[EmbeddedKafka]:
         ]
         for future in admin.create_topics(topics, operation_timeout=30).values():
             future.result(PATIENCE_S)
-        wanted = [binding for user, rights in USERS.items() for binding in bindings(user, rights)]
-        for future in admin.create_acls(wanted).values():
-            future.result(PATIENCE_S)
-        every = confluent.AclBindingFilter(
-            confluent.ResourceType.ANY,
-            None,
-            confluent.ResourcePatternType.ANY,
-            None,
-            None,
-            confluent.AclOperation.ANY,
-            confluent.AclPermissionType.ANY,
-        )
-        wait_until(
-            lambda: len(admin.describe_acls(every).result(PATIENCE_S)) >= len(wanted), "the ACLs", patience_s=PATIENCE_S
-        )
+        allow(cluster, [binding for user, rights in USERS.items() for binding in bindings(user, rights)])
         yield cluster
 
 
-def client_of(guarded: EmbeddedKafka, user: str) -> ClientConfig:
+def client_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> ClientConfig:
     problems: list[str] = []
     properties = {
+        "client.id": client_id,
         "bootstrap.servers": guarded.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -227,7 +265,7 @@ def settings_of(guarded: EmbeddedKafka, user: str) -> session.WriteSettings:
         given,
         client=client_of(guarded, user),
         commit_log_topic=f"log-{user}",
-        group_offsets=None if user == NO_PROOFS else offsets,
+        group_offsets=None if user == NO_SETTINGS else offsets,
         producer=replace(given.producer, delivery_timeout_ms=15_000, max_block_ms=15_000),
     )
 
@@ -274,36 +312,108 @@ def test_with_all_rights_a_write_that_dies_is_recovered(
     assert_every_row_once(guarded, "everything")
 
 
-def test_write_without_proof_rights_succeeds_with_warnings(
+def test_write_without_rights_on_settings_succeeds_with_warnings(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given = settings_of(guarded, NO_PROOFS)
+    given = settings_of(guarded, NO_SETTINGS)
     with caplog.at_level(logging.WARNING):
         plan = session.plan(given)
         die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
         write_all(given)
-    assert f"the cleanup.policy of the commit log topic 'log-{NO_PROOFS}' may not be read" in caplog.text
+    assert f"the cleanup.policy of the commit log topic 'log-{NO_SETTINGS}' may not be read" in caplog.text
     assert "transaction.max.timeout.ms may not be read" in caplog.text
-    assert f"without the right to Read data-{NO_PROOFS}" in caplog.text
-    assert_every_row_once(guarded, NO_PROOFS)
+    assert_every_row_once(guarded, NO_SETTINGS)
 
 
-@pytest.mark.parametrize("point", NO_TOPIC_READ)
+def test_plan_without_read_on_the_topic_writes_nothing(guarded: EmbeddedKafka) -> None:
+    with pytest.raises(AuthorizationError, match="may not Read data-no-topic-read"):
+        session.plan(settings_of(guarded, "no-topic-read"))
+    for topic in ("data-no-topic-read", "log-no-topic-read"):
+        assert read_uncommitted(guarded.plaintext_servers, topic) == []
+
+
+def test_plan_without_read_on_the_dead_letter_topic_fails(guarded: EmbeddedKafka) -> None:
+    given = settings_of(guarded, "letters-unread")
+    given = replace(given, producer=replace(given.producer, dead_letter_topic="letters-letters-unread"))
+    with pytest.raises(
+        AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\] .*may not Read letters-letters-unread\. "
+    ):
+        session.plan(given)
+    assert read_uncommitted(guarded.plaintext_servers, "log-letters-unread") == []
+
+
+def test_read_by_a_prefixed_acl_is_enough_unless_it_is_denied(guarded: EmbeddedKafka) -> None:
+    write_all(settings_of(guarded, "prefix-allows"))
+    assert_every_row_once(guarded, "prefix-allows")
+    denied = bindings("prefix-denies", [Right("topic", "READ")], confluent.AclPermissionType.DENY)
+    allow(guarded, list(denied))
+    with pytest.raises(AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\] .*may not Read data-prefix-denies\. "):
+        session.plan(settings_of(guarded, "prefix-denies"))
+
+
+def tasks_with_topics(
+    given: session.WriteSettings, plan: session.Plan, topic: str, without_topic: int
+) -> list[session.TaskMessage]:
+    """Two tasks as `tasks`, whose rows name their topic; the first ones name none, and become dead letters."""
+    messages = []
+    for task in range(2):
+        rows = rows_of("", task)
+        names = [None if task == 0 and row < without_topic else topic for row in range(ROWS)]
+        rows = Rows(topic=pa.array(names, pa.string()), partition=None, columns=rows.columns)
+        identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
+        messages.append(session.write_task(given, plan, identity, iter([rows])))
+    return messages
+
+
+@pytest.mark.feature("retries and errors")
+@pytest.mark.parametrize(("user", "thing"), [("revoked", "topic"), ("column", "topic"), ("letters", "letters")])
+def test_batch_with_a_topic_without_read_is_not_decided(guarded: EmbeddedKafka, user: str, thing: str) -> None:
+    """Read is taken away from the option's topic or the dead letter topic after the plan, or was never there for the column's topic."""
+    read = list(bindings(user, [Right(thing, "READ")]))
+    topics = [f"data-{user}", *([f"letters-{user}"] if user == "letters" else [])]
+    given = settings_of(guarded, user)
+    if user != "revoked":
+        given = replace(given, topic=None)
+    if user == "letters":
+        given = replace(given, producer=replace(given.producer, dead_letter_topic=f"letters-{user}"))
+    bad = 3 if user == "letters" else 0
+    plan = session.plan(given)
+    messages = tasks_with_topics(given, plan, f"data-{user}", bad)
+    if user != "column":
+        revoke(guarded, read)
+    with pytest.raises(AuthorizationError, match=rf"TOPIC_AUTHORIZATION_FAILED\] .*may not Read {topics[-1]}\. "):
+        session.commit(given, plan, messages)
+    session.abort(given, plan, messages)
+    for topic in topics:
+        assert len(read_uncommitted(guarded.plaintext_servers, topic)) > 0
+        assert read_committed(guarded.plaintext_servers, topic) == []
+    assert_nothing_open(guarded.plaintext_servers)
+
+    allow(guarded, read)
+    plan = session.plan(given)
+    session.commit(given, plan, tasks_with_topics(given, plan, f"data-{user}", bad))
+    found = [record for topic in topics for record in read_committed(guarded.plaintext_servers, topic)]
+    assert Counter(int(record.value or b"") for record in found) == Counter(range(2 * ROWS))
+    assert_nothing_open(guarded.plaintext_servers)
+
+
+@pytest.mark.parametrize("point", READ_REVOKED)
 def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Nor are they given up where nothing of the version is visible, or by an operator without Read."""
-    user = NO_TOPIC_READ[point]
+    """Read is taken away after the decision. No operator without it gives the rows up, although none may be visible."""
+    user = READ_REVOKED[point]
     topic = f"data-{user}"
+    read = list(bindings(user, [Right("topic", "READ")]))
     given = settings_of(guarded, user)
     plan = session.plan(given)
     messages = tasks(given, plan)
     die_at(point, given, plan, messages, monkeypatch)
     kept = 1 if point == "commit.between_ends" else 0
     abort_by_hand(given, messages[kept:])
-    with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
-        session.plan(given)
-    assert "The missing rows are copied together, once all can be read" in str(raised.value)
+    revoke(guarded, read)
+    with pytest.raises(AuthorizationError, match=f"may not Read {topic}"):
+        session.plan(replace(given, client=client_of(guarded, user, "another process")))
     resolution = ResolveRequest(
         write_id=given.write_id,
         query_id=None,
@@ -315,12 +425,13 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     operator_without_read = OperatorSettings(
         write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client
     )
-    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*Read"):
+    with pytest.raises(DecisionPendingError, match=rf"LOST_PARTS\].*{topic}-\d \[\d+\.\.\d+\]: .*Read") as raised:
         perform(operator_without_read, partial(resolve, resolution))
+    assert "The missing rows are copied together, once all can be read" in str(raised.value)
     assert len(read_committed(guarded.plaintext_servers, topic)) == kept * ROWS
     assert_nothing_open(guarded.plaintext_servers)
-    may_read = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    session.plan(replace(given, client=may_read))
+    allow(guarded, read)
+    session.plan(given)
     assert_every_row_once(guarded, user)
 
 
@@ -384,11 +495,13 @@ def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedK
 
 
 def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
-    def write_as(user: str) -> None:
-        topic = f"data-{user}"
-        at_least_once.write_rows(settings_of(guarded, user), iter([rows_of(topic, 0), rows_of(topic, 1)]))
+    def write_as(user: str, letters: str | None = None) -> None:
+        topic, given = f"data-{user}", settings_of(guarded, user)
+        # With a dead letter topic, the option topic is looked for first.
+        given = replace(given, producer=replace(given.producer, dead_letter_topic=letters))
+        at_least_once.write_rows(given, iter([rows_of(topic, 0), rows_of(topic, 1)]))
 
-    write_as("topic-write")
+    write_as("topic-write", letters="letters-topic-write")
     assert_every_row_once(guarded, "topic-write")
     with pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite"):
         write_as(NOTHING)
@@ -421,6 +534,7 @@ def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
         return {(each.about, each.what): (each.found, each.result) for each in findings}
 
     assert found("topic-read")["topic data-topic-read", "rights"] == ("Write missing", CheckResult.FAILS)
+    assert found("no-topic-read")["topic data-no-topic-read", "rights"] == ("Read missing", CheckResult.FAILS)
     log = "commit log log-commit-log-write"
     assert found("commit-log-write")[log, "rights"] == ("Read missing", CheckResult.FAILS)
     assert CheckResult.FAILS not in {result for _, result in found("everything").values()}
