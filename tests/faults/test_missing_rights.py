@@ -43,7 +43,7 @@ def test_unreadable_commit_log_policy_is_logged_once(bench: Bench, caplog: pytes
     assert said(caplog, f"the cleanup.policy of the commit log topic {commit_log!r} may not be read") == 1
 
 
-def test_batch_is_not_decided_if_read_is_taken_away_after_the_plan(bench: Bench) -> None:
+def test_batch_is_not_decided_after_read_was_taken_away(bench: Bench) -> None:
     topic = bench.topic()
     given = bench.write_settings(topic)
     plan = session.plan(given)
