@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 _SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
-_UNSEEN = (
-    "visibility is not proven: an open transaction blocks the readers, and the right to Read the topics is missing"
-)
-_WHY_LEFT_OPEN = "an abort could also abort rows of a decision that is not proven"
 
 
 def recover(
@@ -82,7 +78,7 @@ def _show(write_id: str, done: Recovered) -> None:
         console.echo(console.NO_DECISION.format(write_id=write_id))
     if done.decisions or done.aborted:
         console.show(recovered_table(write_id, done))
-    if done.ended or done.left_open:
+    if done.ended:
         console.echo("")
         console.show(ended_table(done))
     elif not done.unlisted:
@@ -98,7 +94,7 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
 
     def row(decision: SettledDecision) -> console.Row:
         state, meaning = _state(decision, decision.query_id in done.finished_now, write_id)
-        style = "green" if decision.status.value == "finished" and decision.proven else "bold yellow"
+        style = "green" if decision.status.value == "finished" else "bold yellow"
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
     rows = [*map(row, done.decisions)]
@@ -118,10 +114,6 @@ def _state(decision: SettledDecision, now: bool, write_id: str) -> tuple[str, st
     finished = decision.status.value == "finished"
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
-    # A coordinator can report a commit although a partition lacks its marker (KAFKA-20734); only a read proves visibility.
-    if finished and not decision.proven:
-        committed = "every transaction is committed according to its coordinator"
-        return "not proven", f"{committed}, but {_UNSEEN}. Grant Read and run recover again"
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
         meaning = "every row that its topics hold is visible" + ", finished just now" * now
@@ -137,8 +129,7 @@ def ended_table(done: Recovered) -> Table:
     """Build a table: requested end and result of each open or decided transaction."""
     # Transactions that may still be open come first, so that the shortened table names them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
-    lines = [(identity.transactional_id, "none", f"left open: {_WHY_LEFT_OPEN}") for identity in done.left_open]
-    lines += [(each.identity.transactional_id, _END[each.committed], _result(each)) for each in ended]
+    lines = [(each.identity.transactional_id, _END[each.committed], _result(each)) for each in ended]
     shown = lines[:_SHOWN_TRANSACTIONS]
     if len(lines) > len(shown):
         shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
@@ -157,7 +148,7 @@ def _result(ended: EndedTransaction) -> str:
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     """Build the result for ``--json``; ``over`` means the transaction is not open."""
     decisions = [
-        console.fields(decision, "query_id", "version", "resolution", "proven")
+        console.fields(decision, "query_id", "version", "resolution")
         | {
             "state": "resolved" if decision.resolution else decision.status.value,
             "finished_now": decision.query_id in done.finished_now,
@@ -173,8 +164,6 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         }
         for each in done.ended
     ]
-    names = ("transactional_id", "producer_id", "producer_epoch")
-    left_open = [console.fields(identity, *names) for identity in done.left_open]
     aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
-    found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended, "left_open": left_open}
+    found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended}
     return found | {"unlisted": done.unlisted or None}

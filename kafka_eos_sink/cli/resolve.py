@@ -82,8 +82,12 @@ def _effect(request: ResolveRequest) -> str:
         follows = "recovery commits what is open, and copies what was aborted if it can read all of it; "
         follows += "then the next run skips the version, and rows that are still missing stay missing"
     else:
-        follows = "its next run writes it, and its open transactions are aborted"
-        follows += "; rows that are visible are then there twice" if request.allow_duplicates else ""
+        follows = "recovery commits what is open; if none of the version's rows is visible then, its next run writes it"
+        follows = (
+            "its next run writes it; rows that are visible are then there twice"
+            if request.allow_duplicates
+            else follows
+        )
     return (
         f"resolve would fence every job or query that runs under {request.write_id}, and record version {request.version} as "
         f"{request.resolution}: {follows}."
@@ -112,7 +116,4 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
         meaning += ", although none of its rows is in the topic"
     if allow_duplicates:
         meaning += ", and the topic then holds its visible rows twice"
-    if not done.ended:
-        return f"{name} {meaning}."
-    ended = f"{len(done.ended)} of its {len(before.transactions)} transactions were still open"
-    return f"{name} {meaning}. {ended} and are {'committed' if is_written else 'aborted'} now."
+    return f"{name} {meaning}."

@@ -63,7 +63,7 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
     verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
-    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcomes_for_readers
+    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of
     puts what readers see first, decide_again stands in for a marker, and a decision without its own marker is
     undecided (QueryState.undecided). repair writes a missing COMMIT marker.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
@@ -137,8 +137,9 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
   Guards: _sort_copies counts the records. _restore copies all or none; it calls a batch void only if all transactions
     are lost and records are gone for good, not merely unreadable, and raises LOST_PARTS otherwise.
-    outcomes_for_readers calls nothing aborted while a range is gone; without another proof it is UNRESOLVED or
-    TOPIC_GONE. Behind an open transaction of others, the first marker behind the range counts (AreCommitted).
-  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite
-    without a look at what readers see".
+    outcome_of counts no abort that readers see while another range is gone; only the log's marker of exactly this end
+    counts then. Otherwise it is UNRESOLVED or TOPIC_GONE. Behind an open transaction of others, the first marker
+    behind the range counts (AreCommitted).
+  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of
+    a version that recovery could not finish".
 """

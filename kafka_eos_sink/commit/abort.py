@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kafka_eos_sink.commit.driver import after_end, still_holds
+from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
@@ -56,7 +56,7 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     driver = plan.driver
     for query in view.queries("decision"):
         for carrier in query.carriers(plan.nonce):
-            driver = after_end(driver) if carrier == (driver.producer_id, driver.producer_epoch) else driver
+            driver = driver.after_end if carrier == (driver.producer_id, driver.producer_epoch) else driver
     return is_random_write_id(plan.write_id) or (yield from still_holds(driver))
 
 
@@ -94,14 +94,11 @@ def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     """Abort what losing attempts opened after the commit's search; return how many.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
-    The list comes first and W.driver's description second, so the list holds no transaction of a newer driver. If a decision is not
-    proven, an open transaction may be part of a committed one with a missing marker. The next plan ends it.
+    The list comes first and W.driver's description second, so the list holds no transaction of a newer driver.
 
     Args:
         decision: The last decision of the batch; None if the batch was aborted. No other driver takes over a random write id.
     """
-    if not all(found.proven for found in plan.decisions):
-        return 0
     opened = yield from list_open(plan.write_id, plan.driver.transaction_version, LIST_WITHIN_MS)
     driver = plan.driver if decision is None else decision.driver
     if not opened or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver))):

@@ -121,10 +121,9 @@ def _finish(
     if settled.lost:
         raise refusals.void(decision)
     yield from Reached("commit.finished")
-    # Without the proof, `repair` may still need the decision.
-    if settled.proven and request.random_write_id:
+    if request.random_write_id:
         yield from forget(decision, driver.identity, driver.sequence)
-    elif settled.proven:
+    else:
         yield from write_done(decision)
     return decision
 
@@ -141,7 +140,7 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     if logged is None or logged.decision.nonce != skipped.nonce:
         raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
     called = replace(logged, decision=replace(logged.decision, foreach_call=foreach_call))
-    yield from decide_again(called, DriverTransaction(plan.driver), request.within_ms, proven=skipped.proven)
+    yield from decide_again(called, DriverTransaction(plan.driver), request.within_ms)
 
 
 def _require_messages_of_one_run(

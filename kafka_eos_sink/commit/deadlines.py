@@ -9,8 +9,9 @@ from __future__ import annotations
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
+from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import DescribeTransactions, MarkerType, WallClock
+from kafka_eos_sink.commit.steps import DescribeTransactions, WallClock
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.values import Plan
 
@@ -61,6 +62,5 @@ def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
         part.offset >= log_offset
         and part.value is not None
         and part.value.get("version") == version
-        and part.marker is not None
-        and part.marker.type is MarkerType.ABORT
+        and part.outcome is Outcome.ABORTED
     )

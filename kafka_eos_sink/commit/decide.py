@@ -12,11 +12,12 @@ from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, after_end, described_driver, is_held_by
+from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, described_driver
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_records import decision_records
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, Outcome
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import append_in_transaction
+from kafka_eos_sink.commit.outcome import Outcome, is_held_by
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
     CommitGroupOffsets,
@@ -26,6 +27,7 @@ from kafka_eos_sink.commit.steps import (
     EndTransactions,
     Now,
     Reached,
+    ReadDeniedError,
     TransactionDescription,
     WallClock,
 )
@@ -127,12 +129,13 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
     where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
     if not where:
         return
-    producers = yield from DescribeProducers(where)
-    if forbidden := sorted({topic for (topic, _), remembered in producers.items() if remembered is None}):
-        raise refusals.may_not_read(forbidden)
+    try:
+        producers = yield from DescribeProducers(where)
+    except ReadDeniedError as denied:
+        raise refusals.may_not_read(denied.topics) from None
     for entry in prepared:
         for part in entry.offsets:
-            remembered = producers.get((part.topic, part.partition)) or {}
+            remembered = producers.get((part.topic, part.partition), {})
             _, start = remembered.get(entry.identity.producer_id, (-1, -1))
             if start != part.first_offset:
                 raise refusals.begins_elsewhere(entry.identity, part, start)
@@ -189,19 +192,17 @@ def decide(
         raise
     except Exception as failure:
         raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
-    driver.late_end_possible = identity.transaction_version < 2 and ended.has_lost_response
-    if identity.transaction_version >= 2:
-        driver.identity, driver.sequence = after_end(identity), 0
+    driver.late_end_possible = not identity.bumps_epoch and ended.has_lost_response
+    if identity.bumps_epoch:
+        driver.identity, driver.sequence = identity.after_end, 0
         if ended.producer_id >= 0:
             driver.identity = replace(identity, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
 
 
-def decide_again(
-    logged: LoggedDecision, driver: DriverTransaction, within_ms: int, *, proven: bool
-) -> Procedure[LoggedDecision]:
-    """Write a committed decision once more.
+def decide_again(logged: LoggedDecision, driver: DriverTransaction, within_ms: int) -> Procedure[LoggedDecision]:
+    """Write a finished decision once more, its entries as proven.
 
-    With ``proven``, all its entries are marked proven. Both decisions have the same nonce, so one done record counts for both.
+    Both decisions have the same nonce, so one done record counts for both.
 
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
@@ -209,7 +210,7 @@ def decide_again(
     decision = logged.decision
     yield from require_free(decision, driver)
     try:
-        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
+        entries = tuple(replace(entry, proven=True) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
         logged = yield from append_decision(again, driver, logged.log_id)
         yield from decide(logged, driver, None, within_ms)

@@ -6,8 +6,7 @@ still holds the write id.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from kafka_eos_sink.commit.outcome import is_held_by, waits
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.values import Plan
@@ -15,22 +14,6 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 """Timeout of W.driver's transactions. They last for milliseconds; a longer one would block readers of the commit log."""
-
-
-def is_held_by(driver: ProducerIdentity, found: TransactionDescription | None) -> bool:
-    """Whether W.driver is as this driver's InitProducerId or EndTxn left it."""
-    if found is None:
-        return False
-    if found.is_of(driver):
-        return True
-    # From version 2 on EndTxn bumps the epoch (KIP-890). A newer driver's InitProducerId bumps it too, but leaves the state Empty.
-    ended = ("PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
-    return driver.transaction_version >= 2 and found.is_of(driver, later=1) and found.state in ended
-
-
-def after_end(driver: ProducerIdentity) -> ProducerIdentity:
-    """Return the identity after a lost EndTxn response: version 2 bumps the epoch."""
-    return replace(driver, producer_epoch=driver.producer_epoch + 1) if driver.transaction_version >= 2 else driver
 
 
 def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
@@ -57,9 +40,4 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     """
     mine = plan.driver
     found = yield from described_driver(mine)
-    if found is None:
-        return False
-    # A coordinator that lost its partition and does not know it yet returns the state before the fence.
-    if found.producer_id == mine.producer_id and found.producer_epoch < mine.producer_epoch:
-        return False
-    return not (found.is_of(mine) and found.state == "Empty")
+    return found is not None and not waits(mine, found)

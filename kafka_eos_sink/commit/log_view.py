@@ -5,49 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache
 from typing import Any
 from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
+from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
-
-
-class Outcome(Enum):
-    """What the log proves of one transaction."""
-
-    OPEN = "open"
-    """No control batch of its producer id yet."""
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNRESOLVED = "unresolved"
-    """A control batch that the epoch rule does not allow for this transaction: it proves nothing about it."""
-
-
-def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Marker | None) -> Outcome:
-    """Return what a marker proves of a transaction, by the epoch rule.
-
-    From version 2 on every end bumps the epoch, so both markers carry epoch + 1 (KIP-890). Below, COMMIT and the driver's ABORT carry
-    the epoch; the ABORT of a fence or a timeout carries epoch + 1. Version None (a tombstone does not hold it) allows either.
-    """
-    if marker is None:
-        return Outcome.OPEN
-    own, bumped = marker.producer_epoch == producer_epoch, marker.producer_epoch == producer_epoch + 1
-    if transaction_version is None:
-        fits = own or bumped
-    elif transaction_version >= 2:
-        fits = bumped
-    else:
-        fits = own or (bumped and marker.type is MarkerType.ABORT)
-    if not fits or marker.type is MarkerType.EMPTY:
-        return Outcome.UNRESOLVED
-    return Outcome.COMMITTED if marker.type is MarkerType.COMMIT else Outcome.ABORTED
 
 
 @dataclass(slots=True)
@@ -70,17 +39,9 @@ class LoggedRecord:
 
     @property
     def outcome(self) -> Outcome:
-        marker = self.marker
-        # ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch; from version 2 on, no coordinator does. Such an
-        # ABORT voids a decision, because a driver acts only on a decision whose first marker is a COMMIT. It proves nothing about a
-        # part, because the part's rows lie in other partitions.
-        is_by_hand = (
-            marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == self.producer_epoch
-        )
-        if is_by_hand and self.key.kind == "decision":
-            return Outcome.ABORTED
+        judge = of_decision if self.key.kind == "decision" else by_marker
         version = None if self.value is None else self.value.get("transaction_version")
-        return outcome_of(self.producer_epoch, version, marker)
+        return judge(self.producer_epoch, version, self.marker)
 
 
 @dataclass(frozen=True, slots=True)

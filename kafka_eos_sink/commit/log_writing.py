@@ -41,7 +41,7 @@ def append_in_transaction(
 ) -> Procedure[Appended]:
     """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
     # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
-    if driver.transaction_version < 2:
+    if not driver.bumps_epoch:
         error = yield from AddPartition(driver)
         if error != ErrorCode.NONE:
             return Appended(error=error)

@@ -13,18 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kafka_eos_sink.commit.coordinator_verdict import CoordinatorVerdict, bump_of, verdict_on
+from kafka_eos_sink.commit.evidence import from_log, look_at, watching, where_held
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
-from kafka_eos_sink.commit.log_view import LogView, Outcome
+from kafka_eos_sink.commit.log_view import LogView, QueryState
+from kafka_eos_sink.commit.outcome import (
+    Coordinator,
+    Facts,
+    Outcome,
+    Shown,
+    has_ended,
+    lacks_commit_marker,
+    of_coordinator,
+    outcome_of,
+)
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.proofs import Written, ends_in_topics, written_by
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction
-from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
@@ -43,22 +51,20 @@ class DecidedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The state of a write id in the commit log and at its coordinators.
+    """A write id in the commit log, at its coordinators, and in the data topics.
 
     parts            of the newest decision of every query id
-    witnesses        outcome in the commit log of each decided transaction; OPEN without a marker
+    decided          each decided transaction with its facts, if the producer is the id's own
     described        the transactional ids of all Spark partitions that ever left a part record
     topics           the topics that the newest decisions name
     knows_decisions  whether the commit log holds a decision of the write id, with or without a marker
-    unshown          below version 2, ranges of which no leader shows the end: either still open, or the end is not readable yet
     """
 
     parts: tuple[DecidedPart, ...] = ()
-    witnesses: Mapping[ProducerIdentity, Outcome]
-    described: Mapping[str, TransactionDescription | None]
+    decided: tuple[tuple[PreparedTransaction, Facts], ...] = ()
+    described: Mapping[str, TransactionDescription | None] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
     knows_decisions: bool = True
-    unshown: frozenset[Written] = frozenset()
 
 
 class Verdict(Enum):
@@ -101,11 +107,11 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     require_whole(view)
     if view.lacks_write:
         # A barrier would make this log look like the write's own.
-        return Evidence(witnesses={}, described={}, knows_decisions=False)
+        return Evidence(knows_decisions=False)
     yield from read_to_barrier(view, nonce)
     queries = view.queries("decision")
-    decisions = [found.decision for query in queries if (found := query.newest) is not None]
-    named = [(decision, entry) for decision in decisions for entry in decision.transactions]
+    found = [(query, newest.decision) for query in queries if (newest := query.newest) is not None]
+    named = [(query, entry) for query, decision in found for entry in decision.transactions]
     # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
     partitions = {entry.partition for _, entry in named}
     partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
@@ -114,74 +120,56 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         described = yield from DescribeTransactions(
             tuple(task_transactional_id(write_id, each, slot) for each in sorted(partitions) for slot in range(SLOTS))
         )
-    witnesses: dict[ProducerIdentity, Outcome] = {}
-    unshown: frozenset[Written] = frozenset()
+    decided: tuple[tuple[PreparedTransaction, Facts], ...] = ()
     if named:
-        watching = LogView(
-            write_id,
-            next_offset=min(entry.part_offset for _, entry in named),
-            watched=frozenset(entry.identity.producer_id for _, entry in named),
-        )
-        yield from read_to_barrier(watching, nonce)
+        watched = watching(write_id, [entry for _, entry in named])
+        yield from read_to_barrier(watched, nonce)
         policy = yield from LogPolicy()
-        own = [(decision, entry) for decision, entry in named if _is_own(decision, entry, watching, described)]
-        witnesses = {entry.identity: Outcome.UNRESOLVED for _, entry in named}
-        witnesses |= {entry.identity: witness_of(decision, entry, watching, policy) for decision, entry in own}
-        unshown = yield from _look_at_topics([entry for _, entry in own], witnesses)
+        decided = yield from _looked_at(
+            [
+                (
+                    entry,
+                    replace(from_log(watched.query(query.query_id), watched, entry, policy), coordinator=coordinator),
+                )
+                for query, entry in named
+                if (coordinator := _own(query, entry, described)) is not None
+            ]
+        )
     return Evidence(
-        parts=tuple(part for decision in decisions for part in _parts_of(decision, log)),
-        witnesses=witnesses,
+        parts=tuple(part for _, decision in found for part in _parts_of(decision, log)),
+        decided=decided,
         described=described,
-        topics=frozenset(topic for decision in decisions for topic in _topics_of(decision)),
+        topics=frozenset(topic for _, decision in found for topic in _topics_of(decision)),
         knows_decisions=bool(queries),
-        unshown=unshown,
     )
 
 
-def _look_at_topics(
-    own: Sequence[PreparedTransaction], witnesses: dict[ProducerIdentity, Outcome]
-) -> Procedure[frozenset[Written]]:
-    """Replace witnesses that the data topics contradict; return `Evidence.unshown`."""
-    proven = {identity for identity, outcome in witnesses.items() if outcome is Outcome.COMMITTED}
-    # Below version 2, a late AddPartitionsToTxn can open a transaction again in one partition, and the next end leaves a marker there
-    # only. So neither a COMMIT marker in the commit log nor the coordinator speaks for the other partitions.
-    in_doubt = [each for each in own if each.identity not in proven or each.identity.transaction_version < 2]
-    ends: dict[Written, bool | None] | None = dict.fromkeys(written_by(in_doubt))
+def _looked_at(
+    own: Sequence[tuple[PreparedTransaction, Facts]],
+) -> Procedure[tuple[tuple[PreparedTransaction, Facts], ...]]:
+    """Add what readers see of every range; UNSHOWN if the topics cannot be read."""
+    shown = [(Shown.UNSHOWN,) * len(entry.offsets) for entry, _ in own]
     with suppress(KafkaEosError):  # a partition without a leader must not keep the others from their markers
-        ends = yield from ends_in_topics(in_doubt)
-    unshown: set[Written] = set()
-    for entry in in_doubt:
-        ranges = written_by([entry])
-        shown = {(ends or {}).get(each) for each in ranges} - {None}
-        is_below_two = entry.identity.transaction_version < 2
-        if shown == {True}:
-            # Some partition has its marker, so the transaction is committed as a whole.
-            witnesses[entry.identity] = Outcome.COMMITTED
-        elif False in shown or (ends is None and is_below_two and entry.identity not in proven):
-            witnesses[entry.identity] = Outcome.UNRESOLVED
-        elif ends is not None and is_below_two:
-            unshown.update(each for each in ranges if each in ends and ends[each] is None)
-    return frozenset(unshown)
+        shown = yield from look_at([entry for entry, _ in own])
+    return tuple((entry, replace(facts, ranges=ranges)) for (entry, facts), ranges in zip(own, shown, strict=True))
 
 
-def _is_own(
-    decision: Decision,
-    entry: PreparedTransaction,
-    view: LogView,
-    described: Mapping[str, TransactionDescription | None],
-) -> bool:
-    """Whether the coordinator or the part record shows the producer as the id's own.
+def _own(
+    query: QueryState, entry: PreparedTransaction, described: Mapping[str, TransactionDescription | None]
+) -> Coordinator | None:
+    """Return the coordinator's proof; None if the producer may not be the id's own.
 
     Whoever may Write the commit log can name the producer of another program in a decision of their own. The operator's right to write
     markers reaches every topic.
     """
     identity = entry.identity
     held = described.get(identity.transactional_id)
-    if held is not None and held.producer_id == identity.producer_id:
-        return True
     # A leader lets only the owner of a producer id write in its transactions.
-    part = view.query(decision.query_id).part_at(entry.partition, entry.part_offset)
-    return part is not None and part.carrier == (identity.producer_id, identity.producer_epoch)
+    part = query.part_at(entry.partition, entry.part_offset)
+    is_own = (held is not None and held.producer_id == identity.producer_id) or (
+        part is not None and part.carrier == (identity.producer_id, identity.producer_epoch)
+    )
+    return of_coordinator(held, identity) if is_own else None
 
 
 def _parts_of(decision: Decision, log: TopicPartition) -> Iterable[DecidedPart]:
@@ -208,17 +196,11 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     decided: dict[tuple[TopicPartition, int], list[DecidedPart]] = {}
     for part in evidence.parts:
         decided.setdefault((part.where, part.identity.producer_id), []).append(part)
-    # A new leader may not show an ABORT marker yet. Only an open transaction explains that a range shows no end.
-    hidden = {
-        identity
-        for identity, part in evidence.unshown
-        if (identity.producer_id, part.first_offset)
-        not in [
-            (each.producer_id, each.current_txn_start_offset)
-            for each in producers.get((part.topic, part.partition), ())
-        ]
+    held = {
+        where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
+        for where, remembered in producers.items()
     }
-    evidence = replace(evidence, witnesses={**evidence.witnesses, **dict.fromkeys(hidden, Outcome.UNRESOLVED)})
+    facts = {entry.identity: where_held(entry, found, held) for entry, found in evidence.decided}
     found: list[Finding | None] = []
     for where, remembered in producers.items():
         for producer in remembered:
@@ -227,13 +209,13 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
             parts = [part for part in decided.get((where, producer.producer_id), ()) if start <= part.last_offset]
             if start < 0:
                 continue
-            found += [_judge_decided(evidence, part, producer) for part in parts]
+            found += [_judge_decided(evidence, facts.get(part.identity), part, producer) for part in parts]
             if not parts:
                 found.append(_judge_attempt(evidence, where, producer))
     return tuple(finding for finding in found if finding is not None)
 
 
-def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerState) -> Finding:
+def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, producer: ProducerState) -> Finding:
     identity, start = part.identity, producer.current_txn_start_offset
 
     def finding(verdict: Verdict, reason: str, marker: TransactionMarker | None = None) -> Finding:
@@ -251,29 +233,26 @@ def _judge_decided(evidence: Evidence, part: DecidedPart, producer: ProducerStat
         # This transaction has joined an older one whose marker is missing, or a later one has joined this one.
         other = f"the leader holds a transaction open from offset {start} with epoch {producer.producer_epoch}"
         return finding(Verdict.UNPROVEN, f"{other}, which contains another transaction too")
-    described = evidence.described.get(identity.transactional_id)
-    witness = evidence.witnesses.get(identity, Outcome.OPEN)
-    match verdict_on(described, identity), witness:
-        case CoordinatorVerdict.ENDING, _:
-            return finding(Verdict.RUNNING, f"its coordinator reports {_state_of(described)}")
-        case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:
-            reason = "decided, and its coordinator reports exactly this transaction as CompleteCommit"
-            return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
-        case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:
-            reason = "decided, and its marker in another partition is COMMIT"
-            return finding(Verdict.MISSING, reason, _commit_marker(part, producer))
-    known = f"its coordinator reports {_state_of(described)}, and the commit log proves: {witness.value}"
-    return finding(Verdict.UNPROVEN, known)
+    state = _state_of(evidence.described.get(identity.transactional_id))
+    if facts is None:
+        return finding(
+            Verdict.UNPROVEN, f"its coordinator reports {state}, and its part record is not of this producer"
+        )
+    if facts.coordinator is Coordinator.ENDING:
+        return finding(Verdict.RUNNING, f"its coordinator reports {state}")
+    if lacks_commit_marker(facts):
+        by = "its coordinator reports exactly this transaction as CompleteCommit"
+        by = by if facts.coordinator is Coordinator.COMMITTED else "its marker in another partition is COMMIT"
+        return finding(Verdict.MISSING, f"decided, and {by}", _commit_marker(part, producer))
+    proof = outcome_of(facts)
+    known = "committed, but not everywhere" if proof is Outcome.COMMITTED else proof.value
+    return finding(Verdict.UNPROVEN, f"its coordinator reports {state}, and commit log and topics prove: {known}")
 
 
 def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:
     """Report a transaction that no newest decision names, if its coordinator ended it."""
     for transactional_id, described in evidence.described.items():
-        if described is None or described.producer_id != producer.producer_id or described.is_ending:
-            continue
-        # With the same epoch in another state it is open, or has begun after the description.
-        ended_here = described.producer_epoch == producer.producer_epoch and described.state.startswith("Complete")
-        if ended_here or described.producer_epoch > producer.producer_epoch:
+        if described is not None and has_ended(described, (producer.producer_id, producer.producer_epoch)):
             return Finding(
                 transactional_id=transactional_id,
                 where=where,
@@ -298,7 +277,7 @@ def _commit_marker(part: DecidedPart, producer: ProducerState) -> TransactionMar
         partition=partition,
         producer_id=identity.producer_id,
         # The coordinator would have written this epoch (KIP-890), and the epoch rule accepts no other in the commit log.
-        producer_epoch=identity.producer_epoch + bump_of(identity),
+        producer_epoch=identity.after_end.producer_epoch,
         committed=True,
         coordinator_epoch=max(0, producer.coordinator_epoch),
         transaction_version=identity.transaction_version,

@@ -416,7 +416,7 @@ def found_void(decision: Decision) -> TransactionAbortedError:
     )
 
 
-def given_up_warning(decision: Decision, failure: DecisionPendingError, aborted: Sequence[OffsetRange]) -> str:
+def given_up_warning(decision: Decision, failure: KafkaEosError, aborted: Sequence[OffsetRange]) -> str:
     """``aborted`` holds the ranges of aborted records that the log still has."""
     rows = f", with the aborted rows in {some([*map(str, aborted)])} given up" if aborted else ""
     return (

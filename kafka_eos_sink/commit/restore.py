@@ -47,22 +47,22 @@ COPIED = -1
 class FinishedDecisions:
     """The result of finishing all decisions of a write id.
 
-    ``unproven`` holds the transactional ids of decisions that are not proven finished. ``copied`` is True if W.driver wrote a decision.
+    ``failures`` are by query id; ``unproven`` holds the transactional ids in the decisions that could not be finished. ``copied`` is True
+    if W.driver wrote a decision.
     """
 
     decisions: list[SettledDecision] = field(default_factory=list)
     unproven: set[str] = field(default_factory=set)
-    failures: list[KafkaEosError] = field(default_factory=list)
+    failures: dict[str, KafkaEosError] = field(default_factory=dict)
     copied: bool = False
 
 
 def finish_decisions(
-    view: LogView, identity: ProducerIdentity, nonce: str, within_ms: int, timeout_ms: int
+    view: LogView, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
 ) -> Procedure[FinishedDecisions]:
-    """Finish each query id's newest decision; ``identity`` is that after the fence."""
+    """Finish each query id's newest decision; ``driver`` is as the fence left it."""
     # One decision that cannot be settled must not keep the transactions of the others open.
     finished = FinishedDecisions()
-    driver = DriverTransaction(identity)
     for query in view.queries("decision"):
         logged = query.newest
         if logged is None:
@@ -74,15 +74,13 @@ def finish_decisions(
             decision = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
             if driver == before and query.undecided:
                 # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
-                yield from decide_again(logged, driver, within_ms, proven=decision.proven)
+                yield from decide_again(logged, driver, within_ms)
         except KafkaEosError as failure:
-            finished.failures.append(failure)
+            finished.failures[query.query_id] = failure
             finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
         finished.decisions.append(decision)
-        if not decision.proven and not is_done:
-            finished.unproven |= named
     return finished
 
 
@@ -100,12 +98,11 @@ def finish_decision(
     decision = settled.logged.decision
     if settled.lost:
         return _settled(decision, DecisionStatus.VOID)
-    if settled.proven:
-        yield from write_done(decision)
-    return _settled(decision, DecisionStatus.FINISHED, settled.proven)
+    yield from write_done(decision)
+    return _settled(decision, DecisionStatus.FINISHED)
 
 
-def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) -> SettledDecision:
+def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
     return SettledDecision(
         query_id=decision.query_id,
         version=decision.version,
@@ -115,7 +112,6 @@ def _settled(decision: Decision, status: DecisionStatus, proven: bool = True) ->
         schema=decision.schema,
         offsets_hash=decision.offsets_hash,
         resolution=decision.resolution,
-        proven=proven,
         foreach_call=decision.foreach_call,
     )
 
@@ -144,7 +140,6 @@ def finish(
 
     Raises:
         DecisionPendingError: As `settle`. LOST_PARTS if lost records are gone while other rows of the batch are visible.
-            LOST_PARTS also if lost records cannot be read because Read is missing.
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
@@ -153,7 +148,7 @@ def finish(
             if not settled.marked:
                 # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough,
                 # because a late done record of an older driver can replace it. No older driver can decide, so decide again.
-                logged = yield from decide_again(logged, driver, within_ms, proven=True)
+                logged = yield from decide_again(logged, driver, within_ms)
             return replace(settled, logged=logged)
         if copied_here == MOST_COPIES:
             break
@@ -194,7 +189,7 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
-        elif len(lost) < len(decision.transactions) or not _may_read(results):
+        elif len(lost) < len(decision.transactions):
             # All or nothing: a decision that lacks some of the rows would hide that they are missing.
             raise refusals.lost_parts(decision, lost, gone, settled.gone)
         else:
@@ -231,7 +226,7 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
         transactions=tuple(
-            copied.get(entry.partition) or replace(entry, proven=entry.proven or settled.proven)
+            copied.get(entry.partition) or replace(entry, proven=entry.proven or not settled.gone)
             for entry in (decision.transactions if copies else ())
         ),
     )
@@ -246,10 +241,6 @@ def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int)
     identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)
     return Copy(identity, entry.identity, entry.offsets, part)
-
-
-def _may_read(results: Sequence[Copied | Gone]) -> bool:
-    return all(not isinstance(result, Gone) or result.may_read for result in results)
 
 
 def _sort_copies(

@@ -9,17 +9,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
+from kafka_eos_sink.commit.evidence import of_doubtful
+from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.proofs import (
-    outcomes_for_readers,
-    verify_markers,
-    verify_no_foreign_abort,
-    verify_visible,
-)
+from kafka_eos_sink.commit.proofs import verify_markers, verify_no_foreign_abort, verify_visible
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction
-from kafka_eos_sink.commit.witnesses import outcomes_in_log
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
@@ -32,14 +28,12 @@ PROOFS_WITHIN_MS = 120_000
 class Settled:
     """A decision's outcome: ``lost`` transactions are aborted, the others committed.
 
-    ``proven`` is False if the right to Read the data topics is missing and an open transaction blocked readers. ``marked`` is False if
-    a COMMIT marker is missing in the commit log. ``gone`` says which topic of the committed ones was deleted, if some are lost; then
-    nothing is proven.
+    ``marked`` is False if a COMMIT marker is missing in the commit log. ``gone`` says which topic of the committed ones was deleted, if
+    some are lost; then it is not proven that readers see the committed ones.
     """
 
     logged: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
-    proven: bool
     marked: bool
     gone: str = ""
 
@@ -77,39 +71,54 @@ def settle(
     lost: list[PreparedTransaction] = []
     try:
         if doubtful:
-            in_log = yield from outcomes_in_log(logged, doubtful, nonce, deadline)
-            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)
-            committed, lost, unresolved = _sort_outcomes(doubtful, outcomes)
+            facts = yield from of_doubtful(logged, doubtful, nonce, deadline)
+            committed, lost = _sort_facts(decision, doubtful, facts)
             ended += committed
-            if unresolved:
-                raise refusals.unresolved(
-                    decision,
-                    f"{len(unresolved)} of {len(named)} transactions left no proof of their end in the commit log or the data topics "
-                    f"(first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
-                    + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
-                )
-        # First visibility, then markers: proven visibility lets `verify_markers` accept a missing marker in the commit log.
-        proven = yield from verify_visible(decision, ended, deadline)
-        if recovering or any(each.identity.transaction_version < 2 for each in ended):
-            yield from verify_no_foreign_abort(decision, ended, deadline)
-        marked = yield from verify_markers(decision, ended, deadline, visible=proven)
+        # First visibility, then markers: visible rows let `verify_markers` accept a missing marker in the commit log.
+        yield from verify_visible(decision, ended, deadline)
+        # LATE ADD concerns every commit, markers written by hand only those that take long.
+        if recovering or not all(each.identity.bumps_epoch for each in ended):
+            yield from verify_no_foreign_abort(decision, ended)
+        marked = yield from verify_markers(decision, ended, deadline)
     except DataTopicGoneError as gone:
         if not lost:
             raise refusals.topic_gone(decision, gone.message) from gone
         # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
-        return Settled(logged=logged, lost=tuple(lost), proven=False, marked=True, gone=gone.message)
-    return Settled(logged=logged, lost=tuple(lost), proven=proven, marked=marked)
+        return Settled(logged=logged, lost=tuple(lost), marked=True, gone=gone.message)
+    return Settled(logged=logged, lost=tuple(lost), marked=marked)
 
 
-def _sort_outcomes(
-    doubtful: Sequence[PreparedTransaction], outcomes: Sequence[Outcome]
-) -> tuple[list[PreparedTransaction], list[PreparedTransaction], list[PreparedTransaction]]:
-    """Return the committed, the aborted and the unresolved transactions."""
-    unresolved: list[PreparedTransaction] = []
-    sorts: dict[Outcome, list[PreparedTransaction]] = {Outcome.COMMITTED: [], Outcome.ABORTED: []}
-    for prepared, outcome in zip(doubtful, outcomes, strict=True):
-        sorts.get(outcome, unresolved).append(prepared)
-    return sorts[Outcome.COMMITTED], sorts[Outcome.ABORTED], unresolved
+def _sort_facts(
+    decision: Decision, doubtful: Sequence[PreparedTransaction], facts: Sequence[Facts]
+) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
+    """Return the committed and the aborted transactions; raise if any is unresolved."""
+    sorts: dict[Outcome, list[PreparedTransaction]] = {outcome: [] for outcome in Outcome}
+    for prepared, found in zip(doubtful, facts, strict=True):
+        outcome = outcome_of(found)
+        sorts[outcome].append(prepared)
+        name = prepared.identity.transactional_id
+        if outcome is Outcome.LATE:
+            part = prepared.offsets[found.ranges.index(Shown.UNSHOWN)]
+            raise refusals.pending(
+                decision,
+                f"{part.topic}-{part.partition} does not show how {name} ended, whose records begin at offset {part.first_offset}",
+            )
+        if outcome is Outcome.UNRESOLVED and Shown.COMMITTED in found.ranges:
+            part = prepared.offsets[found.ranges.index(Shown.COMMITTED)]
+            raise refusals.unresolved(
+                decision,
+                f"{part.topic}-{part.partition} shows the records of {name} from offset {part.first_offset} on as committed, but neither "
+                "the commit log nor its other partitions show a commit",
+            )
+    lost = sorts[Outcome.ABORTED]
+    if unresolved := sorts[Outcome.OPEN] + sorts[Outcome.UNRESOLVED]:
+        raise refusals.unresolved(
+            decision,
+            f"{len(unresolved)} of {len(decision.transactions)} transactions left no proof of their end in the commit log or the data "
+            f"topics (first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
+            + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
+        )
+    return sorts[Outcome.COMMITTED], lost
 
 
 def _sort_results(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
 from kafka_eos_sink.commit.procedure import Step, listed, text
 from kafka_eos_sink.commit.values import OffsetRange
-from kafka_eos_sink.errors import BrokerRefusedError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
@@ -20,6 +20,14 @@ POLL_MS = 20
 
 class DataTopicGoneError(BrokerRefusedError):
     """``UNKNOWN_TOPIC`` of a data partition: the topic or its records no longer exist."""
+
+
+class ReadDeniedError(AuthorizationError):
+    """Read on these data topics is missing."""
+
+    def __init__(self, message: str, topics: Sequence[str]) -> None:
+        super().__init__("TOPIC_AUTHORIZATION_FAILED", message)
+        self.topics = topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +277,11 @@ class LastStableOffsets(Step[Mapping[tuple[str, int], int | None]]):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeProducers(Step[Mapping[tuple[str, int], Mapping[int, tuple[int, int]] | None]]):
+class DescribeProducers(Step[Mapping[tuple[str, int], Mapping[int, tuple[int, int]]]]):
     """Describe the producers that the partitions' leaders remember.
 
-    Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset); -1 without a transaction. The inner dict is
-    None if the principal lacks Read on the topic. A partition that does not respond is missing.
+    Result: dict from (topic, partition) to a dict from producer id to (epoch, start offset); -1 without a transaction. A partition that
+    does not respond is missing. Raises ReadDeniedError without Read on a topic.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -296,11 +304,11 @@ Listed = tuple[tuple[int, int], ...] | Unseen
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedTransactions(Step["Mapping[OffsetRange, Listed] | None"]):
+class AbortedTransactions(Step["Mapping[OffsetRange, Listed]"]):
     """Fetch each range under read_committed.
 
-    The result is None if the principal lacks Read on a topic. Only data batches of the range's producer id count, because the log cleaner
-    removes an aborted transaction from the list together with its records.
+    Only data batches of the range's producer id count, because the log cleaner removes an aborted transaction from the list together with
+    its records. Raises AuthorizationError without Read on a topic.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -434,7 +442,6 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A range no longer holds the records, or Read on the topic is missing."""
+    """A range no longer holds the records."""
 
     why: str
-    may_read: bool = True

@@ -9,10 +9,12 @@ The steps are list, fence, read, finish, end, in this order (docs/protocol.md). 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
@@ -24,7 +26,8 @@ from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
 from kafka_eos_sink.commit.values import Plan
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.protocol.identity import ProducerIdentity, bumps_epoch
 
 
 class UnknownId(Enum):
@@ -82,6 +85,19 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """The plan, the decisions that could not be finished, and what they keep open.
+
+    ``failures`` are by query id. ``driver`` is W.driver's next transaction.
+    """
+
+    plan: Plan
+    driver: DriverTransaction
+    failures: Mapping[str, KafkaEosError]
+    left_open: tuple[ProducerIdentity, ...]
+
+
 def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
     """Fence older drivers, finish their decisions, and abort what they left open.
 
@@ -90,17 +106,29 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
             no such decision names, because they block readers.
         WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
+    taken = yield from taking_over(request, transaction_version)
+    for failure in taken.failures.values():
+        raise failure
+    return taken.plan
+
+
+def taking_over(request: TakeOver, transaction_version: int) -> Procedure[TakenOver]:
+    """As `take_over`, but return the failures.
+
+    Raises:
+        WriteRefusedError: As `take_over`.
+    """
     view = LogView(request.write_id) if request.view is None else request.view
     while True:
-        plan = yield from _take_over(replace(request, view=view), view, transaction_version)
-        if plan is not None:
-            return plan
+        taken = yield from _take_over(replace(request, view=view), view, transaction_version)
+        if taken is not None:
+            return taken
         # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
         # Begin with the log, not with the fence: another driver may have decided since.
 
 
-def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[Plan | None]:
-    """Return the plan, or None if W.driver has written a decision."""
+def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[TakenOver | None]:
+    """Return the result, or None if W.driver has written a decision."""
     write_id, predecessor = request.write_id, request.predecessor
     started = yield from WallClock()
     driver_id = driver_transactional_id(write_id)
@@ -113,35 +141,38 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     is_new = is_first_look and view.lacks_write and request.unknown_id is not UnknownId.ABORT
     opened: tuple[ProducerIdentity, ...] = ()
     # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
-    if predecessor is None or transaction_version < 2 or not (yield from _is_done_and_unfenced(view, predecessor)):
+    if (
+        predecessor is None
+        or not bumps_epoch(transaction_version)
+        or not (yield from _is_done_and_unfenced(view, predecessor))
+    ):
         opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)
     if is_new:
         yield from require_own_log(view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
         raise refusals.unknown_write_id(write_id)
-    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, request.nonce)
     yield from Reached("plan.read")
     timeout_ms = request.transaction_timeout_ms
+    driver = DriverTransaction(identity)
     finished = yield from finish_decisions(view, driver, request.nonce, request.within_ms, timeout_ms)
     yield from Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
     left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), finished.unproven)
-    if finished.failures:
-        raise finished.failures[0]
-    return Plan(
+    plan = Plan(
         write_id=write_id,
         nonce=request.nonce,
-        driver=driver,
+        driver=identity,
         started_ms=started,
         transaction_timeout_ms=timeout_ms,
         log_offset=barrier,
         decisions=tuple(finished.decisions),
-        left_open=left_open,
         log_id=view.topic_id,
     )
+    return TakenOver(plan=plan, driver=driver, failures=finished.failures, left_open=left_open)
 
 
 def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:

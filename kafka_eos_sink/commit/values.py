@@ -110,8 +110,7 @@ class DecisionStatus(Enum):
 class SettledDecision:
     """A query id's newest decision after recovery; tasks compare their batch with it.
 
-    If ``resolution`` is set, an operator decided and tasks compare only the version. ``proven`` is False if Read on the data topics was
-    missing while readers were blocked. ``foreach_call`` is that of the decision.
+    If ``resolution`` is set, an operator decided and tasks compare only the version. ``foreach_call`` is that of the decision.
     """
 
     query_id: str
@@ -122,7 +121,6 @@ class SettledDecision:
     schema: str
     offsets_hash: str | None
     resolution: str | None = None
-    proven: bool = True
     foreach_call: str | None = None
 
 
@@ -133,7 +131,6 @@ class Plan:
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
     The commit log has no record of this batch below ``log_offset`` (0 if the plan did not read the log). ``log_id`` is the topic id of
     the log that the plan has read (zero if it read none).
-    ``left_open``: transactions left open, because an unproven decision names their ids.
     ``cluster_id`` is the cluster that was planned on, None if the brokers did not tell; read it by `cluster_of`.
     ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
@@ -146,7 +143,6 @@ class Plan:
     log_offset: int
     decisions: tuple[SettledDecision, ...]
     log_id: UUID = ZERO_UUID
-    left_open: tuple[ProducerIdentity, ...] = ()
     plan_ms: int | None = None
     attempts_ended: int = 0
     cluster_id: str | None = None

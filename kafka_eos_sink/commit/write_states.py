@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from kafka_eos_sink.commit.log_view import LogView, Outcome, QueryState
+from kafka_eos_sink.commit.evidence import of_part
+from kafka_eos_sink.commit.log_view import LogView, QueryState
+from kafka_eos_sink.commit.outcome import Outcome, in_log
 from kafka_eos_sink.commit.values import Decision, OffsetRange, merged
 from kafka_eos_sink.errors import WriteRefusedError
 
@@ -118,8 +120,7 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     done = query.done if query.has_done_record(decision) else None
     committed = aborted = 0
     for prepared in decision.transactions:
-        part = query.part_at(prepared.partition, prepared.part_offset)
-        outcome = Outcome.COMMITTED if prepared.proven else None if part is None else part.outcome
+        outcome = Outcome.COMMITTED if prepared.proven else in_log(of_part(query, prepared))
         committed += outcome is Outcome.COMMITTED
         aborted += outcome is Outcome.ABORTED
     state: WriteState = "decided" if done is None else "finished"

@@ -163,7 +163,6 @@ class Recovered:
     finished_now   the query ids whose decision this run finished
     ended          the transactions that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    left_open      transactions left open, because an unproven decision names their ids
     unlisted       why the list of open transactions lacks those of a broker; empty if it is complete
     """
 
@@ -171,13 +170,12 @@ class Recovered:
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
-    left_open: tuple[ProducerIdentity, ...] = ()
     unlisted: str = ""
 
     @property
     def all_ended(self) -> bool:
         """Whether every open transaction was found and is known to have ended."""
-        return not self.left_open and not self.unlisted and all(each.is_over for each in self.ended)
+        return not self.unlisted and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,14 +343,13 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
-            left_open=tuple(identity for identity in plan.left_open if _carrier(identity) not in over),
             unlisted=admin.unlisted,
         )
 
 
 def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
     """Whether this run finished a decision; ``before`` is the log as the run found it."""
-    if decision.status is not DecisionStatus.FINISHED or not decision.proven:
+    if decision.status is not DecisionStatus.FINISHED:
         return False
     done = before.query(decision.query_id).done
     return done is None or done.get("nonce") != decision.nonce

@@ -20,7 +20,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, ProtocolErr
 from kafka_eos_sink.producer.config import INT32_MAX
 from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.identity import TopicPartition, bumps_epoch
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -90,7 +90,7 @@ class TransactionManager:
     @property
     def implicit_partitions(self) -> bool:
         """True if Produce itself adds its partitions to the transaction (KIP-890)."""
-        return self.transaction_version >= 2
+        return bumps_epoch(self.transaction_version)
 
     @property
     def identity(self) -> tuple[int, int]:

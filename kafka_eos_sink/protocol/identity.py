@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
@@ -20,6 +20,14 @@ def is_topic_name(text: str) -> bool:
     return _TOPIC_NAME.fullmatch(text) is not None
 
 
+def bumps_epoch(transaction_version: int) -> bool:
+    """Whether EndTxn raises the epoch: from transaction.version 2 on (KIP-890).
+
+    Then Produce also adds its partition to the transaction itself, and EndTxn returns the next producer id and epoch.
+    """
+    return transaction_version >= 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
     """A transactional id with one producer id and epoch."""
@@ -27,7 +35,17 @@ class ProducerIdentity:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    transaction_version: int  # 2 with KIP-890
+    transaction_version: int
+
+    @property
+    def bumps_epoch(self) -> bool:
+        """As the function of this name."""
+        return bumps_epoch(self.transaction_version)
+
+    @property
+    def after_end(self) -> ProducerIdentity:
+        """The identity after EndTxn, unless the epoch is exhausted."""
+        return replace(self, producer_epoch=self.producer_epoch + self.bumps_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -15,6 +14,7 @@ from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.protocol.record_batch import headers_of
 from kafka_eos_sink.protocol.record_reader import BatchHeader
 
@@ -158,34 +158,38 @@ class DataProofs:
 
     def describe_producers(
         self, step: steps.DescribeProducers
-    ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]] | None]:
-        found: dict[TopicPartition, Mapping[int, tuple[int, int]] | None] = dict.fromkeys(step.partitions)
-        with suppress(AuthorizationError):
-            return found | self._describe_producers(step.partitions)
-        # A missing right on one topic must not hide the others.
-        for topic in sorted({topic for topic, _ in step.partitions}):
-            with suppress(AuthorizationError):
-                found |= self._describe_producers([where for where in step.partitions if where[0] == topic])
-        return found
-
-    def _describe_producers(
-        self, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, Mapping[int, tuple[int, int]] | None]:
-        described = self._query(partitions, partial(self._admin.describe_producers, partitions))
+    ) -> Mapping[TopicPartition, Mapping[int, tuple[int, int]]]:
+        try:
+            described = self._describe_producers(step.partitions)
+        except AuthorizationError as denied:
+            raise steps.ReadDeniedError(denied.message, self._unreadable(step.partitions)) from None
         return {
             where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
             for where, remembered in described.items()
         }
 
-    def aborted_transactions(self, step: steps.AbortedTransactions) -> Mapping[OffsetRange, steps.Listed] | None:
+    def _describe_producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[ProducerState]]:
+        return self._query(partitions, partial(self._admin.describe_producers, partitions))
+
+    def _unreadable(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
+        """Return all topics that may not be read: a leader's refusal names one."""
+        found = []
+        for topic in sorted({topic for topic, _ in partitions}):
+            try:
+                self._describe_producers([where for where in partitions if where[0] == topic])
+            except AuthorizationError:
+                found.append(topic)
+        return tuple(found)
+
+    def aborted_transactions(self, step: steps.AbortedTransactions) -> Mapping[OffsetRange, steps.Listed]:
         searches = [
             _Search(part, owner, part.first_offset) for part, owner in zip(step.ranges, step.producer_ids, strict=True)
         ]
         for topic in sorted({part.topic for part in step.ranges}):
             try:
                 self._search([search for search in searches if search.part.topic == topic])
-            except AuthorizationError:
-                return None
             except steps.DataTopicGoneError:
                 continue
         return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}

@@ -64,7 +64,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
         "producer_epoch": identity.producer_epoch,
     }
     # From version 5 on TxnOffsetCommit adds the group to the transaction by itself, which needs transaction version 2.
-    implicit = identity.transaction_version >= 2
+    implicit = identity.bumps_epoch
     if not implicit:
         add = m.AddOffsetsToTxnRequest(**producer)
         call = single(
@@ -125,7 +125,7 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
     for batch in (records[at : at + count] for at in range(0, len(records), count)):
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
         # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
-        max_version = 12 if identity.transaction_version >= 2 else 11
+        max_version = 12 if identity.bumps_epoch else 11
         call = single(
             request, Route.LEADER, "commit log", partial(_read_produce, where), max_version=max_version, **_OPTIONS
         )

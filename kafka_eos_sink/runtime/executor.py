@@ -57,7 +57,7 @@ def end_txn_version(identity: ProducerIdentity) -> int:
 
     Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2. Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8.
     """
-    return 5 if identity.transaction_version >= 2 else 3
+    return 5 if identity.bumps_epoch else 3
 
 
 class Executor:

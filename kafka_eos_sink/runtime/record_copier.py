@@ -9,7 +9,7 @@ from functools import partial
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.values import OffsetRange
-from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError, ProtocolError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -190,8 +190,6 @@ class RecordCopier:
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return steps.Gone("the partition does not hold these offsets any more")
             found = list(read_blocks(fetched.records or b""))
-        except AuthorizationError as failure:
-            return steps.Gone(failure.message, may_read=False)
         except (ProtocolError, steps.DataTopicGoneError) as failure:
             return steps.Gone(failure.message)
         return _Fetched(found, max([offset, *(header.last_offset + 1 for header, _ in found)]), fetched.high_watermark)

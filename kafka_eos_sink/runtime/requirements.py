@@ -19,6 +19,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
+from kafka_eos_sink.protocol.identity import bumps_epoch
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings
 
@@ -109,7 +110,7 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
     """
     try:
         found = admin.describe_configs("broker", None, (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES), deadline)
-        if admin.transaction_version(deadline) >= 2:
+        if bumps_epoch(admin.transaction_version(deadline)):
             return found
 
         def verification(node: int, until: int) -> str | None:
@@ -193,7 +194,7 @@ def require_verified_appends(admin: Admin, settings: Mapping[str, str], deadline
     Raises:
         ConfigurationError: TRANSACTIONS_NOT_VERIFIED.
     """
-    if admin.transaction_version(deadline) >= 2:
+    if bumps_epoch(admin.transaction_version(deadline)):
         return
     verifies = verifies_appends(admin, settings, deadline)
     if verifies is None:

@@ -15,13 +15,6 @@ SETTINGS = named(
         Setting(name="initialised", version=0, drivers=1, attempts=1, faults=faults(foreign_init=1)),
         Setting(name="expiry", drivers=3, faults=faults(timeout=2, expire=3, compact=2), loud=UNRESOLVABLE),
         Setting(name="swapped", drivers=3, rows=swapped, faults=faults(timeout=2), loud=UNRESOLVABLE),
-        Setting(
-            name="hidden",
-            drivers=3,
-            may_read=False,
-            faults=faults(timeout=1),
-            loud=frozenset({"LOST_PARTS", "EARLIER_VERSION_UNFINISHED"}),
-        ),
         Setting(name="merged", drivers=3, rows=merged, faults=faults(timeout=2), loud=UNRESOLVABLE),
         Setting(
             name="never", drivers=3, timeout_ms=NEVER_TIMES_OUT_MS, faults=faults(foreign_abort=2), loud=UNRESOLVABLE
@@ -149,7 +142,6 @@ CASES = (
         ("plan:void", "commit:after void"),
     ),
     Case("4.4", "some aborted, and their records gone: loud", "gone", ("plan:LOST_PARTS",)),
-    Case("4.4", "without Read nothing can be copied: loud", "hidden", ("plan:LOST_PARTS",)),
     Case(
         "4.5",
         "the source has other rows meanwhile: the original ones are copied",

@@ -21,15 +21,14 @@ from kafka_eos_sink.commit import (
     admission,
     commit_batch,
     decide,
+    evidence,
     log_records,
     open_transactions,
-    proofs,
     resolve,
     restore,
     settle,
     task,
     transactional_id,
-    witnesses,
 )
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
@@ -124,13 +123,13 @@ MISSING_MARKER = _small(
 )
 NO_FENCE = Edit(
     take_over_module._take_over,
-    "driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
+    "identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
     "from kafka_eos_sink.commit.steps import DescribeTransactions\n"
     "    known = (yield from DescribeTransactions((driver_id,)))[driver_id]\n"
     "    if known is None:\n"
-    "        driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+    "        identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
     "    else:\n"
-    "        driver = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
+    "        identity = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
     "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
 )
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
@@ -243,13 +242,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
                 "",
             ),
             Edit(
                 take_over_module._take_over,
                 '    yield from Reached("plan.read")\n',
-                "    driver = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
             ),
         ),
         setting=_small("read before fence", drivers=2, **ONE_ROW),
@@ -428,7 +427,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore._decision_of,
-                "copied.get(entry.partition) or replace(entry, proven=entry.proven or settled.proven)\n"
+                "copied.get(entry.partition) or replace(entry, proven=entry.proven or not settled.gone)\n"
                 "            for entry in (decision.transactions if copies else ())",
                 "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
             ),
@@ -572,8 +571,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)\n",
-                "            outcomes = [Outcome.ABORTED for _ in doubtful]\n",
+                "            committed, lost = _sort_facts(decision, doubtful, facts)\n",
+                "            committed, lost = [], doubtful\n",
             ),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
@@ -605,13 +604,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        marked = yield from verify_markers(decision, ended, deadline, visible=proven)\n",
+                "        marked = yield from verify_markers(decision, ended, deadline)\n",
                 "        marked = True\n",
             ),
             Edit(
                 settle.settle,
-                "        proven = yield from verify_visible(decision, ended, deadline)\n",
-                "        proven = True\n",
+                "        yield from verify_visible(decision, ended, deadline)\n",
+                "",
             ),
         ),
         setting=_small("no verify", eager_markers=False, recover_from_every=0, **ONE_ROW),
@@ -645,28 +644,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     # What the search itself found, and how it was before.
     Mutation(
-        name="a later transaction's marker counted for a lost one",
-        what="a lost part stays unresolved once the cleaner has passed and another attempt has ended under its id",
-        edits=(
-            Edit(
-                witnesses.witness_of,
-                "        if marker.producer_epoch > identity.producer_epoch + (0 if commit_without_bump else 1):\n"
-                "            return Outcome.ABORTED\n",
-                "",
-            ),
-        ),
-        setting=_small(
-            "a later attempt under the lost one's id",
-            attempts=2,
-            # Where the data topics may be read, they prove what became of it.
-            may_read=False,
-            loud=frozenset({"LOST_PARTS"}),
-            faults=faults(timeout=1, compact=1, speculate=1),
-            **ONE_ROW,
-        ),
-        caught=("recovery: a further driver ends with UNRESOLVED",),
-    ),
-    Mutation(
         name="partitions of the open transaction not compared",
         what="below version 2 an attempt that somebody aborted goes on in a new transaction under its epoch",
         edits=(
@@ -675,7 +652,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             # Otherwise commit notices afterwards that its rows are gone.
             Edit(
                 settle.settle,
-                "if recovering or any(each.identity.transaction_version < 2 for each in ended):",
+                "if recovering or not all(each.identity.bumps_epoch for each in ended):",
                 "if recovering:",
             ),
         ),
@@ -702,7 +679,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(Edit(restore.finish_decisions, "if not decision.proven and not is_done:", "if True:"),),
+        edits=(
+            Edit(
+                restore.finish_decisions,
+                "finished.decisions.append(decision)",
+                "finished.decisions.append(decision); finished.unproven |= named",
+            ),
+        ),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
@@ -766,22 +749,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I3",),
     ),
     Mutation(
-        name="readers blocked by an unreadable transaction",
-        what="without Read, readers who stand where our rows begin are taken for being held by others",
-        edits=(Edit(proofs._blockers, "if stable[where] not in begins[where]:", "if True:"),),
-        setting=Setting(
-            name="no Read",
-            drivers=1,
-            attempts=1,
-            may_read=False,
-            loud=UNRESOLVABLE,
-            faults=faults(skip_marker=1, pause=1),
-            recover_from_every=0,
-            **ONE_ROW,
-        ),
-        caught=("I7",),
-    ),
-    Mutation(
         name="copies in an epoch whose EndTxn has no response",
         what="below version 2 a late EndTxn of the first decision commits some records of the second one alone",
         edits=(Edit(decide.require_free, "    if driver.late_end_possible:", "    if False:"),),
@@ -797,11 +764,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             GOES_ON,
             STAYS_OPEN,
-            Edit(
-                settle.settle,
-                "            outcomes = yield from outcomes_for_readers(decision, doubtful, in_log)\n",
-                "            outcomes = in_log\n",
-            ),
+            Edit(evidence.of_doubtful, "return (yield from with_ranges(doubtful, facts))", "return facts"),
         ),
         setting=_small(
             "a late attempt's marker",
@@ -857,39 +820,25 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="a version counts as written before recovery has finished it",
         what="no run copies what was aborted of a version that it skips",
         edits=(
-            Edit(
-                resolve._resolve,
-                "ended, given_up = yield from _recover(query, query.newest, driver, request)",
-                "ended, given_up = (), None",
-            ),
+            Edit(resolve._require_resolvable, "if failure is not None and failure.code not in GIVEN_UP:", "if False:"),
         ),
-        setting=_small("not recovered", faults=faults(resolve=1, timeout=1, clean=1), recover_from_every=0, **ONE_ROW),
+        setting=_small(
+            "not recovered", faults=faults(resolve=1, timeout=1, unavailable=1), recover_from_every=0, **ONE_ROW
+        ),
         caught=("resolve",),
     ),
     Mutation(
-        name="rewrite without a look at what readers see",
+        name="rewrite of a version that recovery has finished",
         what="a version is void although its rows are visible",
-        edits=(
-            Edit(
-                resolve._abort_named,
-                "yield from _require_invisible(query, decision, request, [each for each in named if each not in still_open])",
-                "pass",
-            ),
-        ),
+        edits=(Edit(resolve._require_resolvable, "settled.status is DecisionStatus.FINISHED", "False"),),
         setting=_small("visible", resolution="rewrite", faults=faults(resolve=1), **ONE_ROW),
         caught=("at most once",),
     ),
     Mutation(
-        name="rewrite without a second look behind its ABORTs",
-        what="the driver that lost the write id commits between the look and the ABORT",
-        edits=(
-            Edit(
-                resolve._abort_named,
-                "_require_none(decision, [each for each in still_open if each in committed or each.identity in seen])",
-                "pass",
-            ),
-        ),
-        setting=_small("committed meanwhile", resolution="rewrite", faults=faults(resolve=1), **ONE_ROW),
+        name="rewrite of a version that recovery could not finish",
+        what="a version is void although nobody knows how its transactions ended",
+        edits=(Edit(resolve._require_resolvable, "yield from _require_aborted(query, failure, request)", "pass"),),
+        setting=_small("in doubt", resolution="rewrite", faults=faults(resolve=1, unavailable=1), **ONE_ROW),
         caught=("at most once",),
     ),
 )

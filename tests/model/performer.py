@@ -45,7 +45,7 @@ def end_version(identity: Identity) -> int:
     return 5 if identity.version >= 2 else 4
 
 
-def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = True) -> tuple[Request, ...]:
+def requests_of(step: Any, rows: tuple[tuple[Any, int], ...]) -> tuple[Request, ...]:
     """The requests of a step. ``rows`` are (row, data partition) of the task that asks; other steps need none."""
     match step:
         case steps.ListOpenTransactions():
@@ -95,8 +95,6 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...], may_read: bool = T
             return tuple(found)
         case steps.AppendPart():
             return _part_requests(identity_of(step.identity), step.record)
-        case steps.CopyRecords() if not may_read:
-            return (("policy",),)  # the first Fetch is refused
         case steps.CopyRecords():
             return tuple(request for copy in step.copies for request in _copy_requests(copy))
     raise AssertionError(f"no request for {step}")
@@ -263,9 +261,7 @@ def unavailable(step: Any) -> Any:
     return Throw(BrokerUnavailableError("UNAVAILABLE", "no answer before the deadline"))
 
 
-def answer_of(
-    step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...], version: int, may_read: bool = True
-) -> Any:
+def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...], version: int) -> Any:
     """The step's answer from those of its requests; a `Throw` where the performer raises."""
     answer = answers[-1] if answers else None
     match step:
@@ -308,9 +304,9 @@ def answer_of(
         case steps.LastStableOffsets():
             return dict(answer)
         case steps.DescribeProducers():
-            return {where: dict(found) if may_read else None for where, found in answer}
+            return {where: dict(found) for where, found in answer}
         case steps.AbortedTransactions():
-            return dict(answer) if may_read else None
+            return dict(answer)
         case steps.AreCommitted():
             return answer
         case steps.WriteRows():
@@ -321,8 +317,6 @@ def answer_of(
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "the part record was refused"))
             return answer[1]
-        case steps.CopyRecords() if not may_read:
-            return tuple(steps.Gone("Read on the topic is missing", may_read=False) for _ in step.copies)
         case steps.CopyRecords():
             if refused(step, requests[len(answers) - 1], answer):
                 return Throw(TransactionAbortedError("ATTEMPT_ABORTED", "a produce was refused"))

@@ -64,8 +64,6 @@ class Setting:
     streaming: bool = True
     random_write_id: bool = False
     foreign: bool = False
-    may_read: bool = True
-    """Whether the principal keeps Read on the data topics after a decision, without which nobody says who holds up their readers."""
     sweeps: bool = False
     """Whether a commit is followed by a sweep, as an abort always is. It lives on beside the next batches."""
     same_slot: bool = True

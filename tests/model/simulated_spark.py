@@ -245,19 +245,9 @@ class World:
         key = (node.number, name if name[1] == "task" else None)
         found = self._requests.get(key)
         if found is None:
-            made = performer.requests_of(node.step, self._rows(name), self._may_read(node, name))
+            made = performer.requests_of(node.step, self._rows(name))
             found = self._requests[key] = tuple(self.value_number(request) for request in made)
         return found
-
-    def _may_read(self, node: Node, name: Name) -> bool:
-        """Without Read no batch is decided. So it is taken away in the moment in which a decision is written."""
-        if self.setting.may_read:
-            return True
-        while node.history is not None:
-            node, _ = node.history
-            if isinstance(node.step, steps.AppendInTransaction):
-                return False
-        return name[1] == "commit"
 
     def process(self, cluster: int, request: int, by: str = "resolve") -> tuple[int, int]:
         """(cluster, answer) after a request; answer -1 where the broker asks for a repetition.
@@ -283,8 +273,7 @@ class World:
         if found is None:
             values = tuple(None if answer == NO_ANSWER else self.values[answer] for answer in answers)
             asked = tuple(self.values[request] for request in requests)
-            may_read = self._may_read(node, name)
-            answer = performer.answer_of(node.step, asked, values, self.setting.version, may_read)
+            answer = performer.answer_of(node.step, asked, values, self.setting.version)
             if isinstance(node.step, steps.EndTransactions):
                 for request, value in zip(asked, values, strict=True):
                     if request[2] and value is not None and not request[1].transactional_id.endswith(".driver"):
@@ -519,9 +508,7 @@ class World:
         if key not in self._ended_well:
             setting = self.setting
             wrong = None
-            # Without Read and behind another's open transaction no request shows a missing marker: the driver only logs it.
-            unseen = not setting.may_read and setting.foreign and setting.fault("skip_marker")
-            if not unseen and not self._skips(state, number, version):
+            if not self._skips(state, number, version):
                 cluster = self.clusters[state.cluster]
                 batch = setting.write_id(number), setting.query_id(number), version
                 if (unproven := invariants.unproven_in_log(cluster, *batch)) is not None:

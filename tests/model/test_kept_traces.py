@@ -53,10 +53,9 @@ def committed_with_a_late_attempt(version: int, without_marker: int, **changes: 
 
 
 @pytest.mark.usefixtures("unasked")
-@pytest.mark.parametrize("may_read", [True, False], ids=["Read", "no Read"])
-def test_visible_batch_whose_marker_was_aborted_needs_read(version: int, may_read: bool) -> None:
+def test_visible_batch_with_aborted_marker_is_not_copied(version: int) -> None:
     """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
-    found = committed_with_a_late_attempt(version, LOG, may_read=may_read)
+    found = committed_with_a_late_attempt(version, LOG)
     found.run(0, "commit", until=ends(TASK))
     found.happens("spark", "restart beside")
     found.happens("cluster", "timeout", TASK)
@@ -64,7 +63,7 @@ def test_visible_batch_whose_marker_was_aborted_needs_read(version: int, may_rea
     assert found.rows == {ROW: 1}
     found.happens("cluster", "compact", "no")
     found.run(1, "plan")
-    assert found.driver(1).code == ("" if may_read else "LOST_PARTS")
+    assert found.driver(1).code == ""
     assert found.rows == {ROW: 1}
 
 
@@ -82,8 +81,8 @@ def test_timeout_of_late_attempt_discarding_rows_is_detected(version: int) -> No
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
-def test_without_read_commit_waits_for_delayed_marker(version: int, foreign: bool) -> None:
-    found = script(version, may_read=False, foreign=foreign, faults=faults(pause=1))
+def test_commit_waits_for_delayed_marker(version: int, foreign: bool) -> None:
+    found = script(version, foreign=foreign, faults=faults(pause=1))
     found.run(0, "plan")
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
@@ -235,26 +234,6 @@ def test_sweep_after_abort_ends_a_late_workers_transaction(version: int) -> None
     assert is_open(found, "w.1.1")
     found.run(0, "sweep")
     assert not is_open(found, "w.1.1")
-
-
-@pytest.mark.usefixtures("unasked")
-def test_unproven_decision_keeps_its_ids_from_sweeps_and_plans(
-    version: int,
-) -> None:
-    """Without Read and behind another's open transaction a commit that nobody can check returns with a warning."""
-    found = committed_with_a_late_attempt(version, DATA, may_read=False, foreign=True, sweeps=True)
-    for number in (0, 1, 2):
-        if number:
-            found.happens("spark", "restart")
-            found.run(number, "plan")
-            # For an operator to see, whose recover is this plan.
-            left = found.world.procedures.nodes[found.driver(number).plan].result.left_open
-            assert [identity.transactional_id for identity in left] == [TASK]
-        found.run(number, "commit")
-        assert found.driver(number).phase == "committed"
-        found.happens("spark", "record", number)
-        found.run(number, "sweep")
-        assert is_open(found, TASK)
 
 
 def until_init(transactional_id: str) -> Any:

@@ -140,17 +140,17 @@ def test_repair_writes_only_the_marker_that_was_omitted(version: int) -> None:
     assert all(found[each] for each in ("missing", "running", "unproven", "attempt")), "walks that prove nothing"
 
 
-COMMITTED = "case CoordinatorVerdict.COMMITTED, Outcome.COMMITTED | Outcome.OPEN:"
+MISSING = "if lacks_commit_marker(facts):"
 CARELESS = {
     "the commit log is not read for an id that the coordinator has reused": (
-        ("case CoordinatorVerdict.NO_LONGER_KNOWN, Outcome.COMMITTED:", "case CoordinatorVerdict.NO_LONGER_KNOWN, _:"),
+        (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.UNKNOWN:"),
     ),
     "an aborted transaction is taken for a committed one": (
-        (COMMITTED, "case CoordinatorVerdict.COMMITTED | CoordinatorVerdict.ABORTED, _:"),
+        (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.ABORTED:"),
     ),
     "a transaction that its coordinator has not ended is taken for a committed one": (
-        ("case CoordinatorVerdict.ENDING, _:", "case CoordinatorVerdict.ENDING, _ if False:"),
-        (COMMITTED, "case CoordinatorVerdict.COMMITTED | CoordinatorVerdict.ENDING, _:"),
+        ("if facts.coordinator is Coordinator.ENDING:", "if False:"),
+        (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.ENDING:"),
     ),
 }
 

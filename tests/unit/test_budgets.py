@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[2] / "kafka_eos_sink"
 LINES = {
     # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log; the cause of an id
     # that its coordinator no longer knows: 8; header keys that are not UTF-8: 50; requests in words: 45;
-    # what a principal may do: 14
-    "protocol": 3_560,
+    # what a principal may do: 14; what depends on transaction.version, in one place: 19
+    "protocol": 3_585,
     # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070;
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13;
     # errors of TLS name expired certificates, also the client's own: 73; a final dot in names: 24; the options that reach a cluster, for

@@ -9,7 +9,8 @@ import pytest
 
 from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_records import decision_records
-from kafka_eos_sink.commit.log_view import LogView, Outcome, outcome_of
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.outcome import Outcome, by_marker
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
@@ -274,11 +275,11 @@ C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY
 def test_a_marker_counts_only_with_the_transactions_own_epoch(
     version: int, marker_epoch: int, kind: MarkerType, expected: Outcome
 ) -> None:
-    assert outcome_of(3, version, marker(9, 7, marker_epoch, kind)) is expected
+    assert by_marker(3, version, marker(9, 7, marker_epoch, kind)) is expected
 
 
 def test_without_a_marker_a_transaction_is_open() -> None:
-    assert outcome_of(3, 2, None) is Outcome.OPEN
+    assert by_marker(3, 2, None) is Outcome.OPEN
 
 
 def test_different_writes_never_share_a_key() -> None:

@@ -10,18 +10,15 @@ import pytest
 
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.log_records import barrier_key, part_record
-from kafka_eos_sink.commit.log_view import LoggedDecision, Outcome
+from kafka_eos_sink.commit.evidence import look_at, with_ranges
 from kafka_eos_sink.commit.missing_markers import Verdict, judge
-from kafka_eos_sink.commit.proofs import look_at, outcomes_for_readers
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, settle
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
+from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
-from tests.unit.commit.scripted_world import DRIVER, PART, PREPARED, World
-from tests.unit.commit.test_settle import decided
+from tests.unit.commit.scripted_world import PART, PREPARED, World
+from tests.unit.commit.test_settle import in_doubt, settled
 from tests.unit.operations.test_repair import HELD, LOG, Log, ended
 
 MAX_BLOCK_MS = 60_000
@@ -85,64 +82,22 @@ class NewTopic:
         )
 
 
-def outcome_of_lost_part(admin: NewTopic) -> Any:
-    """The commit log proves the abort of a part whose rows began at offset 0; the driver looks again and again."""
-    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
-    lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
-    outcome: Any = None
-    for _ in range(5):
-        world = World(
-            AbortedTransactions=proofs.aborted_transactions,
-            AreCommitted=lambda step: (None,) * len(step.written),
-            DescribeProducers=proofs.describe_producers,
-            LastStableOffsets=proofs.last_stable_offsets,
-        )
-        try:
-            (outcome,) = world.run(outcomes_for_readers(decided(), [lost], [Outcome.ABORTED]))
-        except KafkaEosError as failure:
-            outcome = failure.code
-        admin.now += 2 * MAX_BLOCK_MS
-    return outcome
-
-
 def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
     """The transaction was open when its topic was deleted and created again. Its timeout left an ABORT marker of a producer that the new
     partition does not know, so no list of aborted transactions holds it. Another program has written since. The commit log proves the
     abort, so the version has to be void or an error, not finished."""
-    task, driver = PREPARED.identity, DRIVER
-    aborted = (task.producer_id, task.producer_epoch + 1)
+    aborted = (PREPARED.identity.producer_id, PREPARED.identity.producer_epoch + 1)
     control_and_transactional = 0x30
     admin = NewTopic((0, 0, control_and_transactional, aborted), (1, 30, 0, (-1, -1)))
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
-    decision = replace(decided(), driver=driver, transactions=(lost,))
-    part = part_record("w", "batch", 0, 0, 0)
-    world = World(
-        DescribeTransactions=lambda step: dict.fromkeys(step.transactional_ids),
-        EndTransactions=lambda step: (steps.EndResult(error=ErrorCode.INVALID_TXN_STATE.value),),
-        LogPolicy=lambda _: "compact",
+    world = in_doubt(
+        is_aborted=True,
         AbortedTransactions=proofs.aborted_transactions,
         DescribeProducers=proofs.describe_producers,
         LastStableOffsets=proofs.last_stable_offsets,
-        Append=lambda _: 21,
     )
-    world.log = [
-        steps.ReadRecord(
-            offset=PREPARED.part_offset,
-            producer_id=task.producer_id,
-            producer_epoch=task.producer_epoch,
-            transactional=True,
-            key=part.key,
-            value=part.value,
-        ),
-        steps.Marker(offset=20, producer_id=aborted[0], producer_epoch=aborted[1], type=steps.MarkerType.ABORT),
-        steps.ReadRecord(
-            offset=21, producer_id=-1, producer_epoch=-1, transactional=False, key=barrier_key("w"), value=b"{}"
-        ),
-    ]
-    found = LoggedDecision(decision, 10, world.log_id)
-    settled = world.run(settle(found, nonce="barrier", within_ms=PROOFS_WITHIN_MS, recovering=True))
-    assert settled.lost == (lost,), world.warnings
+    assert settled(world, lost).lost == (lost,), world.warnings
 
 
 def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
@@ -153,7 +108,8 @@ def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
     both = replace(PREPARED, offsets=(gone, aborted))
     listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
     world = World(AbortedTransactions=lambda _: listed)
-    assert world.run(outcomes_for_readers(decided(), [both], [Outcome.OPEN])) == [Outcome.OPEN]
+    (facts,) = world.run(with_ranges([both], [Facts(identity=both.identity)]))
+    assert outcome_of(facts) is Outcome.OPEN
 
 
 class OneResponse(NewTopic):
@@ -191,17 +147,15 @@ def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
     parts = [replace(PART, first_offset=first, last_offset=last) for first, last in ranges]
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     written = [
-        (replace(PREPARED.identity, producer_id=owner), part)
+        replace(PREPARED, identity=replace(PREPARED.identity, producer_id=owner), offsets=(part,))
         for owner, part in zip(ranges.values(), parts, strict=True)
     ]
     world = World(AbortedTransactions=proofs.aborted_transactions)
-    look = world.run(look_at(written))
-    assert [part.first_offset for _, part in look.aborted] == [0, 21]
-    assert [part.first_offset for _, part in look.seen] == [10, 26]
+    assert world.run(look_at(written)) == [(Shown.ABORTED,), (Shown.COMMITTED,), (Shown.ABORTED,), (Shown.COMMITTED,)]
     assert admin.fetches == 1
 
 
-def test_a_range_behind_the_batches_of_others_takes_one_more_fetch() -> None:
+def test_range_behind_batches_of_others_takes_one_more_fetch() -> None:
     """The cleaner has removed the first batch of the range, and other programs' batches follow."""
     admin = OneResponse(*((at, at, 0, (-1, -1)) for at in range(50)), aborted=())
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
@@ -236,7 +190,7 @@ class OneDeleted(NewTopic):
             raise BrokerRefusedError("UNKNOWN_TOPIC", "deleted-0: there is no such topic")
 
 
-def test_a_deleted_topic_costs_max_block_ms_at_most_twice_and_hides_no_other() -> None:
+def test_deleted_topic_costs_max_block_ms_twice_and_hides_none() -> None:
     admin = OneDeleted()
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
     deleted, kept = (

@@ -17,7 +17,7 @@ from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
-from kafka_eos_sink.commit.proofs import HIDDEN_READERS_MS, verify_markers
+from kafka_eos_sink.commit.proofs import verify_markers
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity, write_attempt
@@ -122,9 +122,13 @@ def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
 
 @pytest.mark.parametrize("letters", [0, 12], ids=["one topic", "many topics"])
 def test_batch_with_unreadable_topics_is_not_decided(letters: int) -> None:
-    hidden = {(f"dead-{number:02}", 0): None for number in range(letters)} or {("t", 0): None}
+    hidden = [f"dead-{number:02}" for number in range(letters)] or ["t"]
     cluster, messages = written()
-    cluster.own = {steps.DescribeProducers: lambda step: cluster.perform(step) | hidden}
+
+    def denied(step: steps.DescribeProducers) -> Any:
+        raise steps.ReadDeniedError("one of them", hidden)
+
+    cluster.own = {steps.DescribeProducers: denied}
     with pytest.raises(AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\].* Nothing was committed") as refused:
         cluster.commit(messages)
     topics = "dead-00, dead-01, dead-02, dead-03, dead-04, dead-05, dead-06, dead-07 and 4 more" if letters else "t"
@@ -218,6 +222,8 @@ class Readers:
     def producers(self, step: steps.DescribeProducers) -> Any:
         if (self.task, True) not in self.cluster.ends:
             return self.cluster.perform(step)
+        if self.held_by is None:
+            raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on t")
         return {("t", 0): self.held_by}
 
 
@@ -248,22 +254,13 @@ def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
 
 
 @pytest.mark.parametrize("is_random", [False, True], ids=["txnAppId", "random write id"])
-def test_unproven_visibility_without_read_leaves_the_decision(is_random: bool) -> None:
-    """One of its markers may be missing behind the other program's transaction, and `repair` needs the decision to write it."""
+def test_read_withdrawn_after_the_decision_leaves_the_decision(is_random: bool) -> None:
+    """A marker may be missing behind the other program's transaction, and the decision is needed to write it."""
     cluster, (message,), _ = held(5, by=None)
-    began = cluster.now
-    assert cluster.commit([message], random_write_id=is_random) is not None
-    assert "not proven that readers see the committed rows" in cluster.warnings[-1]
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*TOPIC_AUTHORIZATION_FAILED"):
+        cluster.commit([message], random_write_id=is_random)
     assert cluster.records("done") == []
     assert cluster.ends == [(message.plan.driver, True), (prepared_of(message).identity, True)]
-    assert cluster.now > began + HIDDEN_READERS_MS
-
-
-def test_without_read_readers_at_our_first_row_are_blocked_by_us() -> None:
-    cluster, messages, _ = held(0, by=None)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 9"):
-        cluster.commit(messages)
-    assert cluster.records("done") == []
 
 
 def test_a_commit_of_no_messages_is_refused() -> None:
@@ -423,9 +420,18 @@ def decided() -> tuple[ScriptedCluster, Decision]:
     return cluster, decision
 
 
-@pytest.mark.parametrize("visible", [True, False])
+def unproven(step: steps.AbortedTransactions | steps.DescribeTransactions) -> dict[Any, Any]:
+    """Neither the data topics, whose rows are gone, nor the coordinators, who have forgotten the ids, prove a commit."""
+    if isinstance(step, steps.AbortedTransactions):
+        return dict.fromkeys(step.ranges, steps.Unseen.GONE)
+    return dict.fromkeys(step.transactional_ids)
+
+
+UNPROVEN = {steps.AbortedTransactions: unproven, steps.DescribeTransactions: unproven}
+
+
 @pytest.mark.parametrize(("chunk", "fetch_ms"), [(10, 6_000), (60, 12_000)])
-def test_marker_is_missing_only_once_the_log_is_read(chunk: int, fetch_ms: int, visible: bool) -> None:
+def test_marker_is_missing_only_once_the_log_is_read(chunk: int, fetch_ms: int) -> None:
     """The partition is shared and long, and Fetch is slow. The marker arrives behind what the log held at first."""
     cluster, decision = decided()
     task = decision.transactions[0].identity
@@ -440,15 +446,15 @@ def test_marker_is_missing_only_once_the_log_is_read(chunk: int, fetch_ms: int, 
         )
 
     cluster.own = {steps.ReadLog: slow}
-    assert cluster.run(verify_markers(decision, decision.transactions, 20_000, visible=visible))
+    assert cluster.run(verify_markers(decision, decision.transactions, 20_000))
     assert cluster.warnings == []
 
 
 def test_marker_that_never_comes_is_missing_after_the_deadline() -> None:
     cluster, decision = decided()
-    cluster.own = {steps.ReadLog: lambda _: chunk_of(60), steps.Now: lambda _: seconds(cluster)}
+    cluster.own = {**UNPROVEN, steps.ReadLog: lambda _: chunk_of(60), steps.Now: lambda _: seconds(cluster)}
     with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
-        cluster.run(verify_markers(decision, decision.transactions, 20_000, visible=False))
+        cluster.run(verify_markers(decision, decision.transactions, 20_000))
     assert cluster.now < 40_000
 
 
@@ -516,7 +522,7 @@ def test_marker_is_missing_although_the_deleted_log_was_longer() -> None:
     def read(step: steps.ReadLog) -> steps.LogChunk:
         return next(chunks, replace(chunk_of(step.offset + 1), topic_id=created))
 
-    cluster.own = {steps.ReadLog: read, steps.Now: lambda _: seconds(cluster)}
+    cluster.own = {**UNPROVEN, steps.ReadLog: read, steps.Now: lambda _: seconds(cluster)}
     with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
-        cluster.run(verify_markers(decision, decision.transactions, 20_000, visible=False))
+        cluster.run(verify_markers(decision, decision.transactions, 20_000))
     assert cluster.now < 60_000

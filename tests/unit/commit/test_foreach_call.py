@@ -91,31 +91,12 @@ def fail_done(cluster: ScriptedCluster) -> None:
     cluster.own = {steps.Append: append}
 
 
-def hide_readers(cluster: ScriptedCluster) -> None:
-    """Read is taken away after the decision, and another program's transaction blocks readers: no done record."""
-
-    def stable(step: steps.LastStableOffsets) -> dict[Any, int]:
-        cluster.now += 5_000
-        return dict.fromkeys(step.partitions, 5)
-
-    def producers(step: steps.DescribeProducers) -> Any:
-        return dict.fromkeys(step.partitions) if cluster.records("decision") else cluster.perform(step)
-
-    cluster.own = {
-        steps.LastStableOffsets: stable,
-        steps.DescribeProducers: producers,
-        steps.AbortedTransactions: lambda _: None,
-    }
-
-
-@pytest.fixture(params=["done record", "done record fails", "no Read"])
+@pytest.fixture(params=["done record", "done record fails"])
 def cluster(request: pytest.FixtureRequest) -> ScriptedCluster:
     """A cluster on which call 1 of a `foreachBatch` function has written version 1."""
     found, messages = written(foreach_call="call 1")
     if request.param == "done record fails":
         fail_done(found)
-    elif request.param == "no Read":
-        hide_readers(found)
     found.commit(messages, batch=replace(BATCH, foreach_call="call 1"))
     assert bool(found.records("done")) is (request.param == "done record")
     return found

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import log_records
+from kafka_eos_sink.commit.evidence import from_log
 from kafka_eos_sink.commit.log_records import (
     decision_records,
     done_record,
@@ -20,10 +21,10 @@ from kafka_eos_sink.commit.log_records import (
     part_record,
     tombstones,
 )
-from kafka_eos_sink.commit.log_view import LogView, Outcome
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.outcome import Outcome, Part, in_log
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.witnesses import witness_of
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import forget
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -355,7 +356,8 @@ def test_part_compacted_behind_a_foreign_record_is_not_aborted(hidden_by: str) -
         log.write(LogRecord(b"%d" % number, b""))
     part = part_record(W, Q, 0, 4, 7)
     view = log.read()
-    assert witness_of(genuine, prepared, view, "compact") is Outcome.ABORTED
+    facts = from_log(view.query(Q), view, prepared, "compact")
+    assert (facts.part, in_log(facts)) == (Part.CLEANED, Outcome.ABORTED)
     if hidden_by == "a record without a transaction":
         log.write(part)
     elif hidden_by == "a foreign value":
@@ -363,4 +365,5 @@ def test_part_compacted_behind_a_foreign_record_is_not_aborted(hidden_by: str) -
     view = log.read()
     if hidden_by == "an unreadable batch":
         view.last_unreadable = log.end
-    assert witness_of(genuine, prepared, view, "compact") is Outcome.UNRESOLVED
+    facts = from_log(view.query(Q), view, prepared, "compact")
+    assert (facts.part, in_log(facts)) == (Part.MISSING, Outcome.UNRESOLVED)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.missing_markers import DecidedPart, Evidence, Finding, Verdict, judge
-from kafka_eos_sink.commit.steps import TransactionDescription
+from kafka_eos_sink.commit.outcome import Coordinator, Facts, Outcome, Shown, in_log, of_coordinator
+from kafka_eos_sink.commit.steps import Marker, MarkerType, TransactionDescription
+from kafka_eos_sink.commit.values import OffsetRange, PreparedTransaction
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 
@@ -41,16 +42,39 @@ def named(each: TransactionDescription | None) -> str:
     return "unknown id" if each is None else f"{each.state} {each.producer_id}/{each.producer_epoch}"
 
 
+IN_LOG = (Outcome.OPEN, Outcome.COMMITTED, Outcome.ABORTED, Outcome.UNRESOLVED)
+
+
+def decided(
+    part: DecidedPart, coordinator: TransactionDescription | None, logged: Outcome
+) -> tuple[PreparedTransaction, Facts]:
+    """A transaction with one range, which shows no end; the commit log proves ``logged``."""
+    identity = part.identity
+    kind = MarkerType.ABORT if logged is Outcome.ABORTED else MarkerType.COMMIT
+    epoch = identity.after_end.producer_epoch + (3 if logged is Outcome.UNRESOLVED else 0)
+    marker = Marker(offset=9, producer_id=identity.producer_id, producer_epoch=epoch, type=kind)
+    facts = Facts(
+        identity=identity,
+        coordinator=of_coordinator(coordinator, identity),
+        marker=None if logged is Outcome.OPEN else marker,
+        ranges=(Shown.UNSHOWN,),
+    )
+    assert in_log(replace(facts, coordinator=Coordinator.UNKNOWN)) is logged
+    topic, partition = part.where
+    where = OffsetRange(topic=topic, partition=partition, first_offset=part.first_offset, last_offset=part.last_offset)
+    return PreparedTransaction(partition=0, identity=identity, part_offset=5, rows=100, offsets=(where,)), facts
+
+
 def findings(
     coordinator: TransactionDescription | None,
     producer: ProducerState = OPEN,
     part: DecidedPart = PART,
-    witness: Outcome = Outcome.COMMITTED,
+    logged: Outcome = Outcome.COMMITTED,
 ) -> tuple[Finding, ...]:
     evidence = Evidence(
         parts=(part,),
         described={part.identity.transactional_id: coordinator},
-        witnesses={part.identity: witness},
+        decided=(decided(part, coordinator, logged),),
     )
     return judge(evidence, {part.where: (replace(OPEN, producer_id=99), producer)})
 
@@ -59,16 +83,16 @@ def finding(
     coordinator: TransactionDescription | None,
     producer: ProducerState = OPEN,
     part: DecidedPart = PART,
-    witness: Outcome = Outcome.COMMITTED,
+    logged: Outcome = Outcome.COMMITTED,
 ) -> Finding:
-    (found,) = findings(coordinator, producer, part, witness)
+    (found,) = findings(coordinator, producer, part, logged)
     assert (found.verdict is Verdict.MISSING) == (found.marker is not None)
     return found
 
 
-@pytest.mark.parametrize("witness", [Outcome.COMMITTED, Outcome.OPEN])
-def test_marker_is_missing_if_decision_and_coordinator_committed(witness: Outcome) -> None:
-    assert finding(described(), witness=witness).marker == TransactionMarker(
+@pytest.mark.parametrize("logged", [Outcome.COMMITTED, Outcome.OPEN])
+def test_marker_is_missing_if_decision_and_coordinator_committed(logged: Outcome) -> None:
+    assert finding(described(), logged=logged).marker == TransactionMarker(
         topic="orders",
         partition=1,
         producer_id=10,
@@ -84,7 +108,7 @@ def test_below_version_2_marker_has_the_transactions_own_epoch() -> None:
     marker = finding(described(epoch=4), part=old).marker
     assert marker is not None
     assert (marker.producer_epoch, marker.transaction_version) == (4, 0)
-    assert finding(described(epoch=5), part=old, witness=Outcome.OPEN).verdict is Verdict.UNPROVEN
+    assert finding(described(epoch=5), part=old, logged=Outcome.OPEN).verdict is Verdict.UNPROVEN
 
 
 def test_marker_gets_coordinator_epoch_0_if_partition_has_none() -> None:
@@ -130,7 +154,7 @@ def test_joined_transaction_gets_no_marker(producer: ProducerState) -> None:
     ids=named,
 )
 def test_unproven_marker_is_not_written_without_coordinator(coordinator: TransactionDescription | None) -> None:
-    assert finding(coordinator, witness=Outcome.OPEN).verdict is Verdict.UNPROVEN
+    assert finding(coordinator, logged=Outcome.OPEN).verdict is Verdict.UNPROVEN
 
 
 @pytest.mark.parametrize(
@@ -144,15 +168,15 @@ def test_commit_log_proves_commit_after_id_was_reused(coordinator: TransactionDe
     assert (marker.producer_epoch, marker.committed) == (5, True)
 
 
-@pytest.mark.parametrize("witness", Outcome)
+@pytest.mark.parametrize("logged", IN_LOG)
 @pytest.mark.parametrize("version", [2, 0])
-def test_aborted_transaction_gets_no_marker(version: int, witness: Outcome) -> None:
+def test_aborted_transaction_gets_no_marker(version: int, logged: Outcome) -> None:
     """Recovery copies its records. Kafka's own tool ends what the partition holds."""
     part = replace(PART, identity=replace(TASK, transaction_version=version))
-    found = finding(described("CompleteAbort", 4 if version < 2 else 5), part=part, witness=witness)
+    found = finding(described("CompleteAbort", 4 if version < 2 else 5), part=part, logged=logged)
     assert (found.verdict, found.start_offset) == (Verdict.UNPROVEN, 100)
     assert "CompleteAbort" in found.reason
-    gone_on = finding(None, part=part, witness=Outcome.ABORTED)
+    gone_on = finding(None, part=part, logged=Outcome.ABORTED)
     assert gone_on.verdict is Verdict.UNPROVEN
     assert "aborted" in gone_on.reason
 
@@ -163,9 +187,9 @@ def test_contradicting_coordinator_state_leaves_it_unproven(state: str, epoch: i
     assert finding(described(state, epoch)).verdict is Verdict.UNPROVEN
 
 
-@pytest.mark.parametrize("witness", [Outcome.ABORTED, Outcome.UNRESOLVED])
-def test_contradicting_commit_log_leaves_it_unproven(witness: Outcome) -> None:
-    assert finding(described(), witness=witness).verdict is Verdict.UNPROVEN
+@pytest.mark.parametrize("logged", [Outcome.ABORTED, Outcome.UNRESOLVED])
+def test_contradicting_commit_log_leaves_it_unproven(logged: Outcome) -> None:
+    assert finding(described(), logged=logged).verdict is Verdict.UNPROVEN
 
 
 @pytest.mark.parametrize(
@@ -179,14 +203,14 @@ def test_contradicting_commit_log_leaves_it_unproven(witness: Outcome) -> None:
     ids=named,
 )
 def test_transaction_not_ended_by_coordinator_is_running(coordinator: TransactionDescription) -> None:
-    assert finding(coordinator, witness=Outcome.OPEN).verdict is Verdict.RUNNING
+    assert finding(coordinator, logged=Outcome.OPEN).verdict is Verdict.RUNNING
 
 
 def of_attempt(coordinator: TransactionDescription | None, producer: ProducerState = LOSER) -> tuple[Finding, ...]:
     evidence = Evidence(
         parts=(PART,),
         described={"w.0.0": described(), "w.0.1": coordinator},
-        witnesses={TASK: Outcome.COMMITTED},
+        decided=(decided(PART, described(), Outcome.COMMITTED),),
     )
     return judge(evidence, {WHERE: (producer, replace(OPEN, current_txn_start_offset=-1))})
 

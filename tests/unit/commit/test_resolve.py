@@ -16,6 +16,7 @@ from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, 
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import (
+    AuthorizationError,
     BrokerUnavailableError,
     DecisionPendingError,
     FencedError,
@@ -49,10 +50,10 @@ class World:
     end_error: int | None = ErrorCode.NONE.value
     driver_error: int | None = ErrorCode.NONE.value
     marks_driver: bool = True
-    held: dict[tuple[str, int], dict[int, tuple[int, int]] | None] = field(default_factory=dict)
+    held: dict[tuple[str, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
     readable: frozenset[OffsetRange] = frozenset()
-    unseen: steps.Unseen | None = steps.Unseen.GONE
-    """Of the ranges that are not readable; None: there is no right to Read."""
+    unseen: steps.Unseen = steps.Unseen.GONE
+    """Of the ranges that are not readable."""
     now: int = 0
     next_offset: int = 0
 
@@ -152,9 +153,9 @@ class World:
             case steps.CopyRecords(copies):
                 return tuple(steps.Gone(f"{each.source.transactional_id}: retention") for each in copies)
             case steps.AbortedTransactions(ranges):
-                if self.unseen is None:
-                    return None
                 return {where: () if where in self.readable else self.unseen for where in ranges}
+            case steps.AreCommitted(written):
+                return (None,) * len(written)
             case steps.Now():
                 self.now += 1
                 return self.now
@@ -165,7 +166,7 @@ class World:
         return None
 
     def stable(self, where: tuple[str, int]) -> int:
-        return min((start for _, start in (self.held.get(where) or {}).values() if start >= 0), default=10)
+        return min((start for _, start in self.held.get(where, {}).values() if start >= 0), default=10)
 
     def ended(self, end: steps.End) -> steps.EndResult:
         by, kind = end.identity, MarkerType.COMMIT if end.commit else MarkerType.ABORT
@@ -240,7 +241,7 @@ def test_committed_ends_open_parts_and_marks_version_written() -> None:
     decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
     done = world.resolve("committed")
     assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
-    assert (done.superseded, done.ended) == (decision, (f"{W}.0.0", f"{W}.1.0"))
+    assert done.superseded == decision
     newest = world.newest()
     assert newest is not None
     assert (newest.version, newest.resolution, newest.transactions, newest.nonce) == (3, "committed", (), "operator")
@@ -250,23 +251,48 @@ def test_committed_ends_open_parts_and_marks_version_written() -> None:
     assert world.done(field="finished_ms") == NOVEMBER_2026
 
 
-def test_committed_leaves_later_transactions_of_the_id_alone() -> None:
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_later_transaction_is_ended_unless_it_has_joined(has_joined: bool) -> None:
+    """Nobody decides it after the fence, so it would block readers for ever. If it has joined, its ABORT would discard committed rows."""
     world = World()
     named = world.prepare(0, 10)
     world.decide(named)
-    world.open(named.identity, epoch=5)  # a later transaction of the same id, that nobody decided
-    done = world.resolve("committed")
-    assert done.ended == ()
+    world.open(named.identity, epoch=5)
+    if has_joined:
+        world.held["orders", 0] = {10: (5, 0)}
+        with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds .*\.0\.0 open"):
+            world.resolve("committed")
+    else:
+        world.resolve("committed")
     later = world.states[named.identity.transactional_id]
-    assert (later.state, later.producer_epoch) == ("Ongoing", 5)
+    assert (later.state, later.producer_epoch) == (("Ongoing", 5) if has_joined else ("CompleteAbort", 6))
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution == (None if has_joined else "committed")
+
+
+def test_open_version_is_finished_and_not_rewritten() -> None:
+    """Its rows are complete, and a new run would write them twice."""
+    world = World()
+    decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*it counts as written.*--allow-duplicates"):
+        world.resolve("rewrite")
+    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
+    assert (world.newest(), world.done()) == (decision, decision.nonce)
+    world.resolve("rewrite", allow_duplicates=True)
+    newest = world.newest()
+    assert newest is not None
+    assert (newest.resolution, newest.transactions) == ("rewrite", ())
+    assert world.done() == decision.nonce, "not the resolution's, which would mean that it is finished"
 
 
 @pytest.mark.parametrize("allow_duplicates", [False, True])
-def test_a_void_version_is_ended_and_has_no_done_record(allow_duplicates: bool) -> None:
+def test_a_void_version_has_no_done_record(allow_duplicates: bool) -> None:
     world = World()
-    world.decide(world.prepare(0, 10))
+    named = world.prepare(0, 10)
+    world.decide(named)
+    world.end(named.identity, MarkerType.ABORT)
     world.resolve("rewrite", allow_duplicates=allow_duplicates)
-    assert world.ends[0] == (f"{W}.0.0", False)
     newest = world.newest()
     assert newest is not None
     assert newest.resolution == "rewrite"
@@ -278,11 +304,11 @@ def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
     first, second = world.prepare(0, 10), world.prepare(1, 11)
     world.decide(first, second)
     world.end(first.identity, MarkerType.COMMIT)
+    world.end(second.identity, MarkerType.ABORT)
     with pytest.raises(
         WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*orders-0 \[0..9\].*--allow-duplicates"
     ):
         world.resolve("rewrite")
-    assert world.ends == []
     newest = world.newest()
     assert newest is not None
     assert newest.resolution is None
@@ -307,7 +333,7 @@ def test_rewrite_is_rejected_when_older_driver_commits_meanwhile() -> None:
         world.resolve("rewrite")
 
 
-def test_rewrite_is_rejected_when_readers_see_rows_of_an_open_part() -> None:
+def test_rewrite_is_rejected_if_readers_see_rows_of_an_open_part() -> None:
     """Below version 2, a late AddPartitionsToTxn opens a committed transaction again, whose marker is missing in the commit log."""
     world = World()
     named = world.prepare(0, 10)
@@ -316,17 +342,6 @@ def test_rewrite_is_rejected_when_readers_see_rows_of_an_open_part() -> None:
     world.readable = frozenset(named.offsets)
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
         world.resolve("rewrite")
-
-
-def test_unproven_parts_whose_records_are_gone_may_be_rewritten() -> None:
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # no marker that could be its own
-    world.resolve("rewrite")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution == "rewrite"
 
 
 def test_committed_resolution_is_rewritten_only_on_demand() -> None:
@@ -366,7 +381,7 @@ def test_stream_resumes_above_versions_written_elsewhere() -> None:
     world = finished()
     done = world.resolve("committed", 7, STREAM)
     assert done.superseded is not None
-    assert (done.superseded.version, done.ended) == (3, ())
+    assert done.superseded.version == 3
     newest = world.newest(STREAM)
     assert newest is not None
     assert (newest.version, newest.resolution, newest.transactions) == (7, "committed", ())
@@ -409,7 +424,7 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["done record lost", "an older driver's done record hides it"])
-def test_stream_resumes_above_a_resolution_without_its_done_record(late: bool) -> None:
+def test_stream_resumes_above_a_resolution_without_done_record(late: bool) -> None:
     """Recovery never writes that record, so nothing else would let the stream continue."""
     world = World()
     older = world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
@@ -434,7 +449,9 @@ def test_query_id_in_a_command_is_quoted() -> None:
 def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     """Its recovery would never be heard of again."""
     world = World()
-    world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
+    named = world.prepare(0, 10, STREAM)
+    world.decide(named, query_id=STREAM)
+    world.end(named.identity, MarkerType.ABORT)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
         world.resolve("committed", 7, STREAM)
     assert not world.fenced
@@ -457,14 +474,30 @@ def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
         world.resolve("rewrite", 7, STREAM)
     assert not world.fenced
-    # The COMMIT of another query id would end it, and the cleaner drop version 3 for it: the stream would be refused.
-    with pytest.raises(
-        WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*of query id '5f1c', has no marker. .*First run: .*recover"
-    ):
-        world.resolve("committed", 0, "another")
-    assert not world.fenced
     assert world.resolve("committed", 7, STREAM).decision.version == 7
+
+
+@pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
+def test_decision_below_an_unmarked_one_is_decided_again_first(state: str) -> None:
+    """The resolution's COMMIT would end the decision without marker, and the cleaner drop version 3 for it: the stream would be refused."""
+    world = finished()
+    before = world.newest(STREAM)
+    assert before is not None
+    driver = replace(OLD_DRIVER, producer_epoch=99)
+    decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
+    for record in decision_records(decision):
+        hidden = world.record(record, driver)
+    world.open(driver, state, epoch=0 if state == "Ongoing" else 1)
     assert world.resolve("committed", 0, "another").decision.version == 0
+    view = LogView(W)
+    view.feed(world.entries, world.next_offset, 0)
+    found = view.query(STREAM).newest
+    assert found is not None
+    assert (found.decision.nonce, found.decision.version) == (before.nonce, 3)
+    assert found.offset > hidden
+    resolved = view.query("another").newest
+    assert resolved is not None
+    assert resolved.offset > found.offset
 
 
 @pytest.mark.parametrize(
@@ -567,19 +600,36 @@ def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolut
     assert not world.fenced
 
 
-def test_resolve_lists_fences_reads_then_ends_undecided_only() -> None:
+def test_resolve_lists_fences_reads_then_ends() -> None:
+    """The order of `take_over`. The decision of another query id is finished as well, and an attempt that nobody decided aborted."""
+    world = World()
+    world.decide(world.prepare(0, 10))
+    others = world.decide(world.prepare(1, 11, "q2"), query_id="q2")
+    world.prepare(2, 12)
+    world.resolve("committed", query_id=Q)
+    kinds = [type(step) for step in world.asked]
+    fenced = kinds.index(steps.InitProducerId)
+    assert steps.ListOpenTransactions in kinds[:fenced]
+    assert steps.ListOpenTransactions not in kinds[fenced:]
+    assert fenced < kinds.index(steps.Append) < kinds.index(steps.EndTransactions)
+    # The list named all three; the coordinator rejects the abort of what is committed.
+    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
+    assert (f"{W}.2.0", False) in world.ends[2:]
+    states = {name: found.state for name, found in world.states.items() if not name.endswith(".driver")}
+    assert states == dict.fromkeys((f"{W}.0.0", f"{W}.1.0"), "CompleteCommit") | {f"{W}.2.0": "CompleteAbort"}
+    assert world.done("q2") == others.nonce
+
+
+def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
+    """What is open under the ids of that decision stays open: its ABORT could discard committed rows."""
     world = World()
     world.decide(world.prepare(0, 10))
     others = world.prepare(1, 11, "q2")
-    world.decide(others, query_id="q2")  # unfinished: its own recovery ends it
-    world.prepare(2, 12)  # of an attempt that nobody decided
-    world.resolve("committed", query_id=Q)
-    kinds = [type(step) for step in world.asked]
-    listed, fenced = kinds.index(steps.ListOpenTransactions), kinds.index(steps.InitProducerId)
-    assert kinds.count(steps.ListOpenTransactions) == 1
-    assert listed < fenced < kinds.index(steps.Append, fenced) < kinds.index(steps.EndTransactions)
-    assert (f"{W}.2.0", False) in world.ends
-    assert all(name != others.identity.transactional_id for name, _ in world.ends)
+    unproven = world.decide(others, query_id="q2")
+    world.open(others.identity, epoch=5)
+    assert world.resolve("committed", query_id=Q).decision.resolution == "committed"
+    assert world.newest("q2") == unproven
+    assert world.states[others.identity.transactional_id].state == "Ongoing"
 
 
 def test_part_open_on_a_partition_does_not_count_as_written() -> None:
@@ -600,16 +650,30 @@ def test_part_open_on_a_partition_does_not_count_as_written() -> None:
 
 @pytest.mark.parametrize(
     "remembered",
-    [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, None, GONE],
-    ids=["nobody", "ended", "a later one", "somebody else", "no Read", "topic gone"],
+    [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, GONE],
+    ids=["nobody", "ended", "a later one", "somebody else", "topic gone"],
 )
-def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple[int, int]] | None) -> None:
+def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple[int, int]]) -> None:
     world = World()
     world.decide(world.prepare(0, 10))
     world.held["orders", 0] = remembered
     assert world.resolve("committed").decision.resolution == "committed"
-    warnings = [step.message for step in world.asked if isinstance(step, steps.Warn)]
-    assert any("the Read permission is missing" in each for each in warnings) is (remembered is None)
+
+
+@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
+def test_nothing_is_recorded_without_read_on_a_topic(resolution: Resolution) -> None:
+    world = World()
+    world.decide(world.prepare(0, 10))
+
+    def unauthorized() -> None:
+        raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on orders")
+
+    world.on[steps.AbortedTransactions] = unauthorized
+    with pytest.raises(AuthorizationError, match="no Read on orders"):
+        world.resolve(resolution)
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
 
 
 def test_rewrite_is_rejected_while_a_partition_has_no_leader() -> None:
@@ -686,7 +750,7 @@ def test_rewrite_is_rejected_when_rows_are_visible_without_proof() -> None:
     world.decide(named)
     world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was omitted
     world.readable = frozenset(named.offsets)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 1 .*orders-0 \[0..9\]"):
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*counts as written"):
         world.resolve("rewrite")
 
 
@@ -696,19 +760,29 @@ def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
     named = world.prepare(0, 10)
     world.decide(named)
     world.open(named.identity, "CompleteCommit", epoch=1)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 1 .*orders-0 \[0..9\]"):
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*counts as written"):
         world.resolve("rewrite")
 
 
-@pytest.mark.parametrize("unseen", [steps.Unseen.BLOCKED, None], ids=["behind another's", "no Read"])
-@pytest.mark.parametrize("kind", MarkerType)
-def test_rewrite_is_rejected_when_visibility_is_unknown(kind: MarkerType, unseen: steps.Unseen | None) -> None:
-    """The ABORT in the commit log may be that of a transaction that joined it."""
+@pytest.mark.parametrize(
+    ("kind", "unseen"),
+    [
+        (MarkerType.ABORT, steps.Unseen.BLOCKED),
+        (MarkerType.COMMIT, steps.Unseen.BLOCKED),
+        (MarkerType.EMPTY, steps.Unseen.BLOCKED),
+        (MarkerType.COMMIT, steps.Unseen.GONE),
+    ],
+)
+def test_rewrite_is_rejected_when_visibility_is_unknown(kind: MarkerType, unseen: steps.Unseen) -> None:
+    """The ABORT in the commit log may be that of a transaction that joined it. Readers may have seen records that are gone."""
     world = World(unseen=unseen)
     named = world.prepare(0, 10)
     world.decide(named)
     world.end(named.identity if kind is MarkerType.ABORT else replace(named.identity, producer_epoch=7), kind)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*orders-0 \[0..9\].*--allow-duplicates"):
+    with pytest.raises(
+        WriteRefusedError,
+        match=r"ROWS_ARE_VISIBLE\].*nothing proves that orders-0 \[0..9\] were aborted.*--allow-duplicates",
+    ):
         world.resolve("rewrite")
     newest = world.newest()
     assert newest is not None
@@ -724,12 +798,17 @@ def test_aborted_rows_may_be_rewritten() -> None:
     assert world.resolve("rewrite").decision.resolution == "rewrite"
 
 
-def test_transaction_that_times_out_before_rewrite_ends_it() -> None:
+def test_timeout_before_the_end_leaves_visible_rows() -> None:
+    """Recovery commits the other one, so the version is not void."""
     world = World()
     first, second = world.prepare(0, 10), world.prepare(1, 11)
     world.decide(first, second)
     world.on[steps.EndTransactions] = lambda: world.end(first.identity, MarkerType.ABORT)
-    assert world.resolve("rewrite").ended == (second.identity.transactional_id,)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*orders-1 \[0..9\]"):
+        world.resolve("rewrite")
+    newest = world.newest()
+    assert newest is not None
+    assert newest.resolution is None
 
 
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
@@ -773,6 +852,7 @@ def test_resolution_with_lost_end_txn_counts_with_its_marker(answered: int | Non
     """Not heard, or repeated when a driver that came after it had fenced already."""
     world = World()
     world.decide(world.prepare(0, 10))
+    world.resolve("committed")
 
     class Deaf(World):
         def ended(self, end: steps.End) -> steps.EndResult:
@@ -780,7 +860,7 @@ def test_resolution_with_lost_end_txn_counts_with_its_marker(answered: int | Non
             return replace(result, error=answered) if end.identity.transactional_id.endswith(".driver") else result
 
     deaf = Deaf(entries=world.entries, states=world.states, next_offset=world.next_offset)
-    deaf.resolve("rewrite")
+    deaf.resolve("rewrite", allow_duplicates=True)
     newest = deaf.newest()
     assert newest is not None
     assert newest.resolution == "rewrite"

@@ -67,21 +67,15 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def test_unproven_rows_are_not_reported_visible(
+def test_finished_version_is_reported_visible(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unproven = Recovered(decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=())
-    status, shown, fields = said(monkeypatch, capsys, unproven)
+    done = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
+    status, shown, fields = said(monkeypatch, capsys, done)
     assert status == 0
-    assert "every row" not in shown
-    assert "not proven" in shown
-    assert "the right to Read the topics is missing" in shown
-    assert fields["decisions"][0]["proven"] is False
-
-    proven = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
-    _, shown, fields = said(monkeypatch, capsys, proven)
     assert "every row that its topics hold is visible, finished just now" in shown
-    assert fields["decisions"][0]["proven"] is True
+    assert "No transaction of it was open" in shown
+    assert fields["decisions"][0]["finished_now"] is True
 
 
 def test_void_version_is_reported_with_its_way_out(
@@ -91,19 +85,8 @@ def test_void_version_is_reported_with_its_way_out(
     _, shown, fields = said(monkeypatch, capsys, Recovered(decisions=(void,), finished_now=frozenset(), ended=()))
     assert "cannot be copied, none of its rows is visible: run this version again, it writes all rows" in shown
     assert fields["decisions"] == [
-        {"query_id": "batch", "version": 3, "resolution": None, "proven": True, "state": "void", "finished_now": False}
+        {"query_id": "batch", "version": 3, "resolution": None, "state": "void", "finished_now": False}
     ]
-
-
-def test_transaction_left_open_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    done = Recovered(
-        decisions=(replace(DECISION, proven=False),), finished_now=frozenset(), ended=(), left_open=(TASK,)
-    )
-    status, shown, fields = said(monkeypatch, capsys, done)
-    assert status == 1
-    assert "No transaction of it was open" not in shown
-    assert "w.0.0 none left open: an abort could also abort rows of a decision that is not proven" in shown
-    assert fields["left_open"] == [{"transactional_id": "w.0.0", "producer_id": 10, "producer_epoch": 4}]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +147,6 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
         transaction_timeout_ms=1,
         log_offset=0,
         decisions=(DECISION,),
-        left_open=(TASK, replace(TASK, producer_epoch=5)),
     )
     ends = [(End(identity=each.identity, commit=each.committed), EndResult(error=each.error)) for each in answers]
     executor = SimpleNamespace(ended=ends, run=lambda _: plan)
@@ -180,7 +162,6 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     done = operator.recover(settings)
     assert done.ended == (answers[0], answers[2])
     assert done.finished_now == {"batch"}  # the log held no done record before
-    assert done.left_open == (replace(TASK, producer_epoch=5),)
     assert not done.all_ended
 
 

@@ -12,9 +12,10 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.metadata import PartitionMetadata, TopicMetadata
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.evidence import where_held
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
-from kafka_eos_sink.commit.log_view import Outcome
 from kafka_eos_sink.commit.missing_markers import Evidence, Finding, Verdict, gather, judge
+from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
@@ -175,7 +176,7 @@ def test_attempt_is_reported_with_any_newest_decision(newest: str) -> None:
         (True, None, Outcome.COMMITTED),
         (None, None, Outcome.OPEN),
         (None, True, Outcome.COMMITTED),
-        (None, False, Outcome.UNRESOLVED),
+        (None, False, Outcome.ABORTED),
         (False, True, Outcome.COMMITTED),
         (False, None, Outcome.ABORTED),
     ],
@@ -187,7 +188,10 @@ def test_log_or_data_topics_prove_each_decided_transaction(
     log.written(3, ("orders", 0), committed)
     log.ends = {} if shown is None else {0: shown}
     evidence = log.gathered({})
-    assert list(evidence.witnesses.values()) == [outcome]
+    ((entry, facts),) = evidence.decided
+    assert facts.ranges == ({None: Shown.UNSHOWN, True: Shown.COMMITTED, False: Shown.ABORTED}[shown],)
+    held_open = {("orders", 0): {10: (6, 200)}}
+    assert outcome_of(where_held(entry, facts, held_open)) is outcome
     assert {part.where for part in evidence.parts} == {LOG, ("orders", 0)}
     assert sorted(evidence.described) == [f"w.0.{slot}" for slot in range(8)]
 
@@ -220,7 +224,7 @@ def committed_below_version_two(ranges: int) -> Log:
 
 @pytest.mark.parametrize("ranges", [1, 2])
 def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
-    """The other range may be aborted, as in `test_repair_commits_no_half_of_a_part_discarded_after_its_commit`."""
+    """The other range may be aborted, as in `test_no_half_of_a_part_discarded_after_its_commit_is_marked`."""
     log = committed_below_version_two(ranges)
     log.has_leaders = False
     evidence = log.gathered({"w.0.0": ended("CompleteCommit", 4)})

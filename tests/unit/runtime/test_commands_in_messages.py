@@ -172,7 +172,7 @@ class Held:
 
     own, others, now = 5, {0: 7, 1: 7, 2: 7, 3: 9}, 0
 
-    def batch(self, version: int) -> Procedure[bool]:
+    def batch(self, version: int) -> Procedure[None]:
         decision = self.decision(version)
         return verify_visible(decision, decision.transactions, 60_000)
 
@@ -217,7 +217,7 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
         queried: list[int] = []
         monkeypatch.setattr(admin, "transaction_of", lambda each: queried.append(each) or described.get(each, ""))
         for version in range(3):
-            assert executor.run(held.batch(version))
+            executor.run(held.batch(version))
         assert len(caplog.records) == 2
         assert sorted(queried) == [7, 9]  # a warning that is not repeated sends no requests
         assert "t-0, t-1, t-2: version 0" in caplog.text
@@ -226,5 +226,5 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
         assert "kafka-eos repair --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w" in caplog.text
         clock = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 61)
-        assert executor.run(held.batch(3))
+        executor.run(held.batch(3))
         assert len(caplog.records) == 4
