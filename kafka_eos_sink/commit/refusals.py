@@ -96,7 +96,7 @@ def _resolve(decision: Decision, resolution: str) -> str:
     return resolve_command(decision.write_id, decision.query_id, decision.version, resolution)
 
 
-def _write_all_again(decision: Decision) -> str:
+def write_all_again(decision: Decision) -> str:
     return f"then {run_again(decision.write_id)}: {_resolve(decision, 'rewrite')}"
 
 
@@ -104,7 +104,7 @@ def keep_or_rewrite(decision: Decision) -> str:
     """Return the commands for a version whose missing rows cannot come back."""
     return (
         f"To leave the missing rows out for ever: {_resolve(decision, 'committed')}; to write the whole batch again, with its visible rows "
-        f"twice, run this, {_write_all_again(decision)} --allow-duplicates"
+        f"twice, run this, {write_all_again(decision)} --allow-duplicates"
     )
 
 
@@ -365,7 +365,7 @@ def unresolved(decision: Decision, what: str) -> DecisionPendingError:
         f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. This run wrote nothing",
         "Read the topic with isolation.level=read_committed, and compare all rows of the batch. "
         f"If all are there, record that{then}: {_resolve(decision, 'committed')}; if none is there, record that, "
-        f"{_write_all_again(decision)}; if some are there, record that, then {run_again(decision.write_id)}, which writes those a second "
+        f"{write_all_again(decision)}; if some are there, record that, then {run_again(decision.write_id)}, which writes those a second "
         f"time: {_resolve(decision, 'rewrite')} --allow-duplicates",
     )
 

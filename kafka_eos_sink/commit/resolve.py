@@ -111,7 +111,8 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     # A typing error must neither fence a running driver nor leave a barrier in a log that is not the write's own.
     opened = yield from list_open(request.write_id, transaction_version)
     yield from require_own_log(view, opened)
-    _, newest = _target(view, request)
+    query, newest = _target(view, request)
+    was_settled = newest is not None and _is_settled(query, newest)
     if newest is None or newest.version != request.version:
         _require_at_rest(request, opened)
     taken = yield from taking_over(
@@ -130,7 +131,7 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     query, superseded = _target(view, request)
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is not None:
-        yield from _require_resolvable(query, same, taken, request)
+        yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
             raise refusals.found_void(same)
     decision = Decision(
@@ -246,9 +247,13 @@ def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveR
 
 
 def _require_resolvable(
-    query: QueryState, decision: Decision, taken: TakenOver, request: ResolveRequest
+    query: QueryState, decision: Decision, taken: TakenOver, request: ResolveRequest, *, was_settled: bool
 ) -> Procedure[None]:
-    """Require that recovery has done what it can, and left room for the resolution."""
+    """Require that recovery has done what it can, and left room for the resolution.
+
+    Args:
+        was_settled: Whether the version was finished before this command.
+    """
     failure = taken.failures.get(query.query_id)
     if request.resolution == "committed":
         if failure is not None and failure.code not in GIVEN_UP:
@@ -256,12 +261,18 @@ def _require_resolvable(
         yield from _require_closed(decision)
         if failure is not None:
             yield from _warn_of_given_up(decision, failure)
-    elif not request.allow_duplicates:
-        settled = taken.plan.newest_decision(query.query_id)
-        if settled is not None and settled.status is DecisionStatus.FINISHED:
-            raise _not_void(decision, "it counts as written")
-        if failure is not None:
-            yield from _require_aborted(query, failure, request)
+        return
+    settled = taken.plan.newest_decision(query.query_id)
+    if settled is not None and settled.status is DecisionStatus.FINISHED:
+        if not was_settled:
+            # Also with --allow-duplicates, which was meant for what could not be finished.
+            raise _counts_as_written(
+                decision, "this command has just finished it, and every row that its topics hold is visible"
+            )
+        if not request.allow_duplicates:
+            raise _counts_as_written(decision, "it counts as written")
+    elif failure is not None and not request.allow_duplicates:
+        yield from _require_aborted(query, failure, request)
 
 
 def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[None]:
@@ -340,6 +351,15 @@ def _require_closed(decision: Decision) -> Procedure[None]:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
             raise _not_resolved(decision, f"{why}. First run: {refusals.command('repair', decision.write_id)}")
         yield from Wait(POLL_MS)
+
+
+def _counts_as_written(decision: Decision, why: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "ROWS_ARE_VISIBLE",
+        f"{refusals.version_of(decision.version, decision.write_id)} is not void: {why}",
+        "Its next run skips it. To write the whole batch again, with its visible rows twice, run this, "
+        f"{refusals.write_all_again(decision)} --allow-duplicates",
+    )
 
 
 def _not_void(decision: Decision, why: str) -> WriteRefusedError:

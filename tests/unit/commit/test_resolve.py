@@ -275,7 +275,7 @@ def test_open_version_is_finished_and_not_rewritten() -> None:
     """Its rows are complete, and a new run would write them twice."""
     world = World()
     decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*it counts as written.*--allow-duplicates"):
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it.*--allow-duplicates"):
         world.resolve("rewrite")
     assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
     assert (world.newest(), world.done()) == (decision, decision.nonce)
@@ -750,7 +750,7 @@ def test_rewrite_is_rejected_when_rows_are_visible_without_proof() -> None:
     world.decide(named)
     world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was omitted
     world.readable = frozenset(named.offsets)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*counts as written"):
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
         world.resolve("rewrite")
 
 
@@ -760,7 +760,7 @@ def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
     named = world.prepare(0, 10)
     world.decide(named)
     world.open(named.identity, "CompleteCommit", epoch=1)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*counts as written"):
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
         world.resolve("rewrite")
 
 
