@@ -27,7 +27,7 @@ from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import ResolveRequest
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
-from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, PreparedTransaction, TaskOutcome
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.operations.operator import OperatorSettings, recover
@@ -271,7 +271,8 @@ def test_marker_missing_in_commit_log_alone_stops_no_write(
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     given = write_settings(any_kafka, topic)
     decided_with_part_outside(any_kafka, given)
-    assert any(decision.proven for decision in session.plan(given).decisions)
+    (finished,) = session.plan(given).decisions
+    assert finished.status is DecisionStatus.FINISHED
     assert f"the marker of {task_transactional_id(given.write_id, 0, 0)} in the commit log" in caplog.text
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
     assert repair(any_kafka, given.write_id) == 0

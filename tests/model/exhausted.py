@@ -334,6 +334,16 @@ LARGE = named(
             **EAGER,
             **ONE,
         ),
+        # A version is void, and so rewritten, only if its records are gone.
+        Setting(
+            name="resolved as rewrite, records gone",
+            resolution="rewrite",
+            drivers=1,
+            attempts=1,
+            faults=faults(resolve=1, timeout=1, clean=1),
+            **EAGER,
+            **ONE,
+        ),
         Setting(
             name="timeouts and a restart, two tasks",
             restart="failed",
