@@ -178,6 +178,35 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     assert "it counts as written" in capsys.readouterr().err
 
 
+def test_half_a_version_is_rewritten_only_with_duplicates(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transaction is committed. The other one was aborted, and its rows are gone."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    plan = session.plan(given)
+    messages = tasks(given, plan)
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
+    delete_rows(any_kafka, messages[1:])
+    visible = len(read_committed(servers, topic))
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
+    assert "1 of its 2 transactions are committed" in line
+    assert "--allow-duplicates" in line
+    # Nothing was recorded.
+    assert resolve(any_kafka, given.write_id, 3, "rewrite", "--allow-duplicates") == 0
+    assert "and the topic then holds its visible rows twice." in capsys.readouterr().out
+    assert len(read_committed(servers, topic)) == visible
+    write_all(given)
+    assert len(read_committed(servers, topic)) == visible + 2 * ROWS
+    assert_nothing_open(servers, [topic])
+    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert "it counts as written" in capsys.readouterr().err
+
+
 def test_resolve_committed_sets_start_of_unknown_stream(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
