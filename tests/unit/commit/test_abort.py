@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -70,21 +69,18 @@ def test_list_of_a_new_write_waits_for_all_brokers() -> None:
 def test_abort_of_fenced_driver_notices_another_commit_log(created_again: bool, kept: int) -> None:
     """The deleted log may have decided what the tasks handed over."""
     cluster, message, task = left_open()
-    log_id = uuid.uuid4()
+    plan = replace(message.plan, log_offset=20)
     cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))  # a newer driver
     if created_again:
         cluster.delete_log()
     cluster.perform(steps.Append((barrier_record("other", "n"),) * kept))
-    topic_id = uuid.uuid4() if created_again else log_id
-    cluster.own[steps.ReadLog] = lambda step: replace(cluster.perform(step), topic_id=topic_id)
-    plan = replace(message.plan, log_id=log_id, log_offset=20)
     if created_again:
         with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
             cluster.run(abort(REQUEST, plan, [message], 2))
     else:
         assert cluster.run(abort(REQUEST, plan, [message], 2)) is None
     assert cluster.ends == ([] if created_again else [(task, False)])
-    assert cluster.records("barrier")[-1]["log"] == str(log_id)
+    assert cluster.records("barrier")[-1]["log"] == str(plan.log_id)
 
 
 RANDOM = "kafka-eos/01234567-89ab-cdef-0123-456789abcdef"

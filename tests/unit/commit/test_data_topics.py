@@ -17,11 +17,14 @@ from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
-from tests.unit.commit.scripted_world import PART, PREPARED, World
+from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 from tests.unit.commit.test_settle import in_doubt, settled
 from tests.unit.operations.test_repair import HELD, LOG, Log, ended
 
 MAX_BLOCK_MS = 60_000
+_, _DECIDED = decided()
+(PREPARED,) = _DECIDED.decision.transactions
+(PART,) = PREPARED.offsets
 
 
 def test_repair_of_other_partitions_needs_no_leader_of_all() -> None:
@@ -86,18 +89,18 @@ def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
     """The transaction was open when its topic was deleted and created again. Its timeout left an ABORT marker of a producer that the new
     partition does not know, so no list of aborted transactions holds it. Another program has written since. The commit log proves the
     abort, so the version has to be void or an error, not finished."""
-    aborted = (PREPARED.identity.producer_id, PREPARED.identity.producer_epoch + 1)
+    cluster, logged = in_doubt(is_aborted=True)
+    (named,) = logged.decision.transactions
     control_and_transactional = 0x30
+    aborted = (named.identity.producer_id, named.identity.producer_epoch + 1)
     admin = NewTopic((0, 0, control_and_transactional, aborted), (1, 30, 0, (-1, -1)))
     proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
-    lost = replace(PREPARED, offsets=(replace(PART, first_offset=0, last_offset=9),))
-    world = in_doubt(
-        is_aborted=True,
-        AbortedTransactions=proofs.aborted_transactions,
-        DescribeProducers=proofs.describe_producers,
-        LastStableOffsets=proofs.last_stable_offsets,
-    )
-    assert settled(world, lost).lost == (lost,), world.warnings
+    cluster.own = {
+        steps.AbortedTransactions: proofs.aborted_transactions,
+        steps.DescribeProducers: proofs.describe_producers,
+        steps.LastStableOffsets: proofs.last_stable_offsets,
+    }
+    assert settled(cluster, logged).lost == (named,), cluster.warnings
 
 
 def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
@@ -107,8 +110,9 @@ def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
     gone, aborted = PART, replace(PART, partition=1)
     both = replace(PREPARED, offsets=(gone, aborted))
     listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
-    world = World(AbortedTransactions=lambda _: listed)
-    (facts,) = world.run(with_ranges([both], [Facts(identity=both.identity)]))
+    cluster = ScriptedCluster()
+    cluster.own = {steps.AbortedTransactions: lambda _: listed}
+    (facts,) = cluster.run(with_ranges([both], [Facts(identity=both.identity)]))
     assert outcome_of(facts) is Outcome.OPEN
 
 
@@ -150,8 +154,9 @@ def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
         replace(PREPARED, identity=replace(PREPARED.identity, producer_id=owner), offsets=(part,))
         for owner, part in zip(ranges.values(), parts, strict=True)
     ]
-    world = World(AbortedTransactions=proofs.aborted_transactions)
-    assert world.run(look_at(written)) == [(Shown.ABORTED,), (Shown.COMMITTED,), (Shown.ABORTED,), (Shown.COMMITTED,)]
+    cluster = ScriptedCluster()
+    cluster.own = {steps.AbortedTransactions: proofs.aborted_transactions}
+    assert cluster.run(look_at(written)) == [(Shown.ABORTED,), (Shown.COMMITTED,), (Shown.ABORTED,), (Shown.COMMITTED,)]
     assert admin.fetches == 1
 
 

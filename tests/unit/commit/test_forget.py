@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.forget import _require_ended
-from kafka_eos_sink.commit.log_records import decision_records, part_record
-from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.steps import ReadRecord
-from kafka_eos_sink.commit.values import Decision
-from kafka_eos_sink.errors import WriteRefusedError
-from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.unit.commit.scripted_world import DRIVER, PREPARED, TASK
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, WriteRefusedError
+from tests.unit.commit.scripted_cluster import written
 
 
-@pytest.mark.parametrize("opened", [(), (TASK,)], ids=["nothing open", "a transaction open"])
+def cut_off(_: steps.EndTransactions) -> NoReturn:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["nothing open", "a transaction open"])
 @pytest.mark.parametrize("kind", ["decision", "part"])
-def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, opened: tuple[ProducerIdentity, ...]) -> None:
+def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, is_open: bool) -> None:
     """No recovery ends such a decision or attempt, so the command would be refused for ever."""
-    decision = Decision(
-        write_id="w",
-        query_id="batch",
-        version=1,
-        nonce="n",
-        driver=DRIVER,
-        topic="t",
-        schema="value string",
-        offsets_hash=None,
-        transactions=(PREPARED,),
-    )
-    (record,), by = decision_records(decision), DRIVER
-    if kind == "part":
-        record, by = part_record("w", "batch", 0, 1, 0), TASK
-    written = ReadRecord(
-        offset=0,
-        producer_id=by.producer_id,
-        producer_epoch=by.producer_epoch,
-        transactional=True,
-        key=record.key,
-        value=record.value,
-    )
-    view = LogView("w")
-    view.feed([written], 1, 0)
+    cluster, (message,) = written()
+    assert message.prepared is not None
+    if kind == "decision":
+        cluster.own = {steps.EndTransactions: cut_off}
+        with pytest.raises(DecisionPendingError):
+            cluster.commit([message])
+    opened = (message.prepared.identity,) if is_open else ()
+    view = cluster.view()
     if not opened:
         _require_ended(view, opened)
         return

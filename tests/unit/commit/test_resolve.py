@@ -1,20 +1,20 @@
-"""The operator's resolution, driven by a small scripted world: one commit log partition and the coordinators' states."""
+"""The operator's resolution of a version, on the simulated cluster."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
-from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
-from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
-from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, TaskMessage
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
@@ -26,383 +26,254 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.model import simulated_cluster as kafka
+from tests.model.performer import identity_of
+from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
 
-W, Q = "kafka-eos/app/orders", "batch"
+Q = "batch"
 NOVEMBER_2026 = 1_796_000_000_000
 GONE: dict[int, tuple[int, int]] = {}
-OLD_DRIVER = ProducerIdentity(transactional_id=f"{W}.driver", producer_id=1, producer_epoch=0, transaction_version=2)
+DATA = 1
 
 
-def identity(task: int, producer_id: int) -> ProducerIdentity:
-    return ProducerIdentity(
-        transactional_id=f"{W}.{task}.0", producer_id=producer_id, producer_epoch=0, transaction_version=2
-    )
+def batch_of(query_id: str = Q, version: int = 3) -> BatchIdentity:
+    return replace(BATCH, query_id=query_id, version=version, offsets_hash="h")
 
 
-@dataclass
-class World:
-    """Answers the steps as a cluster of transaction version 2 would; ``on`` lets something happen before a step."""
+class Cluster(ScriptedCluster):
+    """Retention has removed what was aborted, so recovery copies nothing."""
 
-    entries: list[ReadRecord | Marker] = field(default_factory=list)
-    states: dict[str, TransactionDescription] = field(default_factory=dict)
-    asked: list[Any] = field(default_factory=list)
-    on: dict[type[Any], Callable[[], None]] = field(default_factory=dict)
-    end_error: int | None = ErrorCode.NONE.value
-    driver_error: int | None = ErrorCode.NONE.value
-    marks_driver: bool = True
-    held: dict[tuple[str, int], dict[int, tuple[int, int]]] = field(default_factory=dict)
-    readable: frozenset[OffsetRange] = frozenset()
-    unseen: steps.Unseen = steps.Unseen.GONE
-    """Of the ranges that are not readable."""
-    now: int = 0
-    next_offset: int = 0
+    def __init__(self, version: int = 2) -> None:
+        super().__init__(partitions=3, version=version)
+        self.own = {steps.CopyRecords: lambda step: tuple(steps.Gone("retention") for _ in step.copies)}
 
-    def record(self, written: steps.LogRecord, by: ProducerIdentity | None) -> int:
-        offset, self.next_offset = self.next_offset, self.next_offset + 1
-        self.entries.append(
-            ReadRecord(
-                offset=offset,
-                producer_id=-1 if by is None else by.producer_id,
-                producer_epoch=-1 if by is None else by.producer_epoch,
-                transactional=by is not None,
-                key=written.key,
-                value=written.value,
-            )
-        )
-        return offset
+    def prepare(self, task: int, query_id: str = Q, version: int = 3) -> TaskMessage:
+        return self.attempt(self.fence(f"n-{query_id}-{version}"), task, batch=batch_of(query_id, version))
 
-    def open(self, by: ProducerIdentity, state: str = "Ongoing", epoch: int = 0) -> None:
-        self.states[by.transactional_id] = TransactionDescription(
-            state=state,
-            producer_id=by.producer_id,
-            producer_epoch=by.producer_epoch + epoch,
-            timeout_ms=900_000,
-            start_time_ms=0,
-            partitions=frozenset(),
-        )
+    def decided(self, *tasks: int, query_id: str = Q) -> Decision:
+        """Version 3, whose driver dies before it has ended a transaction."""
+        plan, batch = self.fence(f"n-{query_id}-3"), batch_of(query_id)
+        return self.decide([self.attempt(plan, each, batch=batch) for each in tasks], batch=batch).decision
 
-    def end(self, by: ProducerIdentity, kind: MarkerType) -> None:
-        self.entries.append(
-            Marker(offset=self.next_offset, producer_id=by.producer_id, producer_epoch=by.producer_epoch + 1, type=kind)
-        )
-        self.next_offset += 1
-        self.open(by, "CompleteCommit" if kind is MarkerType.COMMIT else "CompleteAbort", epoch=1)
-
-    def prepare(self, task: int, producer_id: int, query_id: str = Q) -> PreparedTransaction:
-        by = identity(task, producer_id)
-        offset = self.record(part_record(W, query_id, task, 3, 0), by)
-        self.open(by)
-        where = OffsetRange(topic="orders", partition=task, first_offset=0, last_offset=9)
-        return PreparedTransaction(partition=task, identity=by, part_offset=offset, rows=10, offsets=(where,))
-
-    def decide(self, *named: PreparedTransaction, query_id: str = Q, version: int = 3) -> Decision:
+    def undecided(self, query_id: str = Q, version: int = 6, state: str = kafka.ONGOING) -> ProducerIdentity:
+        """Append a decision without rows and without marker, and return its driver; ``state`` is that of the driver's transaction."""
+        driver: ProducerIdentity = self.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
         decision = Decision(
-            write_id=W,
+            write_id="w",
             query_id=query_id,
             version=version,
-            nonce=f"n-{query_id}-{version}",
-            driver=replace(OLD_DRIVER, producer_epoch=self.next_offset),
-            topic="orders",
-            schema="value string",
-            offsets_hash="h",
-            transactions=named,
+            nonce="n",
+            driver=driver,
+            topic=None,
+            schema="",
+            offsets_hash=None,
+            transactions=(),
+            resolution="committed",
         )
-        for record in decision_records(decision):
-            self.record(record, decision.driver)
-        self.end(decision.driver, MarkerType.COMMIT)
-        return decision
+        self.perform(steps.AppendInTransaction(driver, 0, decision_records(decision)))
+        if state != kafka.ONGOING:
+            self.end_without_marker(driver, commit=state == kafka.COMPLETE_COMMIT, partition=kafka.LOG)
+        return driver
 
-    def answer(self, step: Any) -> Any:
-        if not isinstance(step, steps.Now | steps.Wait | steps.ReadLog | steps.LogPolicy):
-            self.asked.append(step)
-        if (happens := self.on.pop(type(step), None)) is not None:
+    def before(self, kind: type[Step[Any]], happens: Callable[[], object]) -> None:
+        """Something happens before the next step of a kind."""
+
+        def first(step: Step[Any]) -> Any:
+            del self.own[kind]
             happens()
-        match step:
-            case steps.ListOpenTransactions():
-                return tuple(key for key, state in self.states.items() if state.state == "Ongoing")
-            case steps.DescribeTransactions(ids):
-                return {each: self.states.get(each) for each in ids}
-            case steps.InitProducerId(transactional_id, _):
-                by = replace(OLD_DRIVER, transactional_id=transactional_id, producer_epoch=100)
-                self.open(by, "Empty")
-                return by
-            case steps.Append(records):
-                (record,) = records
-                return self.record(record, None)
-            case steps.AppendInTransaction(by, _, records):
-                offsets = [self.record(each, by) for each in records]
-                return steps.Appended(error=ErrorCode.NONE, offset=offsets[0])
-            case steps.EndTransactions(ends):
-                return tuple(self.ended(each) for each in ends)
-            case steps.ReadLog(offset):
-                entries = tuple(each for each in self.entries if each.offset >= offset)
-                return steps.LogChunk(
-                    entries=entries,
-                    next_offset=max(offset, self.next_offset),
-                    log_start_offset=0,
-                    end_offset=self.next_offset,
-                )
-            case steps.LogPolicy():
-                return "compact"
-            case steps.DescribeProducers(partitions):
-                if self.held.get(partitions[0]) is GONE:
-                    raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 'orders' is not known")
-                return {where: self.held.get(where, {}) for where in partitions}
-            case steps.LastStableOffsets(partitions):
-                return {where: None if self.held.get(where) is GONE else self.stable(where) for where in partitions}
-            case steps.CopyRecords(copies):
-                return tuple(steps.Gone(f"{each.source.transactional_id}: retention") for each in copies)
-            case steps.AbortedTransactions(ranges):
-                return {where: () if where in self.readable else self.unseen for where in ranges}
-            case steps.AreCommitted(written):
-                return (None,) * len(written)
-            case steps.Now():
-                self.now += 1
-                return self.now
-            case steps.WallClock():
-                return NOVEMBER_2026
-            case steps.Wait(ms):
-                self.now += ms
-        return None
+            return self.own.get(kind, self.perform)(step)
 
-    def stable(self, where: tuple[str, int]) -> int:
-        return min((start for _, start in self.held.get(where, {}).values() if start >= 0), default=10)
-
-    def ended(self, end: steps.End) -> steps.EndResult:
-        by, kind = end.identity, MarkerType.COMMIT if end.commit else MarkerType.ABORT
-        if by.transactional_id.endswith(".driver"):
-            if self.driver_error == ErrorCode.NONE and self.marks_driver:
-                self.end(by, kind)
-            return steps.EndResult(error=self.driver_error)
-        state = self.states[by.transactional_id]
-        if (state.state, state.producer_epoch) != ("Ongoing", by.producer_epoch):
-            return steps.EndResult(error=ErrorCode.INVALID_TXN_STATE)
-        if self.end_error == ErrorCode.NONE:
-            self.end(by, kind)
-        return steps.EndResult(error=self.end_error)
+        self.own[kind] = first
 
     def resolve(
         self, resolution: Resolution, version: int = 3, query_id: str | None = None, *, allow_duplicates: bool = False
     ) -> Resolved:
+        self.steps.clear()
+        self.ends.clear()
         request = ResolveRequest(
-            write_id=W,
+            write_id="w",
             query_id=query_id,
             version=version,
             resolution=resolution,
             nonce="operator",
-            transaction_timeout_ms=900_000,
+            transaction_timeout_ms=TIMEOUT_MS,
             allow_duplicates=allow_duplicates,
-            within_ms=20,
+            within_ms=1_000,
         )
-        procedure = resolve(request, 2)
-        step = next(procedure)
-        while True:
-            try:
-                try:
-                    answer_of_step = self.answer(step)
-                except KafkaEosError as failure:
-                    step = procedure.throw(failure)
-                else:
-                    step = procedure.send(answer_of_step)
-            except StopIteration as stop:
-                result: Resolved = stop.value
-                return result
-
-    def newest(self, query_id: str = Q) -> Decision | None:
-        view = LogView(W)
-        view.feed(self.entries, self.next_offset, 0)
-        found = view.query(query_id).newest
-        return None if found is None else found.decision
+        return self.run(resolve(request, self.kafka.version))
 
     def done(self, query_id: str = Q, field: str = "nonce") -> Any:
-        view = LogView(W)
-        view.feed(self.entries, self.next_offset, 0)
-        done = view.query(query_id).done
+        done = self.view().query(query_id).done
         return None if done is None else done[field]
 
+    def state(self, transactional_id: str) -> str:
+        found = self.kafka.transaction(transactional_id)
+        assert found is not None
+        return found.state
+
     @property
-    def ends(self) -> list[tuple[str, bool]]:
+    def ended(self) -> list[tuple[str, bool]]:
         """Task transactions that were asked to end, and how."""
-        return [
-            (end.identity.transactional_id, end.commit)
-            for step in self.asked
-            if isinstance(step, steps.EndTransactions)
-            for end in step.ends
-            if not end.identity.transactional_id.endswith(".driver")
-        ]
+        ends = [(identity.transactional_id, commit) for identity, commit in self.ends]
+        return [(name, commit) for name, commit in ends if name != "w.driver"]
 
     @property
     def fenced(self) -> bool:
-        return any(isinstance(step, steps.InitProducerId) for step in self.asked)
+        return any(isinstance(step, steps.InitProducerId) for step in self.steps)
+
+
+def identity(decision: Decision, number: int = 0) -> ProducerIdentity:
+    return decision.transactions[number].identity
 
 
 def test_committed_ends_open_parts_and_marks_version_written() -> None:
-    world = World()
-    decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
-    done = world.resolve("committed")
-    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
+    cluster = Cluster()
+    decision = cluster.decided(0, 1)
+    cluster.own[steps.WallClock] = lambda _: NOVEMBER_2026
+    done = cluster.resolve("committed")
+    assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
     assert done.superseded == decision
-    newest = world.newest()
-    assert newest is not None
+    newest = cluster.newest()
     assert (newest.version, newest.resolution, newest.transactions, newest.nonce) == (3, "committed", (), "operator")
-    assert (newest.topic, newest.schema, newest.offsets_hash) == ("orders", "value string", "h")
-    assert world.done() == "operator"
+    assert (newest.topic, newest.schema, newest.offsets_hash) == ("t", "value string", "h")
+    assert cluster.done() == "operator"
     # `status` and the metrics show it as a time; the clock of this process shows 1970.
-    assert world.done(field="finished_ms") == NOVEMBER_2026
+    assert cluster.done(field="finished_ms") == NOVEMBER_2026
 
 
 @pytest.mark.parametrize("has_joined", [False, True])
 def test_later_transaction_is_ended_unless_it_has_joined(has_joined: bool) -> None:
     """Nobody decides it after the fence, so it would block readers for ever. If it has joined, its ABORT would discard committed rows."""
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.open(named.identity, epoch=5)
+    cluster = Cluster()
+    named = identity(cluster.decided(0))
     if has_joined:
-        world.held["orders", 0] = {10: (5, 0)}
-        with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds .*\.0\.0 open"):
-            world.resolve("committed")
+        cluster.end_without_marker(named, commit=True, partition=DATA)
     else:
-        world.resolve("committed")
-    later = world.states[named.identity.transactional_id]
-    assert (later.state, later.producer_epoch) == (("Ongoing", 5) if has_joined else ("CompleteAbort", 6))
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution == (None if has_joined else "committed")
+        cluster.end(named, commit=True)
+    cluster.open("w.0.0")
+    if has_joined:
+        with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 .*missing there"):
+            cluster.resolve("committed")
+    else:
+        cluster.resolve("committed")
+    assert cluster.state("w.0.0") == ("Ongoing" if has_joined else "CompleteAbort")
+    assert cluster.newest().resolution == (None if has_joined else "committed")
 
 
 def test_open_version_is_finished_and_not_rewritten() -> None:
     """Its rows are complete, and a new run would write them twice."""
-    world = World()
-    decision = world.decide(world.prepare(0, 10), world.prepare(1, 11))
+    cluster = Cluster()
+    decision = cluster.decided(0, 1)
     with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it.*--allow-duplicates"):
-        world.resolve("rewrite")
-    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
-    assert (world.newest(), world.done()) == (decision, decision.nonce)
-    world.resolve("rewrite", allow_duplicates=True)
-    newest = world.newest()
-    assert newest is not None
-    assert (newest.resolution, newest.transactions) == ("rewrite", ())
-    assert world.done() == decision.nonce, "not the resolution's, which would mean that it is finished"
+        cluster.resolve("rewrite")
+    assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
+    assert (cluster.newest(), cluster.done()) == (decision, decision.nonce)
+    cluster.resolve("rewrite", allow_duplicates=True)
+    assert (cluster.newest().resolution, cluster.newest().transactions) == ("rewrite", ())
+    assert cluster.done() == decision.nonce, "not the resolution's, which would mean that it is finished"
 
 
 @pytest.mark.parametrize("allow_duplicates", [False, True])
 def test_a_void_version_has_no_done_record(allow_duplicates: bool) -> None:
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    world.resolve("rewrite", allow_duplicates=allow_duplicates)
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution == "rewrite"
-    assert world.done() is None  # the next run would take the version for finished
+    cluster = Cluster()
+    cluster.end(identity(cluster.decided(0)), commit=False)
+    cluster.resolve("rewrite", allow_duplicates=allow_duplicates)
+    assert cluster.newest().resolution == "rewrite"
+    assert cluster.done() is None  # the next run would take the version for finished
 
 
 def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
-    world = World()
-    first, second = world.prepare(0, 10), world.prepare(1, 11)
-    world.decide(first, second)
-    world.end(first.identity, MarkerType.COMMIT)
-    world.end(second.identity, MarkerType.ABORT)
-    with pytest.raises(
-        WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*orders-0 \[0..9\].*--allow-duplicates"
-    ):
-        world.resolve("rewrite")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+    cluster = Cluster()
+    decision = cluster.decided(0, 1)
+    cluster.end(identity(decision), commit=True)
+    cluster.end(identity(decision, 1), commit=False)
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*t-0 \[0..9\].*--allow-duplicates"):
+        cluster.resolve("rewrite")
+    assert cluster.newest().resolution is None
 
 
 def test_rewrite_is_rejected_when_finished_version_lost_markers() -> None:
-    world = World()
-    decision = world.decide(world.prepare(0, 10))
-    world.states.clear()
-    world.entries = [each for each in world.entries if each.offset > 0]
-    world.record(done_record(decision, 0), None)
+    cluster = Cluster()
+    decision = cluster.decided(0)
+    cluster.end_without_marker(identity(decision), commit=True, partition=kafka.LOG)
+    cluster.forget("w.0.0")
+    cluster.change(kafka.LOG, decision.transactions[0].part_offset, gone=True)
+    cluster.perform(steps.Append((done_record(decision, 0),)))
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("rewrite")
+        cluster.resolve("rewrite")
 
 
 def test_rewrite_is_rejected_when_older_driver_commits_meanwhile() -> None:
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.on[steps.EndTransactions] = lambda: world.end(named.identity, MarkerType.COMMIT)
+    cluster = Cluster()
+    named = identity(cluster.decided(0))
+    cluster.before(steps.EndTransactions, lambda: cluster.end(named, commit=True))
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("rewrite")
+        cluster.resolve("rewrite")
 
 
 def test_rewrite_is_rejected_if_readers_see_rows_of_an_open_part() -> None:
     """Below version 2, a late AddPartitionsToTxn opens a committed transaction again, whose marker is missing in the commit log."""
-    world = World()
-    named = world.prepare(0, 10)
-    named = replace(named, identity=replace(named.identity, transaction_version=0))
-    world.decide(named)
-    world.readable = frozenset(named.offsets)
+    cluster = Cluster(version=0)
+    named = identity(cluster.decided(0))
+    cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
+    cluster.send(("add", identity_of(named), kafka.LOG))
+    assert cluster.state("w.0.0") == "Ongoing"
     with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        world.resolve("rewrite")
+        cluster.resolve("rewrite")
 
 
 def test_committed_resolution_is_rewritten_only_on_demand() -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
-    world.resolve("committed")
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.resolve("committed")
     with pytest.raises(WriteRefusedError, match="counts as written"):
-        world.resolve("rewrite")
-    world.resolve("rewrite", allow_duplicates=True)
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution == "rewrite"
+        cluster.resolve("rewrite")
+    cluster.resolve("rewrite", allow_duplicates=True)
+    assert cluster.newest().resolution == "rewrite"
 
 
 def test_start_version_of_a_query() -> None:
-    world = World()
-    done = world.resolve("committed", 7, "5f1c")
-    assert done.superseded is None
-    newest = world.newest("5f1c")
-    assert newest is not None
-    assert (newest.version, newest.resolution) == (7, "committed")
+    cluster = Cluster()
+    assert cluster.resolve("committed", 7, "5f1c").superseded is None
+    assert (cluster.newest("5f1c").version, cluster.newest("5f1c").resolution) == (7, "committed")
 
 
 STREAM = "5f1c"
 
 
-def finished(query_id: str = STREAM) -> World:
-    world = World()
-    named = world.prepare(0, 10, query_id)
-    decision = world.decide(named, query_id=query_id)
-    world.end(named.identity, MarkerType.COMMIT)
-    world.record(done_record(decision, 0), None)
-    return world
+def finished(query_id: str = STREAM) -> Cluster:
+    cluster = Cluster()
+    cluster.commit([cluster.prepare(0, query_id)], batch=batch_of(query_id))
+    assert cluster.done(query_id) == f"n-{query_id}-3"
+    return cluster
 
 
 def test_stream_resumes_above_versions_written_elsewhere() -> None:
-    world = finished()
-    done = world.resolve("committed", 7, STREAM)
+    cluster = finished()
+    done = cluster.resolve("committed", 7, STREAM)
     assert done.superseded is not None
     assert done.superseded.version == 3
-    newest = world.newest(STREAM)
-    assert newest is not None
+    newest = cluster.newest(STREAM)
     assert (newest.version, newest.resolution, newest.transactions) == (7, "committed", ())
     assert (newest.topic, newest.schema, newest.offsets_hash) == (None, "", None), "those of version 3 are not its own"
-    assert world.done(STREAM) == "operator"
-    assert world.ends == []
-    assert world.resolve("committed", 9, STREAM).decision.version == 9
+    assert cluster.done(STREAM) == "operator"
+    assert cluster.ended == []
+    assert cluster.resolve("committed", 9, STREAM).decision.version == 9
 
 
 def test_running_query_does_not_resume_above_its_newest_version() -> None:
     """Its batch 4 is prepared: it would count as written, and be aborted."""
-    world = finished()
-    prepared = world.prepare(1, 11, STREAM)
+    cluster = finished()
+    prepared = cluster.prepare(1, STREAM, 4).prepared
+    assert prepared is not None
     with pytest.raises(
-        WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*first: {W}\.1\.0\).*its query runs.*kafka-eos recover"
+        WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*first: w\.1\.0\).*its query runs.*kafka-eos recover"
     ):
-        world.resolve("committed", 4, STREAM)
-    assert not world.fenced
-    assert world.ends == []
-    world.open(prepared.identity, "CompleteAbort", epoch=1)
-    assert world.resolve("committed", 4, STREAM).decision.version == 4
+        cluster.resolve("committed", 4, STREAM)
+    assert not cluster.fenced
+    assert cluster.ended == []
+    cluster.end(prepared.identity, commit=False)
+    assert cluster.resolve("committed", 4, STREAM).decision.version == 4
 
 
 @pytest.mark.parametrize(
@@ -417,87 +288,76 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 def test_invalid_version_above_finished_is_rejected_before_fence(
     query_id: str, given: str | None, resolution: Resolution, why: str
 ) -> None:
-    world = finished(query_id)
+    cluster = finished(query_id)
     with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
-        world.resolve(resolution, 4, given)
-    assert not world.fenced
+        cluster.resolve(resolution, 4, given)
+    assert not cluster.fenced
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["done record lost", "an older driver's done record hides it"])
 def test_stream_resumes_above_a_resolution_without_done_record(late: bool) -> None:
     """Recovery never writes that record, so nothing else would let the stream continue."""
-    world = World()
-    older = world.decide(world.prepare(0, 10, STREAM), query_id=STREAM)
-    world.resolve("committed", 3, STREAM)
+    cluster = Cluster()
+    older = cluster.decided(0, query_id=STREAM)
+    cluster.resolve("committed", 3, STREAM)
     if late:
-        world.record(done_record(older, 1), None)
+        cluster.perform(steps.Append((done_record(older, 1),)))
     else:
-        key = done_record(older, 1).key
-        world.entries = [each for each in world.entries if not (isinstance(each, steps.ReadRecord) and each.key == key)]
-    assert world.resolve("committed", 10, STREAM).decision.version == 10
+        for offset, entry in enumerate(cluster.kafka.logs[kafka.LOG]):
+            if isinstance(entry, kafka.Data) and entry.key == done_record(older, 1).key:
+                cluster.change(kafka.LOG, offset, gone=True)
+    assert cluster.resolve("committed", 10, STREAM).decision.version == 10
 
 
 def test_query_id_in_a_command_is_quoted() -> None:
     """Any program with the right to write to the log can choose it."""
-    world = finished("x'; touch /tmp/y; '")
+    cluster = finished("x'; touch /tmp/y; '")
     with pytest.raises(WriteRefusedError) as refused:
-        world.resolve("committed", 4)
+        cluster.resolve("committed", 4)
     *_, pasted = shlex.split(refused.value.message.rpartition("add ")[2])
     assert pasted == "x'; touch /tmp/y; '"
 
 
 def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     """Its recovery would never be heard of again."""
-    world = World()
-    named = world.prepare(0, 10, STREAM)
-    world.decide(named, query_id=STREAM)
-    world.end(named.identity, MarkerType.ABORT)
+    cluster = Cluster()
+    cluster.end(identity(cluster.decided(0, query_id=STREAM)), commit=False)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
-        world.resolve("committed", 7, STREAM)
-    assert not world.fenced
-    world.resolve("rewrite", 3, STREAM)
+        cluster.resolve("committed", 7, STREAM)
+    assert not cluster.fenced
+    cluster.resolve("rewrite", 3, STREAM)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
-        world.resolve("committed", 7, STREAM)
-    world.resolve("committed", 3, STREAM)
-    assert world.resolve("committed", 7, STREAM).decision.version == 7
+        cluster.resolve("committed", 7, STREAM)
+    cluster.resolve("committed", 3, STREAM)
+    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
 def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
-    """A driver acts on a decision only after it has read its marker, so one without a marker counts for nothing."""
-    world = finished()
-    driver = replace(OLD_DRIVER, producer_epoch=5)
-    decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
-    for record in decision_records(decision):
-        world.record(record, driver)
-    world.open(driver, state, epoch=0 if state == "Ongoing" else 1)  # KAFKA-20734: its marker was omitted
+    """A driver acts on a decision only after it has read its marker, so one without a marker counts for nothing (KAFKA-20734)."""
+    cluster = finished()
+    cluster.undecided(STREAM, 4, state)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
-        world.resolve("rewrite", 7, STREAM)
-    assert not world.fenced
-    assert world.resolve("committed", 7, STREAM).decision.version == 7
+        cluster.resolve("rewrite", 7, STREAM)
+    assert not cluster.fenced
+    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
 def test_decision_below_an_unmarked_one_is_decided_again_first(state: str) -> None:
     """The resolution's COMMIT would end the decision without marker, and the cleaner drop version 3 for it: the stream would be refused."""
-    world = finished()
-    before = world.newest(STREAM)
-    assert before is not None
-    driver = replace(OLD_DRIVER, producer_epoch=99)
-    decision = replace(undecided(World()), query_id=STREAM, version=4, driver=driver)
-    for record in decision_records(decision):
-        hidden = world.record(record, driver)
-    world.open(driver, state, epoch=0 if state == "Ongoing" else 1)
-    assert world.resolve("committed", 0, "another").decision.version == 0
-    view = LogView(W)
-    view.feed(world.entries, world.next_offset, 0)
-    found = view.query(STREAM).newest
-    assert found is not None
+    cluster = finished()
+    before = cluster.newest(STREAM)
+    hidden = len(cluster.kafka.logs[kafka.LOG])
+    driver = cluster.undecided(STREAM, 4, state)
+    if state == "Ongoing":  # until the fence aborts it
+        cluster.before(
+            steps.InitProducerId, lambda: cluster.end_without_marker(driver, commit=False, partition=kafka.LOG)
+        )
+    assert cluster.resolve("committed", 0, "another").decision.version == 0
+    found = cluster.newest_logged(STREAM)
     assert (found.decision.nonce, found.decision.version) == (before.nonce, 3)
-    assert found.offset > hidden
-    resolved = view.query("another").newest
-    assert resolved is not None
-    assert resolved.offset > found.offset
+    assert hidden < found.offset < cluster.newest_logged("another").offset
 
 
 @pytest.mark.parametrize(
@@ -511,356 +371,338 @@ def test_decision_below_an_unmarked_one_is_decided_again_first(state: str) -> No
 def test_unknown_version_is_rejected_before_the_fence(
     resolution: Resolution, version: int, query_id: str | None, code: str
 ) -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
+    cluster = Cluster()
+    cluster.decided(0)
     with pytest.raises(WriteRefusedError, match=code):
-        world.resolve(resolution, version, query_id)
-    assert not world.fenced
+        cluster.resolve(resolution, version, query_id)
+    assert not cluster.fenced
 
 
 def test_query_id_is_required_when_ambiguous() -> None:
-    world = World()
+    cluster = Cluster()
     with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has no decided query id yet"):
-        world.resolve("committed", 7)
-    world.decide(world.prepare(0, 10))
-    world.decide(world.prepare(1, 11, "q2"), query_id="q2")
+        cluster.resolve("committed", 7)
+    cluster.decided(0)
+    cluster.decided(1, query_id="q2")
     with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has 2 query ids: 'batch', 'q2'"):
-        world.resolve("committed")
-    assert not world.fenced
+        cluster.resolve("committed")
+    assert not cluster.fenced
 
 
 def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
-    world = World()
-    decision = world.decide(world.prepare(0, 10), query_id="q")
-    world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
+    cluster = Cluster()
+    cluster.undecided("q", 3)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*no marker, so it counts for nothing"):
-        world.resolve("rewrite", decision.version, "q")
-    assert not world.fenced
+        cluster.resolve("rewrite", 3, "q")
+    assert not cluster.fenced
 
 
 def test_query_begins_only_when_nothing_of_the_write_id_is_open() -> None:
     """Its first batch may be about to be decided: it would count as written, and be aborted."""
-    world = World()
-    named = world.prepare(0, 10, "q")
-    decision = world.decide(named, query_id="q")
-    world.entries = [each for each in world.entries if isinstance(each, ReadRecord)]
+    cluster = Cluster()
+    message = cluster.prepare(0, "q")
+    assert message.prepared is not None
+    cluster.own[steps.EndTransactions] = unreachable
+    with contextlib.suppress(DecisionPendingError):
+        cluster.commit([message], batch=batch_of("q"))
+    del cluster.own[steps.EndTransactions]
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*its query runs.*kafka-eos recover"):
-        world.resolve("committed", decision.version, "q")
-    assert not world.fenced
-    assert world.ends == []
-    world.open(named.identity, "CompleteAbort", epoch=1)
-    assert world.resolve("committed", decision.version, "q").superseded is None
+        cluster.resolve("committed", 3, "q")
+    assert not cluster.fenced
+    assert cluster.ended == []
+    cluster.end(message.prepared.identity, commit=False)
+    assert cluster.resolve("committed", 3, "q").superseded is None
 
 
-def undecided(world: World) -> Decision:
-    """The record of a first decision whose driver died before its EndTxn."""
-    driver = replace(OLD_DRIVER, producer_epoch=5)
-    decision = Decision(
-        write_id=W,
-        query_id=Q,
-        version=6,
-        nonce="n",
-        driver=driver,
-        topic=None,
-        schema="",
-        offsets_hash=None,
-        transactions=(),
-        resolution="committed",
-    )
-    for record in decision_records(decision):
-        world.record(record, driver)
-    world.open(driver)
-    return decision
+def unreachable(_: object) -> None:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
 
 
 def test_undecided_decision_without_rows_blocks_no_start() -> None:
     """The fence aborts it, and it has no rows."""
-    world = World()
-    undecided(world)
-    assert world.resolve("committed", 6, Q).superseded is None
+    cluster = Cluster()
+    cluster.undecided()
+    assert cluster.resolve("committed", 6, Q).superseded is None
 
 
 def test_aborted_decision_does_not_block_the_start_version() -> None:
     """Its ABORT marker is missing (KAFKA-20734) and never comes; every other command points to this one."""
-    world = World()
-    world.open(undecided(world).driver, "CompleteAbort", epoch=1)
-    world.resolve("committed", 6, Q)
-    newest = world.newest()
-    assert newest is not None
-    assert (newest.version, newest.resolution) == (6, "committed")
+    cluster = Cluster()
+    cluster.undecided(state=kafka.COMPLETE_ABORT)
+    cluster.resolve("committed", 6, Q)
+    assert (cluster.newest().version, cluster.newest().resolution) == (6, "committed")
 
 
 @pytest.mark.parametrize(("resolution", "query_id"), [("rewrite", Q), ("committed", None)])
 def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolution, query_id: str | None) -> None:
     """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
-    world = World()
+    cluster = Cluster()
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
-        world.resolve(resolution, 3, query_id)
-    assert world.entries == []
-    assert not world.fenced
+        cluster.resolve(resolution, 3, query_id)
+    assert cluster.kafka.logs[kafka.LOG] == ()
+    assert not cluster.fenced
 
 
 def test_resolve_lists_fences_reads_then_ends() -> None:
     """The order of `take_over`. The decision of another query id is finished as well, and an attempt that nobody decided aborted."""
-    world = World()
-    world.decide(world.prepare(0, 10))
-    others = world.decide(world.prepare(1, 11, "q2"), query_id="q2")
-    world.prepare(2, 12)
-    world.resolve("committed", query_id=Q)
-    kinds = [type(step) for step in world.asked]
+    cluster = Cluster()
+    cluster.decided(0)
+    others = cluster.decided(1, query_id="q2")
+    cluster.prepare(2)
+    cluster.resolve("committed", query_id=Q)
+    kinds = [type(step) for step in cluster.steps]
     fenced = kinds.index(steps.InitProducerId)
     assert steps.ListOpenTransactions in kinds[:fenced]
     assert steps.ListOpenTransactions not in kinds[fenced:]
     assert fenced < kinds.index(steps.Append) < kinds.index(steps.EndTransactions)
     # The list named all three; the coordinator rejects the abort of what is committed.
-    assert world.ends[:2] == [(f"{W}.0.0", True), (f"{W}.1.0", True)]
-    assert (f"{W}.2.0", False) in world.ends[2:]
-    states = {name: found.state for name, found in world.states.items() if not name.endswith(".driver")}
-    assert states == dict.fromkeys((f"{W}.0.0", f"{W}.1.0"), "CompleteCommit") | {f"{W}.2.0": "CompleteAbort"}
-    assert world.done("q2") == others.nonce
+    assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
+    assert ("w.2.0", False) in cluster.ended[2:]
+    states = {name: found.state for name, found in cluster.kafka.transactions if name != "w.driver"}
+    assert states == {"w.0.0": "CompleteCommit", "w.1.0": "CompleteCommit", "w.2.0": "CompleteAbort"}
+    assert cluster.done("q2") == others.nonce
 
 
 def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
     """What is open under the ids of that decision stays open: its ABORT could discard committed rows."""
-    world = World()
-    world.decide(world.prepare(0, 10))
-    others = world.prepare(1, 11, "q2")
-    unproven = world.decide(others, query_id="q2")
-    world.open(others.identity, epoch=5)
-    assert world.resolve("committed", query_id=Q).decision.resolution == "committed"
-    assert world.newest("q2") == unproven
-    assert world.states[others.identity.transactional_id].state == "Ongoing"
+    cluster = Cluster()
+    cluster.decided(0)
+    unproven = cluster.decided(1, query_id="q2")
+    cluster.end_without_marker(identity(unproven), commit=True, partition=DATA + 1)
+    cluster.open("w.1.0", into=1)
+    assert cluster.resolve("committed", query_id=Q).decision.resolution == "committed"
+    assert cluster.newest("q2") == unproven
+    assert cluster.state("w.1.0") == "Ongoing"
 
 
 def test_part_open_on_a_partition_does_not_count_as_written() -> None:
     """Its marker is missing: a later transaction of the id would join it, and lose its rows if aborted."""
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.held["orders", 0] = {10: (0, 0)}
+    cluster = Cluster()
+    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
     with pytest.raises(
-        DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*orders-0 .*\.0\.0 .*is missing there.*kafka-eos repair"
+        DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 .*\.0\.0 .*is missing there.*kafka-eos repair"
     ):
-        world.resolve("committed")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
-    world.resolve("rewrite", allow_duplicates=True)  # does not need the marker
+        cluster.resolve("committed")
+    assert cluster.newest().resolution is None
+    cluster.resolve("rewrite", allow_duplicates=True)  # does not need the marker
 
 
-@pytest.mark.parametrize(
-    "remembered",
-    [{}, {10: (0, -1)}, {10: (1, 10)}, {99: (0, 0)}, GONE],
-    ids=["nobody", "ended", "a later one", "somebody else", "topic gone"],
-)
-def test_part_open_on_no_partition_counts_as_written(remembered: dict[int, tuple[int, int]]) -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
-    world.held["orders", 0] = remembered
-    assert world.resolve("committed").decision.resolution == "committed"
+@pytest.mark.parametrize("remembered", ["nobody", "ended", "a later one", "somebody else", "topic gone"])
+def test_part_open_on_no_partition_counts_as_written(remembered: str) -> None:
+    cluster = Cluster()
+    own = identity(cluster.decided(0)).producer_id
+    producers: Mapping[str, Mapping[int, tuple[int, int]]] = {
+        "nobody": {},
+        "ended": {own: (0, -1)},
+        "a later one": {own: (1, 10)},
+        "somebody else": {99: (0, 0)},
+    }
+
+    def described(step: steps.DescribeProducers) -> dict[Any, Any]:
+        if remembered == "topic gone":
+            raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 't' is not known")
+        return dict.fromkeys(step.partitions, producers[remembered])
+
+    def stable(step: steps.LastStableOffsets) -> dict[Any, Any]:
+        blocked = {"somebody else": 0, "topic gone": None}
+        return {where: blocked.get(remembered, offset) for where, offset in cluster.perform(step).items()}
+
+    cluster.own |= {steps.DescribeProducers: described, steps.LastStableOffsets: stable}
+    assert cluster.resolve("committed").decision.resolution == "committed"
 
 
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
 def test_nothing_is_recorded_without_read_on_a_topic(resolution: Resolution) -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
+    cluster = Cluster()
+    cluster.decided(0)
 
-    def unauthorized() -> None:
-        raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on orders")
+    def unauthorized(_: object) -> None:
+        raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on t")
 
-    world.on[steps.AbortedTransactions] = unauthorized
-    with pytest.raises(AuthorizationError, match="no Read on orders"):
-        world.resolve(resolution)
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+    cluster.own[steps.AbortedTransactions] = unauthorized
+    with pytest.raises(AuthorizationError, match="no Read on t"):
+        cluster.resolve(resolution)
+    assert cluster.newest().resolution is None
 
 
-def test_rewrite_is_rejected_while_a_partition_has_no_leader() -> None:
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)
-
-    def leaderless() -> None:
-        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
-
-    world.on[steps.AbortedTransactions] = leaderless
-    with pytest.raises(BrokerUnavailableError):
-        world.resolve("rewrite")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+def leaderless(_: object) -> None:
+    raise BrokerUnavailableError("REQUEST_DEADLINE", "t-0 has no leader")
 
 
-def test_nothing_is_recorded_while_a_partition_has_no_leader() -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
-
-    def leaderless() -> None:
-        raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
-
-    world.on[steps.DescribeProducers] = leaderless
-    with pytest.raises(BrokerUnavailableError, match="orders-0 has no leader"):
-        world.resolve("committed")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+@pytest.mark.parametrize(
+    ("resolution", "asked"), [("rewrite", steps.AbortedTransactions), ("committed", steps.DescribeProducers)]
+)
+def test_nothing_is_recorded_while_a_partition_has_no_leader(resolution: Resolution, asked: type[Step[Any]]) -> None:
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.own[asked] = leaderless
+    with pytest.raises(BrokerUnavailableError, match="t-0 has no leader"):
+        cluster.resolve(resolution)
+    assert cluster.newest().resolution is None
 
 
 def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
     """Below version 2, a late AddPartitionsToTxn opens it again, after readers have passed its rows."""
-    world = World()
-    world.decide(world.prepare(0, 10))
-    world.on[steps.DescribeProducers] = lambda: world.held.update({("orders", 0): {10: (0, 0)}})
+    cluster = Cluster()
+    own = identity(cluster.decided(0)).producer_id
+    cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
     with pytest.raises(
-        TransactionAbortedError, match=r"NOT_RESOLVED\].*orders-0 still holds .*\.0\.0 open.*kafka-eos repair"
+        TransactionAbortedError, match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos repair"
     ):
-        world.resolve("committed")
+        cluster.resolve("committed")
 
 
-def test_marker_wait_starts_when_the_transactions_are_ended() -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "after slow EndTxns"])
+def test_delayed_marker_is_awaited(slow: bool) -> None:
+    """The wait starts when the transactions are ended."""
+    cluster = Cluster()
+    own = identity(cluster.decided(0)).producer_id
+    held = {("t", 0): {own: (0, 0)}}
+    cluster.own[steps.DescribeProducers] = lambda step: held or cluster.perform(step)
+    cluster.before(steps.Wait, held.clear)
 
-    def held() -> None:
-        world.held["orders", 0] = {10: (0, 0)}
-        world.on[steps.Wait] = world.held.clear
+    def pause() -> None:
+        cluster.now += 60_000
 
-    def slow() -> None:
-        world.now += 60_000
-        world.on[steps.DescribeProducers] = held
-
-    world.on[steps.EndTransactions] = slow
-    assert world.resolve("committed").decision.resolution == "committed"
-    assert not world.on
+    if slow:
+        cluster.before(steps.EndTransactions, pause)
+    assert cluster.resolve("committed").decision.resolution == "committed"
+    assert not held
 
 
-def test_delayed_marker_is_awaited() -> None:
-    world = World()
-    world.decide(world.prepare(0, 10))
-    world.held["orders", 0] = {10: (0, 0)}
-    world.on[steps.Wait] = world.held.clear
-    assert world.resolve("committed").decision.resolution == "committed"
+def later_transaction_ends(cluster: Cluster, named: ProducerIdentity) -> None:
+    """The broker omits the marker of a committed transaction in the commit log, and that of a later one of the id is the first there."""
+    cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
+    later = cluster.open(named.transactional_id, part_record("w", Q, 0, 4, 0))
+    cluster.end(later, commit=True)
 
 
 def test_rewrite_is_rejected_when_rows_are_visible_without_proof() -> None:
-    world = World()
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(replace(named.identity, producer_epoch=7), MarkerType.COMMIT)  # a later one's: its own was omitted
-    world.readable = frozenset(named.offsets)
+    cluster = Cluster()
+    later_transaction_ends(cluster, identity(cluster.decided(0)))
     with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
-        world.resolve("rewrite")
+        cluster.resolve("rewrite")
+
+
+def unseen(cluster: Cluster, why: steps.Unseen) -> None:
+    """No reader sees a record of the version, and no marker follows its ranges."""
+    cluster.own[steps.AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, why)
+    cluster.own[steps.AreCommitted] = lambda step: (None,) * len(step.written)
 
 
 def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
     """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
-    world = World(unseen=steps.Unseen.GONE)
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.open(named.identity, "CompleteCommit", epoch=1)
+    cluster = Cluster()
+    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=kafka.LOG)
+    unseen(cluster, steps.Unseen.GONE)
     with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
-        world.resolve("rewrite")
+        cluster.resolve("rewrite")
 
 
 @pytest.mark.parametrize(
-    ("kind", "unseen"),
+    ("marker", "why"),
     [
-        (MarkerType.ABORT, steps.Unseen.BLOCKED),
-        (MarkerType.COMMIT, steps.Unseen.BLOCKED),
-        (MarkerType.EMPTY, steps.Unseen.BLOCKED),
-        (MarkerType.COMMIT, steps.Unseen.GONE),
+        ("its own ABORT", steps.Unseen.BLOCKED),
+        ("a later COMMIT", steps.Unseen.BLOCKED),
+        ("an empty one", steps.Unseen.BLOCKED),
+        ("a later COMMIT", steps.Unseen.GONE),
     ],
 )
-def test_rewrite_is_rejected_when_visibility_is_unknown(kind: MarkerType, unseen: steps.Unseen) -> None:
+def test_rewrite_is_rejected_when_visibility_is_unknown(marker: str, why: steps.Unseen) -> None:
     """The ABORT in the commit log may be that of a transaction that joined it. Readers may have seen records that are gone."""
-    world = World(unseen=unseen)
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(named.identity if kind is MarkerType.ABORT else replace(named.identity, producer_epoch=7), kind)
+    cluster = Cluster()
+    named = identity(cluster.decided(0))
+    if marker == "its own ABORT":
+        cluster.end(named, commit=False)
+    else:
+        later_transaction_ends(cluster, named)
+    if marker == "an empty one":
+        cluster.change(kafka.LOG, len(cluster.kafka.logs[kafka.LOG]) - 1, kept="batch")
+    unseen(cluster, why)
     with pytest.raises(
         WriteRefusedError,
-        match=r"ROWS_ARE_VISIBLE\].*nothing proves that orders-0 \[0..9\] were aborted.*--allow-duplicates",
+        match=r"ROWS_ARE_VISIBLE\].*nothing proves that t-0 \[0..9\] were aborted.*--allow-duplicates",
     ):
-        world.resolve("rewrite")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
-    world.resolve("rewrite", allow_duplicates=True)
+        cluster.resolve("rewrite")
+    assert cluster.newest().resolution is None
+    cluster.resolve("rewrite", allow_duplicates=True)
 
 
 def test_aborted_rows_may_be_rewritten() -> None:
-    world = World(unseen=steps.Unseen.GONE)
-    named = world.prepare(0, 10)
-    world.decide(named)
-    world.end(named.identity, MarkerType.ABORT)
-    assert world.resolve("rewrite").decision.resolution == "rewrite"
+    cluster = Cluster()
+    cluster.end(identity(cluster.decided(0)), commit=False)
+    unseen(cluster, steps.Unseen.GONE)
+    assert cluster.resolve("rewrite").decision.resolution == "rewrite"
 
 
 def test_timeout_before_the_end_leaves_visible_rows() -> None:
     """Recovery commits the other one, so the version is not void."""
-    world = World()
-    first, second = world.prepare(0, 10), world.prepare(1, 11)
-    world.decide(first, second)
-    world.on[steps.EndTransactions] = lambda: world.end(first.identity, MarkerType.ABORT)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*orders-1 \[0..9\]"):
-        world.resolve("rewrite")
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+    cluster = Cluster()
+    first = identity(cluster.decided(0, 1))
+    cluster.before(steps.EndTransactions, lambda: cluster.end(first, commit=False))
+    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*t-1 \[0..9\]"):
+        cluster.resolve("rewrite")
+    assert cluster.newest().resolution is None
 
 
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
 def test_empty_log_with_open_transactions_is_the_wrong_log(resolution: Resolution) -> None:
-    world = World()
-    world.open(identity(0, 10))
+    cluster = Cluster()
+    cluster.open("w.0.0")
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*has open transactions.*--commit-log-topic"):
-        world.resolve(resolution, 3, Q)
-    assert not world.fenced
-    assert world.entries == [], "the barrier would pass for a plan's at the next try"
+        cluster.resolve(resolution, 3, Q)
+    assert not cluster.fenced
+    assert cluster.kafka.logs[kafka.LOG] == (), "the barrier would pass for a plan's at the next try"
+
+
+def ends_with(cluster: Cluster, of_driver: bool, error: int | None, *, is_done: bool) -> None:
+    """EndTxn of W.driver, or of the tasks, returns this error, whether it was done or not."""
+
+    def end(step: steps.EndTransactions) -> Any:
+        if (step.ends[0].identity.transactional_id == "w.driver") != of_driver:
+            return cluster.perform(step)
+        if is_done:
+            cluster.perform(step)
+        return tuple(steps.EndResult(error=error) for _ in step.ends)
+
+    cluster.own[steps.EndTransactions] = end
 
 
 def test_nothing_is_recorded_if_a_transaction_cannot_be_ended() -> None:
-    world = World(end_error=None)
-    world.decide(world.prepare(0, 10))
+    cluster = Cluster()
+    cluster.decided(0)
+    ends_with(cluster, False, None, is_done=False)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*no response"):
-        world.resolve("committed")
-    assert not any(isinstance(step, steps.AbortedTransactions) for step in world.asked), "another error could hide this"
-    newest = world.newest()
-    assert newest is not None
-    assert newest.resolution is None
+        cluster.resolve("committed")
+    assert not any(isinstance(step, steps.AbortedTransactions) for step in cluster.steps), "its error could hide this"
+    assert cluster.newest().resolution is None
 
 
 @pytest.mark.parametrize(
-    ("world", "error", "code"),
+    ("response", "error", "code"),
     [
-        (World(driver_error=ErrorCode.PRODUCER_FENCED.value), FencedError, "FENCED"),
-        (World(driver_error=None), TransactionAbortedError, "NOT_RESOLVED.*no response"),
-        (World(marks_driver=False), TransactionAbortedError, "NOT_RESOLVED"),
+        (ErrorCode.PRODUCER_FENCED, FencedError, "FENCED"),
+        (None, TransactionAbortedError, "NOT_RESOLVED.*no response"),
+        (ErrorCode.NONE, TransactionAbortedError, "NOT_RESOLVED"),
     ],
 )
-def test_resolution_not_known_to_be_recorded_raises(world: World, error: type[KafkaEosError], code: str) -> None:
-    world.decide(world.prepare(0, 10))
+def test_resolution_not_known_to_be_recorded_raises(
+    response: int | None, error: type[KafkaEosError], code: str
+) -> None:
+    cluster = Cluster()
+    cluster.decided(0)
+    ends_with(cluster, True, response, is_done=False)
     with pytest.raises(error, match=code):
-        world.resolve("committed")
-    assert world.done() == "n-batch-3", "the version's own, not the resolution's"
+        cluster.resolve("committed")
+    assert cluster.done() == "n-batch-3", "the version's own, not the resolution's"
 
 
-@pytest.mark.parametrize("answered", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_resolution_with_lost_end_txn_counts_with_its_marker(answered: int | None) -> None:
+@pytest.mark.parametrize("response", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+def test_resolution_with_lost_end_txn_counts_with_its_marker(response: int | None) -> None:
     """Not heard, or repeated when a driver that came after it had fenced already."""
-    world = World()
-    world.decide(world.prepare(0, 10))
-    world.resolve("committed")
-
-    class Deaf(World):
-        def ended(self, end: steps.End) -> steps.EndResult:
-            result = super().ended(end)
-            return replace(result, error=answered) if end.identity.transactional_id.endswith(".driver") else result
-
-    deaf = Deaf(entries=world.entries, states=world.states, next_offset=world.next_offset)
-    deaf.resolve("rewrite", allow_duplicates=True)
-    newest = deaf.newest()
-    assert newest is not None
-    assert newest.resolution == "rewrite"
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.resolve("committed")
+    ends_with(cluster, True, response, is_done=True)
+    cluster.resolve("rewrite", allow_duplicates=True)
+    assert cluster.newest().resolution == "rewrite"

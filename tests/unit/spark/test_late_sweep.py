@@ -8,7 +8,9 @@ import pytest
 
 from kafka_eos_sink.spark import late_sweep
 from kafka_eos_sink.spark.late_sweep import sweep_later
-from tests.unit.commit.scripted_world import PLAN
+from tests.unit.commit.scripted_cluster import ScriptedCluster
+
+PLAN = ScriptedCluster().plan()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
