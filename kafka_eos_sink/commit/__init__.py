@@ -13,7 +13,8 @@ driver commits all of them or none by one record, the decision, in a transaction
            W.driver, and read the COMMIT marker in the commit log
   finish   settle.py: EndTxn(commit) of each named transaction, then a proof of each outcome; restore.py: copy the rows
            of those that Kafka had aborted, and decide the copies
-  done     commit_log.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
+  done     log_writing.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
+  people   resolve.py: an operator's decision; missing_markers.py: what a broker omitted; forget.py: remove a write
 
 Everything that turns what the cluster shows into an outcome lives in outcome.py; evidence.py gathers it; nobody else
 judges. Procedures are generators over steps.py, without socket or clock: tests/model runs this code, not a copy of it.
@@ -63,9 +64,9 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
     verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
-    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of
-    puts what readers see first, decide_again stands in for a marker, and a decision without its own marker is
-    undecided (QueryState.undecided). repair writes a missing COMMIT marker.
+    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of puts what
+    readers see before a log that shows no commit, decide_again stands in for a marker, and a decision without its own
+    marker is undecided (QueryState.undecided). repair writes a COMMIT marker where lacks_commit_marker proves it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
     decided identities are protected, not their ids", "first offsets of the open transactions not compared", "a copy
     under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided
@@ -81,9 +82,9 @@ LATE ADD: below transaction.version 2, an AddPartitionsToTxn opens an ended tran
   No request need be late: somebody aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
   opens another one, with only the rows that follow. A decision on that one would lose the rows before.
   Guards: verify_no_foreign_abort: below version 2 every commit checks that readers see no range as aborted. There, a
-    coordinator's CompleteAbort proves nothing. check_prepared compares partitions and first offsets. is_overtaken
-    comes after the part record, an attempt's last request. take_over always lists. end_open ends what a late request
-    has opened under a decision that is done. runtime/requirements.py demands leaders that verify appends.
+    coordinator's CompleteAbort proves nothing (in_log). check_prepared compares partitions and first offsets.
+    is_overtaken comes after the part record, an attempt's last request. take_over always lists. end_open ends what a
+    late request has opened under a decision that is done. runtime/requirements.py demands leaders that verify appends.
   I3, I7, I8. Mutations: "partitions of the open transaction not compared", "overtaken attempts check before their part
     record", "done decisions protect what is open under their identities", "a leader without verification".
 
@@ -135,11 +136,11 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
     3. Recovery finds fewer records than the decision names. If it decided what is left, rows would be lost in silence.
        If it called the batch void, the rows of the first transaction would be written twice.
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
-  Guards: _sort_copies counts the records. _restore copies all or none; it calls a batch void only if all transactions
-    are lost and records are gone for good, not merely unreadable, and raises LOST_PARTS otherwise.
-    outcome_of counts no abort that readers see while another range is gone; only the log's marker of exactly this end
-    counts then. Otherwise it is UNRESOLVED or TOPIC_GONE. Behind an open transaction of others, the first marker
-    behind the range counts (AreCommitted).
-  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of
-    a version that recovery could not finish".
+  Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
+    its transactions are lost, and otherwise LOST_PARTS. outcome_of counts no abort that readers see while another
+    range is gone: then only the commit log proves the abort or, from version 2 on, a coordinator that still reports
+    exactly this end. Without such a proof it is UNRESOLVED or TOPIC_GONE. A topic without Read, or without a leader,
+    raises. Behind an open transaction of others, the first marker behind the range counts (look_at).
+  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of a
+    version that recovery could not finish".
 """

@@ -47,8 +47,7 @@ def abort(
 def _holds_write_id(plan: Plan) -> Procedure[bool]:
     """Whether no other driver has fenced since this driver's plan or last decision.
 
-    A newer driver that finishes the batch may write decisions with the plan's nonce. They do not count as this driver's, because the
-    newer driver's fence has bumped the epoch.
+    PAUSE: a newer driver that finishes the batch may write decisions with the plan's nonce. They do not count: their epoch is another.
     No other driver takes over a random write id, so its W.driver is not compared. Tombstones may have changed W.driver's state.
     """
     view = LogView(plan.write_id, next_offset=plan.log_offset)
@@ -94,7 +93,7 @@ def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     """Abort what losing attempts opened after the commit's search; return how many.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
-    The list comes first and W.driver's description second, so the list holds no transaction of a newer driver.
+    PAUSE: W.driver's description comes after the list, so the list holds no transaction of a newer driver.
 
     Args:
         decision: The last decision of the batch; None if the batch was aborted. No other driver takes over a random write id.

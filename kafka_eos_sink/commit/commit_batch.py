@@ -90,7 +90,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > logged.offset for entry in prepared):
-        # In one log, part records precede their decision. No later run could finish a decision whose part records are in another log.
+        # NEW LOG: no later run could finish a decision whose part records are in another log.
         raise refusals.log_created_again(plan.write_id)
     yield from decide(logged, driver, expires_ms, request.within_ms)
     try:
@@ -179,8 +179,8 @@ def _losers(
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
     """Return the open transactions of the batch that the decision does not name.
 
-    The driver searches between the write of the decision and its commit. An attempt whose last check (`is_overtaken`) comes later aborts
-    its own transaction. An attempt whose last check came earlier has opened its transaction before this search.
+    PAUSE: this comes between the write of the decision and its commit. An attempt that checks later (`is_overtaken`) aborts its own
+    transaction. One that has checked earlier has opened it before this search.
     """
     ids = tuple(
         task_transactional_id(plan.write_id, message.task.partition, slot)

@@ -50,8 +50,8 @@ class GroupOffsets:
 class DriverTransaction:
     """W.driver's next transaction, which each decision moves on.
 
-    ``sequence`` is that of its first log record. ``late_end_possible`` is true if a late EndTxn of the last transaction could end this one:
-    while the last outcome is in doubt, and below version 2, where both have the same epoch, after a lost response.
+    ``sequence`` is that of its first log record. ``late_end_possible`` is true while the outcome of the last transaction is in doubt, and
+    below version 2 after a lost response (LATE END).
     """
 
     identity: ProducerIdentity
@@ -87,7 +87,7 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
                 refusals.TIMEOUT_WAYS_OUT,
             )
         assert found is not None
-        # Below version 2, an attempt whose transaction was aborted continues in a new one under the same epoch.
+        # LATE ADD: an attempt whose transaction was aborted has continued in another one.
         forgotten = {(part.topic, part.partition) for part in entry.offsets} - found.partitions
         if forgotten:
             topic, number = min(forgotten)
@@ -119,8 +119,8 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
 def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
     """Require that each open transaction begins where the task's records begin.
 
-    If it begins earlier, the marker of an aborted attempt is missing (KAFKA-20734). The COMMIT would make that attempt's records visible
-    too. If it begins later, or none is open, it was ended by hand or, below version 2, by an EndTxn of its epoch, or the topic was deleted.
+    If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, somebody has ended it (LATE ADD), or
+    the topic was deleted.
 
     Raises:
         AuthorizationError: Read on a topic is missing, so nothing shows where its transactions begin.
@@ -147,7 +147,7 @@ def append_decision(
     """Append the decision in a transaction of W.driver, with the group's offsets.
 
     Args:
-        log_id: Topic id of the log that the driver has read. A log that was deleted and created again has another one.
+        log_id: Topic id of the log that the driver has read (NEW LOG).
     """
     records = decision_records(decision)
     yield from Reached("commit.before_decision")
@@ -185,7 +185,7 @@ def decide(
     except Exception as failure:  # for example a rejected login after a lost response
         raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
     (ended,) = ends
-    # Only the log proves the end: after a lost response, a newer driver fences the resend of an EndTxn that has committed.
+    # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     try:
         yield from _await_marker(logged, ended.error, within_ms)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
@@ -224,7 +224,7 @@ def decide_again(logged: LoggedDecision, driver: DriverTransaction, within_ms: i
 def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
     """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
-        # The last EndTxn could arrive late, and commit the first pieces of this decision without the others.
+        # LATE END: it could commit the first pieces of this decision without the others.
         raise refusals.pending(
             decision,
             "the end of the driver's last transaction is in doubt, so only a new run can continue",

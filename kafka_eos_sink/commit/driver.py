@@ -34,9 +34,8 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
 
     Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
 
-    A task calls this twice. Before its first row: the attempt's id may be free because a transaction of this batch was committed under it.
-    If the broker omitted that marker (KAFKA-20734), the attempt would join that transaction, and the attempt's abort would discard
-    committed rows. After its last request: the driver may have searched for losing attempts before this one began its transaction.
+    A task calls this before its first row (JOIN: its id may be that of a transaction of this batch that was just committed), and after its
+    last request (PAUSE: the driver may have searched for losing attempts before this one began its transaction).
     """
     mine = plan.driver
     found = yield from described_driver(mine)

@@ -41,7 +41,7 @@ def of_doubtful(
     marker. And the log is read up to a fresh barrier. The error code of an EndTxn proves nothing.
 
     Raises:
-        WriteRefusedError: NOT_THIS_COMMIT_LOG if the log that holds the decision was deleted and created again.
+        WriteRefusedError: NOT_THIS_COMMIT_LOG if the log is not the one that holds the decision (NEW LOG).
     """
     decision = logged.decision
     described = yield from _at_rest(decision, doubtful, deadline)

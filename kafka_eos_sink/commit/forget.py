@@ -68,7 +68,7 @@ def forget_write(request: TakeOver, transaction_version: int) -> Procedure[int]:
     why = "" if error == ErrorCode.NONE else code_name(error)
     now = yield from Now()
     give_up_at = now + request.within_ms
-    # Without their marker, which a broker can omit (KAFKA-20734), the tombstones remove nothing.
+    # JOIN: their marker can be missing. Without it, the tombstones remove nothing.
     while not why and _has_decision(view) and now <= give_up_at:
         yield from read_on(view)
         now = yield from Now()
@@ -90,7 +90,7 @@ def _has_decision(view: LogView) -> bool:
 def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
     """Raise `WriteRefusedError` unless the write has ended.
 
-    If no transaction is open, what lacks its marker in the log (KAFKA-20734) counts as ended.
+    If no transaction is open, what lacks its marker in the log (JOIN) counts as ended.
     """
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.

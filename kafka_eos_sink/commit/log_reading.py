@@ -26,7 +26,7 @@ def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedu
     Raises:
         BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE after two minutes without a record. A new leader below min.insync.replicas does
             not advance its high watermark to the records that the old one acknowledged.
-        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log was deleted and created again since it was known.
+        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log is no longer the known one (NEW LOG).
     """
     if view.topic_id.int and end_offset < view.next_offset:
         raise refusals.log_created_again(view.write_id or "")
@@ -91,7 +91,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     """Feed the view the next chunk."""
     chunk = yield from ReadLog(view.next_offset, wait=wait)
     while view.topic_id != chunk.topic_id and ZERO_UUID not in (view.topic_id, chunk.topic_id):
-        # The log was deleted and created again, so no record of the old one counts, even if the new one has outgrown it.
+        # NEW LOG: no record of the old one counts, even if the new one has outgrown it.
         view.restart()
         chunk = yield from ReadLog(view.next_offset, wait=wait)
     view.topic_id = chunk.topic_id if chunk.topic_id.int else view.topic_id
@@ -101,7 +101,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
 
 
 def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Reject an unknown id's open transactions: another log may hold their decision.
+    """Reject an unknown id's open transactions (NEW LOG).
 
     Call it before the caller appends a barrier.
 

@@ -87,7 +87,7 @@ def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> Log
     """Return a barrier.
 
     Args:
-        topic_id: Topic id of the log that the driver has read, zero without one. Later readers see by it if the log was created again.
+        topic_id: Topic id of the log that the driver has read, zero without one. Later readers see by it if it is a NEW LOG.
     """
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 

@@ -61,7 +61,7 @@ def commit_in_transaction(
 ) -> Procedure[int | None]:
     """Commit records in the driver's transaction; return the first error code.
 
-    None stands for a lost response. A newer driver fences this transaction, so a late tombstone never removes the newer driver's records.
+    None stands for a lost response. PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:

@@ -1,7 +1,6 @@
 """Missing markers: committed transactions that a partition still holds open.
 
-A coordinator can omit a partition that has no leader when the transaction ends (KAFKA-20734). It then calls the transaction complete,
-and the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
+As long as a marker is missing (JOIN), the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
 
 A wrong COMMIT marker shows aborted records to readers. It therefore needs two proofs: the decision, whose own COMMIT marker was read,
 and that exactly this transaction is committed. The second proof is the coordinator's state. If the coordinator has begun another

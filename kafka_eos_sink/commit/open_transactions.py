@@ -3,7 +3,7 @@
 Rules (docs/protocol.md, I11):
 
 - Only ids that parse exactly belong to the write id.
-- The driver reads producer id and epoch before the fence. An identity that is read later may belong to a newer driver.
+- The driver reads producer id and epoch before the fence. PAUSE: an identity that is read later may belong to a newer driver.
 - A transaction ends by EndTxn(abort) with exactly that identity. InitProducerId would abort whatever uses the id by then.
 """
 
@@ -66,8 +66,7 @@ def end_open(
     Args:
         undecided_ids: Transactional ids in decisions that are not proven finished.
     """
-    # A transaction under a later epoch of such an id stays open as well. If the broker omitted the marker of the decided one
-    # (KAFKA-20734), the later one has joined it, and its ABORT would discard committed records.
+    # JOIN: a transaction under a later epoch of such an id stays open, too, for it may have joined the decided one.
     ends = tuple(
         End(identity=identity, commit=False)
         for identity in identities

@@ -82,8 +82,8 @@ def _are_committed(unmarked: Sequence[PreparedTransaction], *, coordinators: boo
     """Whether data topics or coordinators show exactly these transactions committed.
 
     Args:
-        coordinators: Whether the coordinators' state is a proof. It is none if the log holds another marker: below version 2, LATE ADD can
-            open an aborted transaction again, and EndTxn then commits nothing.
+        coordinators: Whether the coordinators' state is a proof. It is none if the log holds another marker: LATE ADD can open an aborted
+            transaction again, and EndTxn then commits nothing.
     """
     facts = yield from with_ranges(unmarked, [Facts(identity=each.identity) for each in unmarked])
     unproven = tuple(each.identity.transactional_id for each in facts if outcome_of(each) is not Outcome.COMMITTED)

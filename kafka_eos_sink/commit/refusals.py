@@ -380,7 +380,7 @@ def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
 
 
 def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
-    """Readers of a committed batch are blocked: a marker may be missing (KAFKA-20734)."""
+    """Readers of a committed batch are blocked: a marker may be missing (JOIN)."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",

@@ -317,8 +317,7 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
 def _require_closed(decision: Decision) -> Procedure[None]:
     """Wait until no partition holds one of the decision's transactions open.
 
-    No later run checks a version recorded as committed. If a marker was omitted (KAFKA-20734), a later transaction of the id joins the
-    open one, and its abort discards committed rows.
+    JOIN: no later run checks a version recorded as committed.
     """
     own = {
         (part.topic, part.partition, prepared.identity.producer_id): (
@@ -380,7 +379,7 @@ def _record(decision: Decision, driver: DriverTransaction, request: ResolveReque
     if appended.error != ErrorCode.NONE:
         raise _unrecorded(decision, appended.error)
     ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
-    # Only the log proves the end: a newer driver also fences the resend of an EndTxn that committed, with a lost response.
+    # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     outcome = yield from await_outcome(decision, appended.offset, request.within_ms)
     if outcome is not Outcome.COMMITTED:
         raise _unrecorded(decision, ends[0].error)

@@ -73,7 +73,7 @@ def finish_decisions(
             before = replace(driver)
             decision = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
             if driver == before and query.undecided:
-                # A COMMIT of another query id would end the decision above, whose marker is missing, and the cleaner drop this one for it.
+                # JOIN: a COMMIT of another query id would end the decision above, and the cleaner drop this one for it.
                 yield from decide_again(logged, driver, within_ms)
         except KafkaEosError as failure:
             finished.failures[query.query_id] = failure
@@ -146,8 +146,8 @@ def finish(
         settled = yield from settle(logged, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
-                # The coordinator's state proves the commit only until the id has a later transaction. A done record is not enough,
-                # because a late done record of an older driver can replace it. No older driver can decide, so decide again.
+                # JOIN: the id's next transaction erases the coordinator's proof. PAUSE: a late done record of an older driver can hide
+                # ours, but no older driver can decide.
                 logged = yield from decide_again(logged, driver, within_ms)
             return replace(settled, logged=logged)
         if copied_here == MOST_COPIES:
@@ -179,8 +179,7 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
         begun.append(copy)
     opened = [copy.identity for copy in begun]
     yield from Reached("restore.initialised")
-    # A newer driver may have committed a transaction under one of these ids. If a broker omitted its marker (KAFKA-20734), the copy
-    # would join it, and the copy's ABORT would discard committed rows. So check W.driver before the first record.
+    # JOIN and PAUSE: before the first record, because a newer driver may have committed a transaction under one of these ids.
     yield from require_free(decision, driver)
     try:
         results = yield from CopyRecords(tuple(begun))
@@ -190,7 +189,7 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
         if not gone:
             expires_ms = yield from check_prepared(copies, started, timeout_ms)
         elif len(lost) < len(decision.transactions):
-            # All or nothing: a decision that lacks some of the rows would hide that they are missing.
+            # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
             raise refusals.lost_parts(decision, lost, gone, settled.gone)
         else:
             # The void decision is final: the user may then write the rows again, so no copy may become visible.
@@ -235,8 +234,7 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
 def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[Copy]:
     lost = parse(entry.identity.transactional_id, decision.write_id)
     assert lost is not None
-    # Use another slot. If a broker omitted the ABORT marker of the lost transaction (KAFKA-20734), a new transaction under the same
-    # producer id would join it.
+    # JOIN: another slot, because the lost transaction's ABORT marker may be missing.
     slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
     identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)

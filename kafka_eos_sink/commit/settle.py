@@ -52,7 +52,7 @@ def settle(
         nonce: For the barrier, if one is needed.
         losers: Open transactions of the batch that the decision does not name. The same step aborts them, because they block
             readers, and the proofs wait until nothing blocks readers.
-        recovering: Also check for markers written by hand. Below version 2 that check always runs.
+        recovering: Also check for markers written by hand. Below version 2 that check always runs (LATE ADD).
 
     Raises:
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor

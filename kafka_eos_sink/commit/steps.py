@@ -294,7 +294,7 @@ class Unseen(Enum):
     """Why readers do not see a range of offsets."""
 
     GONE = "gone"
-    """Retention, compaction or the deletion of the topic removed all of it."""
+    """BLIND: retention, compaction or the deletion of the topic removed all of it."""
     BLOCKED = "blocked"
     """An open transaction blocks it, or its leader does not show it yet."""
 

@@ -1,10 +1,7 @@
 """Take over a write id: what a driver does before it plans, aborts or recovers.
 
-The steps are list, fence, read, finish, end, in this order (docs/protocol.md). A read before them shows if the log knows the write id.
-
-- The driver lists open transactions before the fence, because no older driver can decide a listed transaction after the fence.
-- The driver fences before it reads the log, because an older driver could decide after the read.
-- The driver reads the log before it ends anything, because it must finish an older driver's decision, not abort it.
+The steps are list, fence, read, finish, end. PAUSE says why in this order: behind the fence, no older driver can decide what is listed,
+and every decision that it must finish is in the log. A read before them shows if the log knows the write id (NEW LOG).
 """
 
 from __future__ import annotations
@@ -124,7 +121,7 @@ def taking_over(request: TakeOver, transaction_version: int) -> Procedure[TakenO
         if taken is not None:
             return taken
         # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
-        # Begin with the log, not with the fence: another driver may have decided since.
+        # PAUSE: begin with the log, not with the fence, because another driver may have decided since.
 
 
 def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[TakenOver | None]:
@@ -134,13 +131,13 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     driver_id = driver_transactional_id(write_id)
     is_first_look, topic_id = view.next_offset == 0, view.topic_id
     yield from read_to_end(view)
-    # A log that was deleted and created again is new, too.
+    # NEW LOG: the process has not read this one either.
     is_first_look |= view.topic_id != topic_id
     require_whole(view)
-    # If this log does not know the write id, another log may have decided its open transactions. So the list waits for every broker.
+    # NEW LOG: another one may have decided the open transactions. So the list waits for every broker.
     is_new = is_first_look and view.lacks_write and request.unknown_id is not UnknownId.ABORT
     opened: tuple[ProducerIdentity, ...] = ()
-    # Below version 2 an aborted attempt may continue in a new transaction of its epoch. Only a list finds that one.
+    # LATE ADD: only a list finds the transaction in which an aborted attempt has continued.
     if (
         predecessor is None
         or not bumps_epoch(transaction_version)

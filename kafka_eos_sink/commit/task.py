@@ -90,7 +90,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield from Reached("task.flushed")
         part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset = yield from AppendPart(identity, part)
-        # Check after the last Produce: below version 2, a later Produce would reopen a transaction that the driver has ended.
+        # LATE ADD: check after the last Produce, because a later one opens a transaction again that the driver has ended.
         overtaken = yield from is_overtaken(plan)
     except Exception:
         yield from give_up([identity])
@@ -137,8 +137,8 @@ def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_
                 if found is None or found.is_free:
                     return (yield from InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS))
             except BrokerUnavailableError as unavailable:
-                # Describe the slot again before another InitProducerId. A sibling may use the id by now, and the driver may have
-                # decided its transaction. InitProducerId would then abort that transaction.
+                # PAUSE: describe the slot again before another InitProducerId, which would abort a sibling's transaction that the
+                # driver may have decided by now.
                 failure = unavailable
             now = yield from Now()
             if now - started > SLOT_DEADLINE_MS:

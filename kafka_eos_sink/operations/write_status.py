@@ -68,7 +68,7 @@ class CommitLogWatch:
         )
 
     def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
-        # A log that was deleted and created again may be shorter than the old position.
+        # NEW LOG: it may be shorter than the old position.
         if end < view.next_offset:
             view.restart()
         executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))

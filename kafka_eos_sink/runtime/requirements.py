@@ -171,10 +171,7 @@ def number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 def verifies_appends(admin: Admin, settings: Mapping[str, str], deadline: int) -> bool | None:
-    """Whether leaders verify transactional appends below version 2; None if unknown.
-
-    From version 2 on no verification is needed, because EndTxn bumps the epoch and so fences late appends.
-    """
+    """Whether leaders verify transactional appends (LATE ADD); None if unknown."""
     if VERIFICATION in settings:
         return settings[VERIFICATION] == "true"
 
