@@ -41,11 +41,11 @@ LIFECYCLE
 
 WHEN ROWS MAY BE WRITTEN AGAIN
 
-A version may be written again only if no driver can make its earlier rows visible any more: the log, read behind the
-fence, holds no committed decision of it, or a void one, or an operator has resolved the version as "rewrite".
-Every other decision is finished instead, by EndTxn and by copies, whoever runs next. Without a proof the code fails
-loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that the
-decision names, and leaves the decision and its part records in the log.
+A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
+behind the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
+"rewrite". Every other decision is finished instead, by EndTxn and by copies, whoever runs next. Without a proof the
+code fails loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that
+the decision names, and leaves the decision and its part records in the log.
 
 HAZARDS
 
@@ -54,7 +54,8 @@ Comments name a hazard; its interleaving stands only here. W.0.0 is a task's id,
 JOIN: a marker is missing on a partition, and the id's next transaction joins the one that is still open there.
   Kafka 4.3 and newer omit the marker of a partition without a leader, and call the transaction complete (KAFKA-20734).
   The leader adds records of a newer epoch to the open transaction of their producer id. One marker then ends both.
-    1. The driver decides and commits W.0.0. Its COMMIT marker is missing on t-0; its coordinator calls the id free.
+    1. The driver decides and commits W.0.0. Its COMMIT marker is missing on t-0; its coordinator reports
+       CompleteCommit.
     2. A late attempt initialises W.0.0 and writes to t-0. Its records join the committed ones.
     3. It fails, or its timeout passes. The ABORT discards both: committed rows are lost. In the commit log, that ABORT
        stands in place of the COMMIT, and recovery would copy rows that readers see.
@@ -65,8 +66,9 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
     verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
     the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of puts what
-    readers see before a log that shows no commit, decide_again stands in for a marker, and a decision without its own
-    marker is undecided (QueryState.undecided). repair writes a COMMIT marker where lacks_commit_marker proves it.
+    readers see above a log without COMMIT; decide_again stands in for a task's missing marker; a decision whose own
+    marker is missing is undecided (QueryState.undecided). repair writes a COMMIT marker where lacks_commit_marker
+    proves it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
     decided identities are protected, not their ids", "first offsets of the open transactions not compared", "a copy
     under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided
@@ -107,8 +109,8 @@ NEW LOG: the commit log was deleted and created again, or the job reads another 
     4. B writes the batch again: the rows of the committed transaction are there twice.
   Guards: require_own_log: take_over refuses, before it fences, the open transactions of a write that its log does not
     know. Every plan leaves a barrier with the topic id of its log, and Fetch is by topic id (read_on, read_to). commit
-    refuses a decision below its own part records. settle and abort judge by the plan's log only. require_whole: a log
-    begins at offset 0. admit: the versions of a stream have no gap.
+    refuses a decision whose offset is lower than that of its part records. settle and abort judge by the plan's log
+    only. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap.
   I6, I16. Mutation: "an ignored gap in the versions of a stream". The simulated log is never created again, so the
     other guards have tests in tests/unit/commit/: test_restore.py, test_decide.py, test_abort.py.
 
@@ -117,13 +119,13 @@ PAUSE: a driver or an attempt sleeps, and its successor has gone on.
     2. Driver B takes over. It finds no committed decision, ends what A's tasks prepared, and writes the batch again.
     3. A wakes up. If it could still decide, it would find its transactions lost, and copy them: each row twice.
   An attempt:
-    1. It sleeps before its first row. The driver decides the batch with another attempt, and finds no losing one.
+    1. It sleeps before its first row. The driver decides the batch with another attempt, and finds no losing attempt.
     2. It wakes up, and writes in a transaction that nobody ends: readers wait for its timeout. With JOIN, rows are
        lost.
   Guards: A's EndTxn cannot pass B's InitProducerId of W.driver. The order list, fence, read: a later list would hold a
     newer driver's transactions, an earlier read would miss A's decision. is_overtaken before the first row and after
-    the part record; _losers between the decision and its EndTxn; sweep, only while still_holds. require_free before
-    copies. fresh_identity: no two attempts share an epoch. A done record counts for its own nonce only
+    the part record; _losers after W.driver's append and before its EndTxn; sweep, only while still_holds. require_free
+    before copies. fresh_identity: no two attempts share an epoch. A done record counts for its own nonce only
     (has_done_record).
   What is left: an attempt that sleeps before InitProducerId can abort a decided transaction. Recovery copies its rows.
   I2, I3, I8, I11. Mutations: "no fence", "read before fence", "list after fence", "copies without a fence", "overtaken
@@ -137,10 +139,11 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
        If it called the batch void, the rows of the first transaction would be written twice.
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
   Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
-    its transactions are lost, and otherwise LOST_PARTS. outcome_of counts no abort that readers see while another
-    range is gone: then only the commit log proves the abort or, from version 2 on, a coordinator that still reports
-    exactly this end. Without such a proof it is UNRESOLVED or TOPIC_GONE. A topic without Read, or without a leader,
-    raises. Behind an open transaction of others, the first marker behind the range counts (look_at).
+    its transactions are lost, and otherwise LOST_PARTS. outcome_of counts no abort that readers see while another range
+    is gone: then only the commit log proves the abort or, from version 2 on, a coordinator that still reports exactly
+    this end. Without such a proof it is UNRESOLVED or TOPIC_GONE. A topic without Read, or without a leader, raises. If
+    another producer's open transaction holds back the last stable offset, the first marker behind the range counts
+    (look_at).
   I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of a
     version that recovery could not finish".
 """

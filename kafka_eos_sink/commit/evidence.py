@@ -140,7 +140,7 @@ def with_ranges(transactions: Sequence[PreparedTransaction], facts: Sequence[Fac
     shown = yield from look_at([transactions[number] for number in asked])
     for number, ranges in zip(asked, shown, strict=True):
         found[number] = replace(facts[number], ranges=ranges)
-    late = {number for number in asked if outcome_of(found[number]) is Outcome.LATE}
+    late = {number for number in asked if outcome_of(found[number]) is Outcome.NOT_SHOWN}
     if late:
         held = yield from DescribeProducers(
             _unshown([(transactions[each], found[each].ranges) for each in sorted(late)])

@@ -237,7 +237,7 @@ def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, p
         return finding(
             Verdict.UNPROVEN, f"its coordinator reports {state}, and its part record is not of this producer"
         )
-    if facts.coordinator is Coordinator.ENDING:
+    if facts.coordinator is Coordinator.NOT_ENDED:
         return finding(Verdict.RUNNING, f"its coordinator reports {state}")
     if lacks_commit_marker(facts):
         by = "its coordinator reports exactly this transaction as CompleteCommit"

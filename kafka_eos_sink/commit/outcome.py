@@ -22,14 +22,14 @@ class Outcome(Enum):
     ABORTED = "aborted"
     UNRESOLVED = "unresolved"
     """What is shown proves nothing about this transaction, or contradicts itself."""
-    LATE = "late"
-    """A leader shows neither an end nor an open transaction. It does not show everything yet: look again."""
+    NOT_SHOWN = "not shown yet"
+    """A leader shows neither an end nor an open transaction, so it does not show everything yet. Look again."""
 
 
 class Coordinator(Enum):
     """What the coordinator proves of one transaction."""
 
-    ENDING = "open, or the coordinator is about to write its markers"
+    NOT_ENDED = "open, or the coordinator is about to write its markers"
     COMMITTED = "complete, in a state that only its commit leaves"
     ABORTED = "complete, in a state that only its abort leaves"
     UNCLEAR = "its identity, in a state that does not prove how it ended"
@@ -47,9 +47,9 @@ class Part(Enum):
     OTHERS = "another record stands there"
     """The log was created again (NEW LOG)."""
     CLEANED = "cleaned"
-    """It is gone, or its marker is empty, and only compaction can have removed it."""
-    MISSING = "gone"
-    """It is gone, and something else than compaction can have removed it."""
+    """It is gone, or an emptied control batch follows it, and only compaction can have done that."""
+    MISSING = "not there"
+    """As CLEANED, but something else than compaction can have done it."""
 
 
 class Shown(Enum):
@@ -83,16 +83,19 @@ class Facts:
 def outcome_of(facts: Facts) -> Outcome:
     """Return what all facts together prove."""
     log, shown = in_log(facts), set(facts.ranges)
-    if Outcome.COMMITTED is log or Shown.COMMITTED in shown:
-        # A marker ends a transaction in one partition. One COMMIT proves the commit as a whole; an ABORT beside it was written by hand
-        # or by LATE ADD.
-        return Outcome.UNRESOLVED if Shown.ABORTED in shown else Outcome.COMMITTED
+    # LATE ADD: below version 2, a CompleteAbort may be that of the transaction that was opened again.
+    is_aborted = Shown.ABORTED in shown or (facts.coordinator is Coordinator.ABORTED and facts.identity.bumps_epoch)
+    if log is Outcome.COMMITTED or Shown.COMMITTED in shown:
+        # A marker ends a transaction in one partition, and one COMMIT proves the commit as a whole. An ABORT beside it hides rows: it was
+        # written by hand, or is that of a later transaction (JOIN, LATE ADD).
+        return Outcome.UNRESOLVED if is_aborted else Outcome.COMMITTED
     if Shown.UNSHOWN in shown:
-        return Outcome.LATE
+        return Outcome.NOT_SHOWN
     # BLIND: readers may have seen the rows of a range that is gone.
     if Shown.ABORTED in shown and Shown.GONE not in shown:
         return Outcome.ABORTED
-    return log
+    # Nothing but the coordinator contradicts the log.
+    return Outcome.UNRESOLVED if log is Outcome.ABORTED and facts.coordinator is Coordinator.COMMITTED else log
 
 
 def in_log(facts: Facts) -> Outcome:
@@ -116,7 +119,10 @@ def in_log(facts: Facts) -> Outcome:
 
 
 def _of_cleaned(identity: ProducerIdentity, marker: Marker | None) -> Outcome:
-    """Judge a part that compaction removed: it removes aborted records only."""
+    """Judge a part that compaction removed.
+
+    It removes aborted records. It removes a committed one only behind a newer committed one of its key, which `Part.CLEANED` excludes.
+    """
     if marker is None or marker.type is MarkerType.EMPTY:
         return Outcome.ABORTED
     # The cleaner keeps a marker for delete.retention.ms after its record, so the marker of this transaction must be an ABORT. A marker
@@ -152,8 +158,8 @@ def of_decision(producer_epoch: int, transaction_version: int | None, marker: Ma
     """Return what a marker proves of a decision's own transaction.
 
     ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch; from version 2 on, no coordinator does. Such an ABORT
-    voids a decision, because a driver acts only on a decision whose first marker is a COMMIT. It proves nothing about a part, whose rows
-    lie in other partitions.
+    voids a decision, because a driver acts only on a decision whose first marker is a COMMIT. From version 2 on it proves nothing about a
+    part, whose rows lie in other partitions.
     """
     if marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == producer_epoch:
         return Outcome.ABORTED
@@ -165,11 +171,11 @@ def of_coordinator(described: TransactionDescription | None, identity: ProducerI
     if described is None:
         return Coordinator.UNKNOWN
     if described.is_of(identity) and (described.is_open or described.is_ending):
-        return Coordinator.ENDING
+        return Coordinator.NOT_ENDED
     # From version 2 on the coordinator bumps the epoch before it writes the markers.
     if described.is_of(identity, later=1) and described.is_ending:
-        return Coordinator.ENDING
-    # Below version 2, only an abort by the coordinator itself, as after a timeout, raises the epoch.
+        return Coordinator.NOT_ENDED
+    # Below version 2, only an abort by the coordinator itself, as after a timeout, raises the epoch. It proves nothing (LATE ADD).
     if described.is_of(identity, later=int(identity.bumps_epoch)):
         return ENDED.get(described.state, Coordinator.UNCLEAR)
     return Coordinator.UNCLEAR if described.is_of(identity) else Coordinator.UNKNOWN
@@ -205,8 +211,9 @@ def has_ended(described: TransactionDescription, carrier: ProducerIdAndEpoch) ->
 def lacks_commit_marker(facts: Facts) -> bool:
     """Whether a partition that holds the transaction open lacks its COMMIT marker.
 
-    A wrong COMMIT shows aborted records to readers, so the coordinator must not contradict it. Below version 2 each range must show its
-    end or be open, because of LATE ADD: a COMMIT marker in one partition does not speak for the others.
+    A wrong COMMIT shows aborted records to readers, so the coordinator must not contradict it. Below version 2 no range may be
+    UNSHOWN: because of LATE ADD, a COMMIT marker in one partition does not speak for the others. The caller knows that the partition holds
+    exactly this transaction open.
     """
     return (
         outcome_of(facts) is Outcome.COMMITTED

@@ -302,10 +302,12 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     facts = yield from of_doubtful(logged, doubtful, request.nonce, started + request.within_ms)
     outcomes = {each: outcome_of(found) for each, found in zip(doubtful, facts, strict=True)}
     visible += [each for each, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
+    unproven = [each for each, outcome in outcomes.items() if outcome is not Outcome.ABORTED]
+    if (visible or unproven) and failure.code not in GIVEN_UP:
+        raise failure  # another recovery may still finish the version
     if visible:
         count = f"{len(visible)} of its {len(decision.transactions)} transactions are committed"
         raise _not_void(decision, f"{count} ({refusals.describe_ranges(visible)})")
-    unproven = [each for each, outcome in outcomes.items() if outcome is not Outcome.ABORTED]
     if unproven:
         raise _not_void(
             decision,

@@ -34,7 +34,13 @@ from kafka_eos_sink.commit.values import (
     SettledDecision,
     plan_nonce,
 )
-from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.errors import (
+    DecisionPendingError,
+    FencedError,
+    KafkaEosError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 MOST_COPIES = 4
@@ -76,12 +82,21 @@ def finish_decisions(
                 # JOIN: a COMMIT of another query id would end the decision above, and the cleaner drop this one for it.
                 yield from decide_again(logged, driver, within_ms)
         except KafkaEosError as failure:
-            finished.failures[query.query_id] = failure
+            finished.failures[query.query_id] = _of_decided(logged.decision, failure)
             finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
         finished.decisions.append(decision)
     return finished
+
+
+def _of_decided(decision: Decision, failure: KafkaEosError) -> KafkaEosError:
+    """Return the error of a batch that is decided: nobody must take its rows for unwritten."""
+    if isinstance(failure, (DecisionPendingError, FencedError, WriteRefusedError)):
+        return failure
+    pending = refusals.pending(decision, refusals.text_of(failure))
+    pending.__cause__ = failure
+    return pending
 
 
 def finish_decision(

@@ -97,7 +97,7 @@ def _sort_facts(
         outcome = outcome_of(found)
         sorts[outcome].append(prepared)
         name = prepared.identity.transactional_id
-        if outcome is Outcome.LATE:
+        if outcome is Outcome.NOT_SHOWN:
             part = prepared.offsets[found.ranges.index(Shown.UNSHOWN)]
             raise refusals.pending(
                 decision,

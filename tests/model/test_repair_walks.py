@@ -149,8 +149,8 @@ CARELESS = {
         (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.ABORTED:"),
     ),
     "a transaction that its coordinator has not ended is taken for a committed one": (
-        ("if facts.coordinator is Coordinator.ENDING:", "if False:"),
-        (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.ENDING:"),
+        ("if facts.coordinator is Coordinator.NOT_ENDED:", "if False:"),
+        (MISSING, "if lacks_commit_marker(facts) or facts.coordinator is Coordinator.NOT_ENDED:"),
     ),
 }
 
