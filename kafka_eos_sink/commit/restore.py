@@ -91,7 +91,7 @@ def finish_decisions(
 
 
 def _of_decided(decision: Decision, failure: KafkaEosError) -> KafkaEosError:
-    """Return the error of a batch that is decided: nobody must take its rows for unwritten."""
+    """Return the error of a decided batch: nobody must take its rows for unwritten."""
     if isinstance(failure, (DecisionPendingError, FencedError, WriteRefusedError)):
         return failure
     pending = refusals.pending(decision, refusals.text_of(failure))
