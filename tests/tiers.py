@@ -274,7 +274,6 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_commit_log_creation.py", ALL),
     Rule("broker/test_history.py::test_abort_records_the_batch_that_it_finishes", ALL),
     Rule("broker/test_history.py::test_history_topic_is_created_with_retention", ALL),
-    Rule("broker/test_history.py::test_status_and_commits_show_the_same", ALL),
     Rule("broker/test_cli_metrics.py::test_write_and_its_open_transactions_are_scraped", TEST),
     Rule("broker/test_cli_metrics.py", ALL),
     Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),

@@ -50,8 +50,8 @@ In documents and help, a capital letter stands for a value of yours:
 
 A write id names a write. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
 Streaming queries: `transactional.id.prefix`, or `kafka-eos-<query id>` without one. `kafka-eos status` lists them. A write without
-`txnAppId` has a random one, such as `kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00`. `kafka-eos transactions` shows it while something
-is open, and `kafka-eos status` if the write failed with a decision.
+`txnAppId` has a random one, such as `kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00`: `kafka-eos status` shows it while something is open,
+and if the write failed with a decision.
 
 ## Exit status
 
@@ -79,19 +79,15 @@ _SHARED = ("--bootstrap-servers", "--properties", "--commit-log-topic", "--histo
 def cli_page() -> str:
     """Return the text of ``docs/cli.md``."""
     commands: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    names: dict[str, list[str]] = {}
-    for name, command in commands.items():
-        names.setdefault(command.help, []).append(name)
-    shown = {name: commands[name] for name, *_ in names.values()}
-    summaries = [f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in shown.items()]
+    summaries = [f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in commands.items()]
     shared = [
-        next(_row(command, each) for command in shown.values() for each in command.params if each.opts == [name])
+        next(_row(command, each) for command in commands.values() for each in command.params if each.opts == [name])
         for name in _SHARED
     ]
     blocks = [_INTRODUCTION.rstrip(), "\n".join(("| command | |", "|---|---|", *summaries))]
     blocks += ["## Options of several commands", _table(shared)]
-    for name, *older in names.values():
-        blocks += _section(name, commands[name], older)
+    for name, command in commands.items():
+        blocks += _section(name, command)
     return "\n\n".join((*blocks, _END))
 
 
@@ -99,7 +95,7 @@ def _sentence(command: Any) -> str:
     return str(command.help).partition("\n")[0].rstrip(".")
 
 
-def _section(name: str, command: Any, older: list[str]) -> Iterator[str]:
+def _section(name: str, command: Any) -> Iterator[str]:
     """Yield the blocks of a command's section."""
     example, _, neighbour = command.epilog.partition("\n\n")
     yield f"## kafka-eos {name}"
@@ -112,7 +108,6 @@ def _section(name: str, command: Any, older: list[str]) -> Iterator[str]:
     what, _, other = neighbour.rpartition(": kafka-eos ")
     lines = [
         f"Also: {', '.join(shared)}." if shared else "",
-        f"Older name: {', '.join(f'`kafka-eos {each}`' for each in older)}." if older else "",
         f"{what}: [`kafka-eos {other}`](#kafka-eos-{other}).",
     ]
     yield "\n".join(filter(None, lines))

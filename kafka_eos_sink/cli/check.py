@@ -34,7 +34,7 @@ def check(
 
     Example: kafka-eos check --topic orders
 
-    To see what blocks readers now: kafka-eos transactions
+    To see what blocks readers now: kafka-eos status
     """
     # Imported here because the module imports the commit protocol, which ``--help`` does not need.
     from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster

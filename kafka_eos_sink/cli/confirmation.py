@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 import typer
+from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.status import commits_table
-from kafka_eos_sink.cli.transactions import transactions_table
+from kafka_eos_sink.cli.view import transactions_table, writes_table
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.operator import Preview
@@ -26,12 +26,16 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
     Raises:
         typer.Exit: The command was not confirmed (status 1).
     """
-    tables = [commits_table(found.writes)] if found.writes else []
-    if found.opened:
-        tables.append(transactions_table(found.opened, time.time_ns() // 1_000_000))
-    for table in tables:
-        console.show(table, err=err)
-        console.echo("", err=err)
+    # Imported here because it is slow, and only a command that acts needs it.
+    from kafka_eos_sink.operations.cluster_view import write_lines
+
+    now_ms = time.time_ns() // 1_000_000
+    shown = [
+        *writes_table(write_lines(found.writes), now_ms, with_offsets=True),
+        *transactions_table(found.opened, now_ms),
+    ]
+    for part in (*shown, *([Text()] if shown else [])):
+        console.show(part, err=err)
     console.echo(effect, err=err)
     if not agrees("Do it?"):
         again = shlex.join(["kafka-eos", *sys.argv[1:], "--yes"])

@@ -86,6 +86,7 @@ PropertiesFile = Annotated[
 WriteId = Annotated[
     str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
 ]
+OnlyWriteId = Annotated[str | None, typer.Option("--write-id", metavar="W", help="Only this write id.")]
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="T", help="The option commit.log.topic of the write.")
 ]
@@ -193,13 +194,13 @@ def table(
     return made
 
 
-def show(table: Table, *, err: bool = False) -> None:
-    """Print a table, in its own width if no column wraps.
+def show(table: Table | Text, *, err: bool = False) -> None:
+    """Print a table, in its own width if no column wraps; or a text.
 
     A narrower terminal wraps its lines, and ids can be copied. A table wider than `WIDEST` folds its cells.
     """
     out = output_console(stderr=err)
-    if all(column.no_wrap for column in table.columns):
+    if isinstance(table, Table) and all(column.no_wrap for column in table.columns):
         natural = Measurement.get(out, out.options.update_width(2**31), table).maximum
         for column in table.columns:
             column.no_wrap = natural <= WIDEST

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.status import commits_table
+from kafka_eos_sink.cli.view import writes_table
 from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
@@ -57,12 +58,16 @@ def demo(
 
 
 def _show(terminal: Console, run: DemoRun) -> None:
+    # Imported here because it is slow, and other commands do not need it.
+    from kafka_eos_sink.operations.cluster_view import write_lines
+
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
     heading = "[bold]The commit log[/] (kafka-eos status)"
     for shown in ("", census_table(writes), "", chart(writes), "", heading):
         terminal.print(shown)
-    console.show(commits_table(run.commits), err=terminal.stderr)
+    for part in writes_table(write_lines(run.writes), time.time_ns() // 1_000_000, with_offsets=True):
+        console.show(part, err=terminal.stderr)
     terminal.print()
     # The sentence claims what the numbers prove: after a problem the command fails with its description instead.
     if not run.problems:

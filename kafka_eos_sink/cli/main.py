@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import typer
 
 _COMMANDS = (
-    *("broker", "topics", "consume", "demo", "check", "status", "commits", "history", "audit", "top"),
-    *("metrics", "transactions", "recover", "repair", "resolve", "forget", "jars"),
+    *("broker", "topics", "consume", "demo", "check", "status", "history", "audit", "top"),
+    *("metrics", "recover", "repair", "resolve", "forget", "jars"),
 )
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 

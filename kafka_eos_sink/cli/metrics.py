@@ -1,4 +1,4 @@
-"""``kafka-eos metrics``: what `kafka-eos top` shows, for Prometheus."""
+"""``kafka-eos metrics``: what `kafka-eos status` shows, for Prometheus."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def metrics(
         with console.signals_interrupt(), connected(config) as admin, served(found, address, port) as url:
             typer.echo(url)
             console.echo(f"Metrics of {config.bootstrap_servers_text} are at {url}. Ctrl-C stops it.", err=True)
-            _watch(ClusterWatch(admin, commit_log_topic, history_topic, prefix), found, interval)
+            watch = ClusterWatch(admin, commit_log_topic, history_topic, timeout_ms=console.TIMEOUT_MS, prefix=prefix)
+            _watch(watch, found, interval)
     except KeyboardInterrupt:
         console.echo("Stopping ...", err=True)
 

@@ -1,94 +1,66 @@
-"""``kafka-eos status``: the newest version of each write, from the commit log."""
+"""``kafka-eos status``: writes, open transactions, blocked readers."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
-
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
+from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.write_states import CommittedWrite
-
-_SHOWN_RANGES = 12
-_PROBLEM_WIDTH = 48
-STATE_STYLES = {
-    "finished": "green",
-    "decided": "bold yellow",
-    "undecided": "bold yellow",
-    "prepared": "yellow",
-    "unreadable": "bold red",
-}
 
 
 def status(
-    bootstrap_servers: console.BootstrapServers = None,
-    write_id: Annotated[str | None, typer.Option(metavar="W", help="Only this write id.")] = None,
+    write_id: console.OnlyWriteId = None,
+    prefix: console.Prefix = None,
     as_json: console.AsJson = False,
+    history_topic: console.HistoryTopic = console.HISTORY,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
+    bootstrap_servers: console.BootstrapServers = None,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Show the commit log: versions, rows, times and offsets.
+    """Show writes, open transactions, and which readers they block.
 
-    The table shows the newest version of each write id. A write without txnAppId has an entry only if it failed. Exit
-    status 1 if the commit log holds nothing of W.
+    The oldest open transaction comes first. A blocked partition shows how many offsets read_committed consumers do not see,
+    and which transactions hide them. `kafka-eos recover`, or the next run of a dead write under its write id, ends the
+    transactions of that write.
+
+    A write shows its newest version. A write without txnAppId has an entry only if it failed. rows/s is the rate of the
+    newest batches, from plan to verify; copied is how many aborted transactions the last batch copied. With `--write-id` the
+    table has the offsets of the rows.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it. prepared: tasks wait for a
     decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
     outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be written again. unreadable: another
     program wrote into its records, or a piece is gone.
 
+    `--json` prints one object: the lists writes, transactions and blocked, and in not_read what a missing right hides. Exit
+    status 1 if writes or transactions cannot be read, or if the commit log holds nothing of W.
+
     Example: kafka-eos status --write-id kafka-eos/nightly-orders/orders
 
-    To see what is open now, with its age: kafka-eos transactions
+    To watch the same live: kafka-eos top
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.write_status import CommitLogWatch
+    from kafka_eos_sink.operations.cluster_view import ClusterWatch
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
-        watch = CommitLogWatch(admin, commit_log_topic, timeout_ms=console.TIMEOUT_MS, write_id=write_id)
-        writes = watch.writes()
-    nothing = f"The commit log {commit_log_topic} holds no write."
-    if write_id is not None:
-        nothing = console.NO_DECISION.format(write_id=write_id) if watch.knows_write else ""
-    console.present(writes, as_json, commits_table, nothing)
-    if write_id is not None and not watch.knows_write:
+        topics = commit_log_topic, history_topic
+        watch = ClusterWatch(admin, *topics, timeout_ms=console.TIMEOUT_MS, prefix=prefix, write_id=write_id)
+        found = watch.look(unlisted_ok=True)
+    if as_json:
+        console.print_json(found)
+    else:
+        for part in view(found, with_offsets=write_id is not None):
+            console.show(part)
+    for refused in found.not_read:
+        console.echo(f"kafka-eos: not shown: {refused}", err=True)
+    if not (found.was_read("writes") and found.was_read("transactions")):
+        raise typer.Exit(EXIT_FAILURE)
+    if write_id is None or found.writes:
+        return
+    if not watch.knows_write:
         what = f"nothing of write id {write_id!r}"
-        console.require_found(writes, "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
-
-
-def commits_table(writes: Sequence[CommittedWrite]) -> Table:
-    """Build a table of writes; offsets are inclusive, one line per topic-partition."""
-    columns = ("write id", "version", "state", "finished (UTC)", "rows", "transactions", "partition: offsets")
-    right = ("version", "rows", "transactions")
-    return console.table(columns, map(_row, writes), right=right, unwrapped=columns)
-
-
-def _row(write: CommittedWrite) -> console.Row:
-    transactions = str(write.transactions)
-    if write.state == "decided":
-        aborted = f", {write.aborted} aborted" if write.aborted else ""
-        transactions = f"{write.committed} of {write.transactions} committed{aborted}"
-    state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
-    return (
-        [write.write_id, *([] if write.query_id in ("", "batch") else [f"query {write.query_id}"])],
-        "" if write.version is None else str(write.version),
-        Text(state, style=STATE_STYLES.get(write.state, "")),
-        "" if write.finished_at is None else write.finished_at[:19].replace("T", " "),
-        "" if write.rows is None else f"{write.rows:,}",
-        transactions,
-        textwrap.wrap(write.problem, _PROBLEM_WIDTH) if write.problem else _offsets(write),
-    )
-
-
-def _offsets(write: CommittedWrite) -> list[str]:
-    lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
-    more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
-    return [*lines[:_SHOWN_RANGES], *more]
+        console.require_found((), "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
+    if not as_json:
+        console.echo(console.NO_DECISION.format(write_id=write_id))

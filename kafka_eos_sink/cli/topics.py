@@ -61,9 +61,7 @@ def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
     first = admin.list_offsets(led, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     stable = admin.list_offsets(led, deadline, isolation="read_committed")
     open_in = Counter(
-        topic
-        for state in open_transactions(admin, None, timeout_ms)
-        for topic in {name for name, _ in state.partitions}
+        topic for state in open_transactions(admin, timeout_ms) for topic in {name for name, _ in state.partitions}
     )
 
     def size(topic: TopicMetadata) -> TopicSize:

@@ -268,7 +268,7 @@ def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "NO_FREE_TRANSACTIONAL_ID",
         f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions",
-        f"See what holds them: kafka-eos transactions{_CLUSTER} --prefix {shlex.quote(write_id)}",
+        f"See what holds them: {command('status', write_id)}",
     )
 
 

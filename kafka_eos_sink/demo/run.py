@@ -40,7 +40,7 @@ class DemoRun:
 
     exactly_once: DemoWrite
     at_least_once: DemoWrite
-    commits: tuple[CommittedWrite, ...]
+    writes: tuple[CommittedWrite, ...]
     first_save: str
     problems: tuple[str, ...]
 
@@ -73,14 +73,14 @@ class Demo:
             exactly_once = self._count("exactly-once", "kafka-eos", _TOPIC, sent, servers)
             at_least_once = self._count("at-least-once", other, _COMPARED_TOPIC, sent, servers)
             with connected(servers) as admin:
-                commits = CommitLogWatch(admin, timeout_ms=_DEADLINE_MS).writes()
+                writes = CommitLogWatch(admin, timeout_ms=_DEADLINE_MS).writes()
                 left_open = admin.list_transactions(deadline_ms=admin.client.clock() + _DEADLINE_MS)
         problems = list(self._problems(exactly_once, at_least_once))
         if left_open:
             problems.append(f"open transactions remain: {', '.join(entry.transactional_id for entry in left_open)}")
-        if not any(commit.state == "finished" and commit.rows == sent.total() for commit in commits):
+        if not any(write.state == "finished" and write.rows == sent.total() for write in writes):
             problems.append("the commit log does not show the write as finished")
-        return DemoRun(exactly_once, at_least_once, commits, first_save, tuple(problems))
+        return DemoRun(exactly_once, at_least_once, writes, first_save, tuple(problems))
 
     def _built_in_sink(self) -> list[Path]:
         """Return the jars of Spark's own Kafka sink, none if they cannot be downloaded."""

@@ -23,7 +23,7 @@ missing       fewer than that
 too many      more rows than decided"""
 
 REMOVED = "removed by retention or DeleteRecords"
-BLOCKED = "blocked by an open transaction; kafka-eos transactions shows it"
+BLOCKED = "blocked by an open transaction; kafka-eos status shows it"
 NO_PARTITION = "the topic or the partition does not exist, or Describe is missing"
 COMPACTED = "the topic is compacted"
 

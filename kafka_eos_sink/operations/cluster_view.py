@@ -1,4 +1,4 @@
-"""Data of ``top`` and ``metrics``: writes, open transactions, blocked partitions."""
+"""What ``status``, ``top`` and ``metrics`` show, read from Kafka."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite, iso_utc
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, one_line
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    one_line,
+)
 from kafka_eos_sink.operations.history_reading import HistoryTail
 from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
@@ -20,8 +27,6 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
-TIMEOUT_MS = 30_000
-"""Bounds each part of a reading."""
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that give its rate."""
@@ -47,15 +52,7 @@ class WriteLine:
         return None if self.record is None else self.record.parts_copied
 
     def as_json(self) -> dict[str, Any]:
-        write = self.write
-        return {
-            "write_id": write.write_id,
-            "query_id": write.query_id,
-            "version": write.version,
-            "state": write.state,
-            "finished_at": write.finished_at,
-            "rows": write.rows,
-            "problem": write.problem,
+        return self.write.as_json() | {
             "rows_per_second": self.rows_per_second,
             "parts_copied": self.parts_copied,
         }
@@ -115,27 +112,56 @@ class ClusterView:
 
 
 class ClusterWatch:
-    """Reads the view repeatedly; of commit log and history only the appended records."""
+    """Reads the view repeatedly; of commit log and history only the appended records.
 
-    def __init__(self, admin: Admin, commit_log_topic: str, history_topic: str, prefix: str | None) -> None:
+    Args:
+        timeout_ms: Bounds each part of a reading.
+        prefix: Only writes and transactions whose id begins with it.
+        write_id: Only this write and its transactions; None for all.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        commit_log_topic: str,
+        history_topic: str,
+        *,
+        timeout_ms: int,
+        prefix: str | None = None,
+        write_id: str | None = None,
+    ) -> None:
         self._admin = admin
         self._internal = {commit_log_topic, _GROUP_OFFSETS}
+        self._timeout_ms = timeout_ms
         self._prefix = prefix or ""
-        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=TIMEOUT_MS)
-        self._history = HistoryTail(admin, history_topic, timeout_ms=TIMEOUT_MS)
+        self._write_id = write_id
+        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id)
+        self._history = HistoryTail(admin, history_topic, timeout_ms=timeout_ms)
 
-    def look(self) -> ClusterView:
+    @property
+    def knows_write(self) -> bool:
+        """Whether the commit log holds anything of the write id, of any without one."""
+        return self._log.knows_write
+
+    def look(self, *, unlisted_ok: bool = False) -> ClusterView:
         """Read everything; ``not_read`` names the parts that a missing permission hides.
+
+        Args:
+            unlisted_ok: Show the writes even if a broker does not list its open transactions in time.
 
         Raises:
             BrokerUnavailableError, AuthenticationError.
         """
         not_read: list[str] = []
+        refusals: tuple[type[KafkaEosError], ...] = AuthorizationError, BrokerRefusedError
+        unlisted = (*refusals, BrokerUnavailableError) if unlisted_ok else refusals
 
-        def part(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+        def part(
+            name: str, read: Callable[[], Sequence[T]], caught: tuple[type[KafkaEosError], ...] = refusals
+        ) -> Sequence[T]:
             try:
                 return read()
-            except (AuthorizationError, BrokerRefusedError) as refused:
+            except caught as refused:
                 not_read.append(one_line(f"{name}: {refused}"))
                 return ()
 
@@ -144,8 +170,8 @@ class ClusterWatch:
         records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
         # All of them: another program may block the same partitions.
-        states = part("transactions", lambda: open_transactions(self._admin, None, TIMEOUT_MS))
-        ours = tuple(state for state in states if state.transactional_id.startswith(self._prefix))
+        states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
+        ours = tuple(state for state in states if self._is_ours(state.transactional_id))
         blockers = blocking(states, self._partitions(ours))
         hidden: dict[TopicPartition, int] = {}
         for topic, where in groupby(sorted(blockers), itemgetter(0)):
@@ -170,7 +196,11 @@ class ClusterWatch:
         )
 
     def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:
-        return of.write_id.startswith(self._prefix)
+        return self._write_id in (None, of.write_id) and of.write_id.startswith(self._prefix)
+
+    def _is_ours(self, transactional_id: str) -> bool:
+        is_of_write = self._write_id is None or write_id_of(transactional_id) == self._write_id
+        return is_of_write and transactional_id.startswith(self._prefix)
 
     def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
         """Return blocked partitions that consumers read, the oldest transaction's first."""
@@ -179,7 +209,7 @@ class ClusterWatch:
         return list(dict.fromkeys(found))
 
     def _hidden(self, where: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
-        deadline = self._admin.client.clock() + TIMEOUT_MS
+        deadline = self._admin.client.clock() + self._timeout_ms
         # Partitions of a deleted topic stay in open transactions. A query of their offsets would wait until the deadline.
         topic = self._admin.topic(where[0][0], deadline)
         led = {each.partition_index for each in topic.partitions if each.leader_id >= 0} if topic is not None else set()
@@ -200,7 +230,7 @@ def blocking(
     return found
 
 
-def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]) -> tuple[WriteLine, ...]:
+def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord] = ()) -> tuple[WriteLine, ...]:
     """Join writes and history: first those not ended, then the last finished ones.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
@@ -12,14 +11,12 @@ from kafka_eos_sink.protocol.messages import TransactionState
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
-def open_transactions(admin: Admin, prefix: str | None, timeout_ms: int) -> tuple[TransactionState, ...]:
+def open_transactions(admin: Admin, timeout_ms: int) -> tuple[TransactionState, ...]:
     """Find open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
     deadline = admin.client.clock() + timeout_ms
     # If no broker is reachable, this call raises an error that names the brokers.
     admin.client.any_node(deadline)
-    # Brokers match the pattern with RE2: "." and "/" of a write id must not match other characters.
-    pattern = None if prefix is None else f"{re.escape(prefix)}.*"
-    listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=pattern, deadline_ms=deadline)
+    listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=None, deadline_ms=deadline)
     described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)
     # A transaction can end between the two requests.
     still_open = [

@@ -257,7 +257,7 @@ def test_offsets_behind_open_transaction_are_not_readable(
     (found,) = audited(given, capsys)
     blocking.abort_transaction(60)
     assert figures(found) == (ROWS + 1, ROWS, 0, 1, "not readable")
-    assert "kafka-eos transactions" in found["partitions"][0]["reason"]
+    assert "kafka-eos status" in found["partitions"][0]["reason"]
 
 
 def test_rows_of_deleted_topic_are_not_readable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

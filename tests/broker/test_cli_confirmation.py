@@ -69,8 +69,8 @@ def test_resolve_confirms_on_a_terminal_and_else_needs_yes(
     answer = ["resolve", *where, "--version", "3", "--as", "rewrite", "--allow-duplicates"]
 
     def state() -> str:
-        assert main(["commits", *where, "--json"]) == 0
-        (found,) = json.loads(capsys.readouterr().out)
+        assert main(["status", *where, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["writes"]
         return str(found["state"])
 
     assert main(answer) == 1

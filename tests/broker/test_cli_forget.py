@@ -36,8 +36,8 @@ def options(kafka: EmbeddedKafka, given: session.WriteSettings) -> list[str]:
 def states(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     # A forgotten id has no decision. It is known, also to recover, until compaction removes the barriers of its runs.
-    assert main(["commits", *options(kafka, given), "--json"]) == 0
-    return [each["state"] for each in json.loads(capsys.readouterr().out)]
+    assert main(["status", *options(kafka, given), "--json"]) == 0
+    return [each["state"] for each in json.loads(capsys.readouterr().out)["writes"]]
 
 
 def kept_keys(kafka: EmbeddedKafka, given: session.WriteSettings) -> set[str]:

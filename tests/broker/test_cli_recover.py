@@ -163,7 +163,7 @@ def test_table_shows_copied_transactions(
     abort_by_hand(given, messages[1:])
     await_markers(kafka.bootstrap_servers)
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
-    assert main(["commits", *where]) == 0
+    assert main(["status", *where]) == 0
     assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())
     assert main(["recover", *where]) == 1
     shown = " ".join(capsys.readouterr().out.split())

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
-from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -86,22 +85,25 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert found["blocked"] == [{**blocked, "partition": each, "since_ms": since_ms} for each in range(2)]
     assert found["not_read"] == []
 
-    lines = shown(given, capsys, "--once").splitlines()
+    lines = shown(given, capsys).splitlines()
     assert "1 write, 1 open transaction, 2 blocked partitions" in lines[0]
-    assert [line.split()[-2:] for line in lines if line.startswith(transactional_id)] == [[given.topic, "0,1"]]
+    assert [line.split()[-2:] for line in lines if line.startswith(f"{transactional_id} ")] == [[given.topic, "0,1"]]
+    # It is no transaction of the write.
+    of_write = json.loads(shown(given, capsys, "--json", "--write-id", given.write_id))
+    assert (of_write["writes"], of_write["transactions"]) == (found["writes"], [])
     assert [line.split()[1:] for line in lines if line.startswith(f"{given.topic}-")] == [["1", transactional_id]] * 2
     assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write_id} ")] == [["3", "finished"]]
 
 
-def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka) -> None:
     servers, given = kafka.bootstrap_servers, new_write(kafka)
     gone = create_topic(servers, partitions=1)
     producer = open_transaction(servers, f"{given.write_id}.stuck", given.topic or "", (gone, 0), partitions=1)
     delete_topic(servers, gone)
-    monkeypatch.setattr(console, "TIMEOUT_MS", 10_000)
     with connected(servers) as admin:
         began = time.monotonic()
-        found = ClusterWatch(admin, given.commit_log_topic, given.history_topic, given.write_id).look()
+        topics = given.commit_log_topic, given.history_topic
+        found = ClusterWatch(admin, *topics, timeout_ms=10_000, prefix=given.write_id).look()
         took_s = time.monotonic() - began
     producer.abort_transaction(60)
     assert {each.topic: each.hidden_offsets for each in found.blocked} == {given.topic: 1, gone: None}
@@ -129,7 +131,7 @@ def test_write_without_history_has_no_rate(kafka: EmbeddedKafka, capsys: pytest.
         None,
     )
     assert (found["transactions"], found["blocked"], found["not_read"]) == ([], [], [])
-    assert "finished" in shown(given, capsys, "--once")
+    assert "finished" in shown(given, capsys)
 
 
 def test_top_shows_prepared_and_decided_versions(
@@ -156,11 +158,15 @@ def test_top_shows_prepared_and_decided_versions(
 
 def test_missing_commit_log_is_named_beside_the_rest(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = new_write(kafka)
-    found = read(given, capsys)
+    assert main(arguments(given, "--json")) == 1
+    found = json.loads(capsys.readouterr().out)
     (line,) = found["not_read"]
     assert line.startswith("writes: [KAFKA_EOS.NO_COMMIT_LOG]")
-    assert found["writes"] == []
-    assert "not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]" in shown(given, capsys, "--once")
+    assert (found["writes"], found["transactions"]) == ([], [])
+    assert main(arguments(given)) == 1
+    said = capsys.readouterr()
+    assert " UTC: 0 writes, 0 open transactions, " in said.out
+    assert said.err.startswith("kafka-eos: not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]")
 
 
 def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +180,15 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
         return run(self, step)
 
     with connected(kafka.bootstrap_servers) as admin:
-        watch = ClusterWatch(admin, given.commit_log_topic, given.history_topic, given.write_id)
+        topics = given.commit_log_topic, given.history_topic
+        watch = ClusterWatch(admin, *topics, timeout_ms=TIMEOUT_MS, write_id=given.write_id)
         first = watch.look()
         monkeypatch.setattr(Executor, "_read_log", counted)
         again = watch.look()
         assert offsets == []
-        assert [line.as_json() for line in again.writes] == [line.as_json() for line in first.writes]
+        (before,), (after,) = first.writes, again.writes
+        # The parts of a write that has ended are read once, and not kept.
+        assert after.as_json() == before.as_json() | {"committed_transactions": 0}
         for version in (4, 5):
             write_all(replace(given, version=version), 1)
             offsets.clear()

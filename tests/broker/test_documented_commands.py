@@ -112,9 +112,7 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
         return "replication" in shown
     if name in (
         "topics",
-        "transactions",
         "status",
-        "commits",
         "top",
         "recover",
         "repair",
@@ -128,7 +126,7 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
 
 def test_what_is_documented_is_every_command_that_connects() -> None:
     named = {words_of(command)[0] for block in ON_A_BROKER for command in block.commands()}
-    assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top", "transactions"} <= named
+    assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top"} <= named
 
 
 def test_consumers_that_stand_still_are_freed_by_the_page(

@@ -168,16 +168,3 @@ def test_history_of_unknown_write_fails_and_names_the_topic(
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
     assert f"the history {given.history_topic!r} on {kafka.bootstrap_servers} holds no batch of 'other/write'" in line
     assert set(re.findall(r"--[a-z-]+", line)) == {"--history-topic"}  # the command takes no --commit-log-topic
-
-
-def test_status_and_commits_show_the_same(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = settings_of(kafka)
-    write_all(given, 1)
-    found = []
-    for command in ("status", "commits"):
-        assert (
-            main([command, "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--json"]) == 0
-        )
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1]
-    assert [each["state"] for each in found[0]] == ["finished"]

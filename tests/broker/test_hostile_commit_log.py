@@ -141,8 +141,8 @@ def test_writes_continue_beside_unreadable_records(
     assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0, capsys.readouterr().err
     write_all(replace(given, version=4))
     capsys.readouterr()
-    assert main(["commits", *where, "--json"]) == 0
-    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)}
+    assert main(["status", *where, "--json"]) == 0
+    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)["writes"]}
     assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
     assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
@@ -211,8 +211,8 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
         found = hostile.newest(given.write_id)
         assert found is not None
         assert found.decision.version == given.version
-        assert main(["commits", *where, "--json"]) == 0
-        shown = {(each["version"], each["state"]) for each in json.loads(capsys.readouterr().out)}
+        assert main(["status", *where, "--json"]) == 0
+        shown = {(each["version"], each["state"]) for each in json.loads(capsys.readouterr().out)["writes"]}
         assert shown == {(None, "unreadable"), (given.version, "decided")}
         assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0
         write_all(replace(given, version=given.version + 1))
@@ -273,13 +273,13 @@ def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: p
         hostile.end(forger)
         hostile.append(record(log_records.done_key("\x1b[2J\x9b2J", "batch"), b"x"))
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
-    assert main(["commits", *where]) == 0
+    assert main(["status", *where]) == 0
     table = capsys.readouterr().out
     assert "\x1b" not in table
     assert "\x9b" not in table
     assert "�[2J" in table
-    assert main(["commits", *where, "--json"]) == 0
-    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)}
+    assert main(["status", *where, "--json"]) == 0
+    shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)["writes"]}
     assert shown[sound.write_id]["state"] == "finished"
     assert shown[broken.write_id]["state"] == "unreadable"
     assert "piece 2 of 2" in shown[broken.write_id]["problem"]

@@ -5,6 +5,7 @@ The proxy puts them into the answers to DescribeTransactions. Whatever is not kn
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dead_writes import die_at
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
@@ -215,3 +217,18 @@ def test_recover_warns_if_a_broker_lists_no_transactions(
     assert main(recover) == 0
     assert "More transactions" not in capsys.readouterr().out
     bench.assert_nothing_open(topic)
+
+
+def test_status_shows_the_writes_if_a_broker_lists_nothing(
+    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = bench_of(2)
+    settings = bench.write_settings(bench.topic())
+    write_whole(settings)
+    monkeypatch.setattr(console, "TIMEOUT_MS", 3_000)
+    bench.proxy.inject(Rule(m.ListTransactionsRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), count=None))
+    servers = bench.proxy.bootstrap_servers
+    assert main(["status", "--bootstrap-servers", servers, "--write-id", settings.write_id, "--json"]) == 1
+    said = capsys.readouterr()
+    assert [each["state"] for each in json.loads(said.out)["writes"]] == ["finished"]
+    assert said.err.startswith("kafka-eos: not shown: transactions: [KAFKA_EOS.REQUEST_DEADLINE]")

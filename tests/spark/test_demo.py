@@ -39,7 +39,7 @@ def test_demo_compares_exactly_once_with_at_least_once(spark_environment: dict[s
     assert at_least_once["census"]["duplicates"] > 0
     assert at_least_once["census"]["visible"] == ROWS + at_least_once["census"]["duplicates"]
 
-    (commit,) = found["commits"]
+    (commit,) = found["writes"]
     assert (commit["write_id"], commit["version"]) == ("kafka-eos/flights-demo/flights", 1)
     assert (commit["state"], commit["rows"]) == ("finished", ROWS)
     assert found["first_save"]  # the commit died, so that Spark's save() failed

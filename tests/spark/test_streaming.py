@@ -45,11 +45,11 @@ def test_each_line_is_visible_once_over_restarts_in_one_session(
         assert all(batches == sorted(batches) for batches in keys.values())
 
 
-def test_commits_command_shows_each_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_newest_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
     stream.run()
     where = ["--bootstrap-servers", stream.servers, "--write-id", stream.write_id()]
-    assert main(["commits", *where, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
+    assert main(["status", *where, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["writes"]
     assert (found["version"], found["state"], found["rows"]) == (1, "finished", LINES)
 
 

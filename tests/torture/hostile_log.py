@@ -4,7 +4,7 @@
 
 A case is a batch of a hostile producer. It begins as records of ours. A producer that may Write changes their JSON, their bytes, their
 batch, or all of it, and signs the batch with a right CRC. Some of them lie in one log, among the whole histories of two write ids.
-The reader is the executor, the view, the parser of decisions and ``kafka-eos commits``; only the network is missing.
+The reader is the executor, the view, the parser of decisions and ``kafka-eos status``; only the network is missing.
 
 What must hold: reading raises nothing. A decision that counts names its own write only, in the transaction of its own driver. The write id
 under whose keys nothing was written reads as if the hostile producer were not there. And the reader stays below 64 MiB.
@@ -29,9 +29,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from crc32c import crc32c
-from rich.console import Console
+from rich.console import Console, Group
 
-from kafka_eos_sink.cli.status import commits_table
+from kafka_eos_sink.cli.view import writes_table
 from kafka_eos_sink.client.topics_admin import FetchedPartition
 from kafka_eos_sink.commit import log_records, steps
 from kafka_eos_sink.commit.log_reading import read_to_end
@@ -40,6 +40,7 @@ from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.operations.cluster_view import write_lines
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.compression import Compression, compress
@@ -446,7 +447,7 @@ class Fuzz:
         view = log.read(None)
         writes = writes_in(view)
         if self.chance.random() < 0.02:
-            self.console.print(commits_table(writes))
+            self.console.print(Group(*writes_table(write_lines(writes), 0, with_offsets=True)))
         for write in writes:
             self.counts[write.state] += 1
             json.dumps(write.as_json()).encode()

@@ -9,15 +9,16 @@ import sys
 import tracemalloc
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
-from kafka_eos_sink.cli.status import commits_table
+from kafka_eos_sink.cli.view import writes_table
 from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.operations.cluster_check import CheckLine
+from kafka_eos_sink.operations.cluster_view import write_lines
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import Broker
@@ -91,8 +92,8 @@ def test_cells_and_lines_of_commands_are_printable(capsys: pytest.CaptureFixture
 
 def test_line_feed_in_a_write_id_adds_no_row() -> None:
     false = "orders\nother  1  finished"
-    writes = [CommittedWrite(write_id=f"{false}", query_id=false, version=1, state="finished", problem=false)]
+    writes = [CommittedWrite(write_id=f"{false}", query_id=f"{false} 2", version=1, state="finished", problem=false)]
     terminal = Console(width=200, color_system=None)
     with terminal.capture() as captured:
-        terminal.print(commits_table(writes))
-    assert len(captured.get().rstrip().splitlines()) == 3  # headings, write id, query id
+        terminal.print(Group(*writes_table(write_lines(writes), 0, with_offsets=True)))
+    assert len(captured.get().strip().splitlines()) == 4  # headings, write id, query id, problem

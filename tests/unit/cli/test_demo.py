@@ -25,14 +25,14 @@ def test_demo_with_wrong_counts_exits_1_and_names_them(
     assert "[KAFKA_EOS.DEMO_FAILED] 3 records are missing" in capsys.readouterr().err
 
 
-def test_demo_json_has_census_and_the_output_of_commits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_json_has_census_and_the_writes(capsys: pytest.CaptureFixture[str]) -> None:
     census = Census(sent=2, visible=2, duplicates=0, missing=0, unknown=0)
     write = DemoWrite(name="exactly-once", sink="kafka-eos", topic="flights", census=census, in_log=3)
-    commit = CommittedWrite(write_id="w", query_id="batch", version=1, state="finished", committed=4)
-    console.print_json(demo_run.DemoRun(write, write, (commit,), "killed", ()))
+    logged = CommittedWrite(write_id="w", query_id="batch", version=1, state="finished", committed=4)
+    console.print_json(demo_run.DemoRun(write, write, (logged,), "killed", ()))
     shown = json.loads(capsys.readouterr().out)
     assert shown["exactly_once"]["census"]["visible"] == 2
-    assert shown["commits"][0]["committed_transactions"] == 4
+    assert shown["writes"][0]["committed_transactions"] == 4
     assert (shown["first_save"], shown["problems"]) == ("killed", [])
     console.print_json({"lost": frozenset((3, 1))})
     assert json.loads(capsys.readouterr().out) == {"lost": [1, 3]}

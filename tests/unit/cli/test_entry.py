@@ -24,8 +24,8 @@ def test_command_without_cli_extra_names_the_install_command(monkeypatch: pytest
     ("arguments", "status"),
     [
         (("--help",), 0),
-        (("commits",), 2),
-        (("commits", "--bootstrap-servers", "nonsense"), 1),
+        (("status",), 2),
+        (("status", "--bootstrap-servers", "nonsense"), 1),
         (("check", "--bootstrap-servers", "127.0.0.1:1"), 1),
     ],
 )

@@ -9,9 +9,6 @@ import pytest
 
 from kafka_eos_sink.cli.main import _COMMANDS, main
 
-OTHER_NAMES = {"commits": "status"}
-"""Older names, whose help is that of the command."""
-
 
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_help_ends_with_an_example_and_a_neighbouring_command(
@@ -20,7 +17,6 @@ def test_help_ends_with_an_example_and_a_neighbouring_command(
     monkeypatch.setenv("COLUMNS", "200")
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
-    command = OTHER_NAMES.get(command, command)
     options, _, end = text.partition("Example:")
     example, *_, neighbour = [line.strip() for line in end.splitlines() if line.strip()]
     assert f"kafka-eos {command}" in example
@@ -39,7 +35,7 @@ def test_help_cuts_nothing_off_at_80_columns(
     assert "…" not in capsys.readouterr().out
 
 
-READING = ("topics", "consume", "check", "status", "history", "audit", "top", "transactions", "repair", "recover")
+READING = ("topics", "consume", "check", "status", "history", "audit", "top", "repair", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -58,11 +54,11 @@ def test_completion_lists_commands_with_the_typed_prefix(
     }.items():
         monkeypatch.setenv(name, value)
     assert main([]) == 0
-    assert capsys.readouterr().out.split() == ["consume", "commits"]
+    assert capsys.readouterr().out.split() == ["consume"]
 
 
 CONNECTING = (
-    *("topics", "consume", "check", "status", "history", "audit", "top", "metrics", "transactions"),
+    *("topics", "consume", "check", "status", "history", "audit", "top", "metrics"),
     *("recover", "repair", "resolve", "forget"),
 )
 REQUIRED = {
@@ -119,7 +115,7 @@ def test_option_wins_over_file_and_file_over_variable(
     file.write_text("client.id=test\n" + (f"bootstrap.servers={in_file}\n" if in_file else ""), "utf-8")
     monkeypatch.setenv("COLUMNS", "1000")  # the file's path must not decide where the message is broken
     monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", in_environment)
-    arguments = ["transactions", *(("--bootstrap-servers", option) if option else ())]
+    arguments = ["status", *(("--bootstrap-servers", option) if option else ())]
     if named_by == "variable":
         monkeypatch.setenv("KAFKA_EOS_PROPERTIES", str(file))
     else:

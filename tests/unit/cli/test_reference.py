@@ -9,7 +9,6 @@ from kafka_eos_sink.cli.main import _COMMANDS
 from tools.cli_reference import COMMAND, cli_page
 
 PAGE = ROOT / "docs" / "cli.md"
-OLDER_NAMES = {"commits"}
 
 
 def test_the_page_of_the_commands_is_current() -> None:
@@ -18,10 +17,8 @@ def test_the_page_of_the_commands_is_current() -> None:
 
 def test_each_command_has_a_section_with_an_example() -> None:
     sections = dict(re.findall(r"^## kafka-eos (\w+)\n(.*?)(?=^## )", cli_page(), re.MULTILINE | re.DOTALL))
-    assert sorted(sections) == sorted({*_COMMANDS} - OLDER_NAMES)
+    assert sorted(sections) == sorted(_COMMANDS)
     for name, text in sections.items():
         (example,) = re.findall(r"^    (.*)$", text, re.MULTILINE)
         assert f"kafka-eos {name}" in example
         assert re.search(r": \[`kafka-eos \w+`\]\(#kafka-eos-\w+\)\.$", text.strip())
-    for older in OLDER_NAMES:
-        assert f"Older name: `kafka-eos {older}`." in cli_page()

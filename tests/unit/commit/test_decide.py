@@ -290,7 +290,7 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
         cluster.open(f"w.0.{slot}")
     with pytest.raises(
         TransactionAbortedError,
-        match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos transactions --bootstrap-servers ... --prefix w",
+        match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos status --bootstrap-servers ... --write-id w",
     ):
         cluster.run(fresh_identity("w", 0, range(SLOTS), TIMEOUT_MS))
     assert cluster.now > SLOT_DEADLINE_MS

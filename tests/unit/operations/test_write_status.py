@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
-from kafka_eos_sink.cli.console import show
-from kafka_eos_sink.cli.status import commits_table
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
@@ -183,49 +178,6 @@ def test_history_is_filtered_by_write_id() -> None:
     log = finished_log()
     assert log.writes("kafka-eos/app") == ()
     assert len(log.writes(W)) == 1
-
-
-def test_table_shows_every_state_and_abbreviates_partitions() -> None:
-    from rich.console import Console
-
-    offsets = tuple(OffsetRange(topic="t", partition=n, first_offset=0, last_offset=9) for n in range(20))
-    writes = [
-        CommittedWrite(
-            write_id="w",
-            query_id="q-1",
-            version=1,
-            state="finished",
-            rows=1000,
-            transactions=4,
-            finished_ms=0,
-            offsets=offsets,
-        ),
-        CommittedWrite(write_id="w", query_id="q-2", version=2, state="decided", rows=7, transactions=4, committed=3),
-        CommittedWrite(write_id="v", query_id="batch", version=5, state="resolved", resolution="committed"),
-    ]
-    console = Console(width=160, color_system=None)
-    with console.capture() as captured:
-        console.print(commits_table(writes))
-    text = captured.get()
-    for shown in ("query q-1", "1970-01-01 00:00:00", "1,000", "t-0: 0 to 9", "and 8 more", "3 of 4 committed"):
-        assert shown in text
-    assert "resolved as committed" in text
-
-
-@pytest.mark.parametrize("kind", ["xterm", "dumb"])
-def test_narrow_terminal_breaks_no_write_id(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr("rich.console.Console.is_terminal", True)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERM", kind)
-    monkeypatch.setenv("NO_COLOR", "1")
-    write_id = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
-    offsets = (OffsetRange(topic="t" * 60, partition=0, first_offset=0, last_offset=9),)
-    write = CommittedWrite(write_id=write_id, query_id="batch", version=1, state="finished", offsets=offsets)
-    show(commits_table([write]))
-    (_, line) = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    assert line.split() == [write_id, "1", "finished", "0", f"{'t' * 60}-0:", "0", "to", "9"]
 
 
 class WatchedLog(CommitLogWatch):

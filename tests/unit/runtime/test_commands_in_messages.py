@@ -21,7 +21,14 @@ from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import command, job_of, on_cluster, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, random_write_id
-from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.values import (
+    BatchIdentity,
+    Decision,
+    DecisionStatus,
+    OffsetRange,
+    PreparedTransaction,
+    SettledDecision,
+)
 from kafka_eos_sink.errors import Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -31,6 +38,15 @@ COMMIT = Path(refusals.__file__).parent
 
 
 AT = "--bootstrap-servers b1:9092"
+NEWEST = SettledDecision(
+    query_id=BATCH_QUERY_ID,
+    version=3,
+    nonce="n",
+    status=DecisionStatus.FINISHED,
+    topic="t",
+    schema="",
+    offsets_hash=None,
+)
 
 
 @pytest.mark.parametrize("name", ["recover", "resolve", "repair"])
@@ -42,9 +58,10 @@ def test_a_command_gets_the_cluster_and_log_of_its_write(name: str) -> None:
     assert named.endswith(f"kafka-eos {name} alone")
 
 
-def test_command_without_a_write_id_gets_the_cluster_only() -> None:
-    text = on_cluster(refusals.no_free_id("w", 3).way_out, AT, "ledger")
-    assert text.endswith(f"kafka-eos transactions {AT} --prefix w")
+def test_command_of_the_history_gets_the_cluster_only() -> None:
+    batch = BatchIdentity(query_id=BATCH_QUERY_ID, version=1, topic="t", schema="", offsets_hash=None)
+    text = on_cluster(refusals.checkpoint_rolled_back("w", batch, NEWEST).way_out, AT, "ledger")
+    assert text.endswith(f"kafka-eos history --write-id w {AT}")
 
 
 TLS = SecurityConfig(protocol="SSL")
@@ -98,12 +115,12 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         text = on_cluster(error.way_out, AT, DEFAULT_TOPIC)
         assert "..." not in text
         assert "|" not in text
-        commands = re.findall(r"kafka-eos (?:recover|resolve|repair|transactions|history) [^;]*", text)
+        commands = re.findall(r"kafka-eos (?:recover|resolve|repair|status|history) [^;]*", text)
         assert commands, text
         for each in commands:
             words = shlex.split(each)
             assert words[2:4] == AT.split()
-            assert words[words.index("--prefix" if "transactions" in words else "--write-id") + 1] == write_id
+            assert words[words.index("--write-id") + 1] == write_id
             if "resolve" in words:
                 assert words[words.index("--as") + 1] in ("committed", "rewrite")
             # Every word belongs to an option: no prose stands behind the command.

@@ -1,16 +1,19 @@
-"""The view of `kafka-eos top`: its tables, its JSON, and how writes and history are joined."""
+"""The view of `kafka-eos status` and `top`: its tables, its JSON, and how writes and history are joined."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.top import view
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.cli.view import duration, view
+from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.operations.cluster_view import ClusterView, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
@@ -18,11 +21,15 @@ from kafka_eos_sink.runtime.batch_record import BatchRecord
 LONG = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
 
 
-def shown(found: ClusterView, width: int = 80) -> str:
+def shown(found: ClusterView, width: int = 80, **how: bool) -> str:
     terminal = Console(width=width, color_system=None)
     with terminal.capture() as captured:
-        terminal.print(view(found))
+        terminal.print(Group(*view(found, live=True, **how)))
     return captured.get()
+
+
+def lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines() if line]
 
 
 def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
@@ -32,12 +39,13 @@ def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
         transactions=(transaction(), transaction("other", NOW - 1_000, transaction_state="PrepareCommit")),
         blocked=(blocked("w.0.3", "other"), blocked("w.0.3", "other", partition=2, hidden_offsets=None)),
     )
-    lines = [" ".join(line.split()) for line in shown(found).splitlines() if line]
-    assert lines == [
+    assert lines(shown(found)) == [
         "2023-11-14 22:14:20 UTC: 1 write, 2 open transactions, 2 blocked partitions",
-        "transactional id age times out in blocks",
-        "w.0.3 1 min 0 s 14 min 0 s orders 0,2",
-        "other 1.0 s PrepareCommit orders 0,2",
+        "transactional id age times out in producer partitions",
+        "w.0.3 1 min 0 s 14 min 0 s 7, epoch 2 log 5",
+        "orders 0,2",
+        "other 1.0 s PrepareCommit 7, epoch 2 log 5",
+        "orders 0,2",
         "blocked partition hidden offsets blocked by",
         "orders-0 40 w.0.3",
         "and 1 more",
@@ -70,7 +78,6 @@ def test_long_ids_are_folded_into_80_columns_and_whole() -> None:
         writes=write_lines([write(LONG, 1_000_000, rows=123_456_789, finished_ms=0)], [batch(write_id=LONG)]),
         transactions=(transaction(f"{LONG}.0.3"),),
         blocked=(blocked(f"{LONG}.0.3", topic=LONG.replace("/", ".")),),
-        not_read=("transactions: " + "x" * 100,),
     )
     text = shown(found)
     assert max(map(len, text.splitlines())) <= 80
@@ -88,17 +95,16 @@ def test_hostile_texts_are_printable_and_add_no_line() -> None:
         writes=write_lines([write(EVIL, query_id=f"{EVIL}2")], []),
         transactions=(transaction(EVIL),),
         blocked=(blocked(EVIL, topic=EVIL),),
-        not_read=(EVIL,),
     )
     text = shown(found, 200)
     assert not set("\x1b\x07\x9b\u202e") & set(text)
-    assert text.count("evil") == 6
-    assert len([line for line in text.splitlines() if line]) == 1 + 1 + 2 + 2 + 3
+    assert text.count("evil") == 5
+    assert len(lines(text)) == 1 + 3 + 2 + 3
 
 
 def test_query_id_stands_below_a_write_id_without_it() -> None:
-    lines = write_lines([write("kafka-eos-1f", query_id="1f"), write("orders", query_id="2e")], [])
-    text = shown(ClusterView(now_ms=NOW, writes=lines))
+    given = write_lines([write("kafka-eos-1f", query_id="1f"), write("orders", query_id="2e")], [])
+    text = shown(ClusterView(now_ms=NOW, writes=given))
     assert "query 2e" in text
     assert "query 1f" not in text
 
@@ -108,7 +114,7 @@ def test_many_rows_end_with_their_number() -> None:
     text = shown(ClusterView(now_ms=NOW, transactions=states))
     assert "w.9 " in text
     assert "w.10 " not in text
-    assert "and 15 more (--json)" in text
+    assert "and 15 more (kafka-eos status)" in text
 
 
 def test_rate_is_that_of_the_newest_measured_batches() -> None:
@@ -156,8 +162,8 @@ def test_parts_copied_belong_to_their_version() -> None:
 
 
 def test_prepared_version_has_no_rate() -> None:
-    lines = write_lines([write(), write(version=4, state="prepared", rows=None, finished_ms=None)], [batch()])
-    assert [(line.write.state, line.rows_per_second) for line in lines] == [("prepared", None), ("finished", 5_000)]
+    given = write_lines([write(), write(version=4, state="prepared", rows=None, finished_ms=None)], [batch()])
+    assert [(line.write.state, line.rows_per_second) for line in given] == [("prepared", None), ("finished", 5_000)]
 
 
 def test_writes_that_have_not_ended_stand_first() -> None:
@@ -219,3 +225,109 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
     assert (line["write_id"], line["version"], line["state"], line["rows"]) == ("w", 3, "finished", 1000)
     assert (line["finished_at"], line["rows_per_second"]) == ("2023-11-14T22:14:15.000+00:00", 5)
     assert read["not_read"] == ["rates"]
+
+
+def of_transactions(*states: TransactionState) -> list[str]:
+    return lines(shown(ClusterView(now_ms=NOW, transactions=states), 160))[2:]
+
+
+def test_a_transaction_without_timeout_never_ends_by_itself() -> None:
+    assert " never " in of_transactions(transaction(transaction_timeout_ms=2**31 - 1))[0]
+
+
+def test_ending_transaction_shows_its_state_for_the_time_left() -> None:
+    assert of_transactions(transaction(transaction_state="PrepareAbort"))[0] == (
+        "w.0.3 1 min 0 s PrepareAbort 7, epoch 2 log 5"
+    )
+
+
+def test_transaction_that_has_not_started_shows_no_age() -> None:
+    assert of_transactions(transaction(started_ms=-1))[0] == "w.0.3 7, epoch 2 log 5"
+
+
+def test_many_partitions_are_counted() -> None:
+    many = (TransactionState.Topic(topic="big", partitions=tuple(range(30))),)
+    assert "big (30 partitions)" in of_transactions(transaction(topics=many))[0]
+
+
+def test_longest_possible_id_widens_no_other_row(capsys: pytest.CaptureFixture[str]) -> None:
+    longest, others = "x" * 32_767, [transaction(f"w.{number}.0") for number in range(100)]
+    for part in view(ClusterView(now_ms=NOW, transactions=(transaction(longest), *others))):
+        console.show(part)
+    output = capsys.readouterr().out
+    assert output.count("x") == len(longest)
+    assert len(output) < 10 * len(longest)
+
+
+def test_writes_show_query_resolution_and_the_first_offsets() -> None:
+    offsets = tuple(OffsetRange(topic="t", partition=each, first_offset=0, last_offset=9) for each in range(20))
+    given = [
+        write(query_id="q-1", transactions=4, offsets=offsets),
+        write(query_id="q-2", state="decided", finished_ms=None, transactions=4, committed=3),
+        write("v", state="resolved", resolution="committed"),
+    ]
+    text = shown(ClusterView(now_ms=NOW, writes=write_lines(given)), 160, with_offsets=True)
+    for part in ("query q-1", "5.0 s ago", "1,000", "t-0: 0 to 9", "and 8 more", "3 of 4 committed"):
+        assert part in text
+    assert "resolved as committed" in text
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_narrow_terminal_breaks_no_write_id(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("NO_COLOR", "1")
+    write_id = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
+    offsets = (OffsetRange(topic="t" * 60, partition=0, first_offset=0, last_offset=9),)
+    given = write_lines([write(write_id, rows=None, finished_ms=None, offsets=offsets)])
+    for part in view(ClusterView(now_ms=NOW, writes=given), with_offsets=True):
+        console.show(part)
+    *_, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert line.split() == [write_id, "3", "finished", "0", f"{'t' * 60}-0:", "0", "to", "9"]
+
+
+def test_one_write_shows_its_transactions_and_offsets() -> None:
+    offsets = (OffsetRange(topic="orders", partition=2, first_offset=5, last_offset=9),)
+    given = write_lines(
+        [write(state="decided", finished_ms=None, transactions=3, committed=1, aborted=1, offsets=offsets)]
+    )
+    found = ClusterView(now_ms=NOW, writes=given)
+    assert lines(shown(found, 160, with_offsets=True))[1:] == [
+        "write id version state rows transactions partition: offsets",
+        "w 3 decided 1,000 1 of 3 committed, 1 aborted orders-2: 5 to 9",
+    ]
+
+
+def test_reason_stands_below_an_unreadable_write() -> None:
+    given = write_lines([write(version=None, state="unreadable", rows=None, finished_ms=None, problem="no piece 2")])
+    assert lines(shown(ClusterView(now_ms=NOW, writes=given)))[1:] == [
+        "write id state",
+        "w unreadable",
+        "w: no piece 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0.0 s"),
+        (9_949, "9.9 s"),
+        (10_000, "10 s"),
+        (59_999, "59 s"),
+        (200_000, "3 min 20 s"),
+        (18_720_000, "5 h 12 min"),
+        (183_600_000, "2 d 3 h"),
+    ],
+)
+def test_durations_are_read_by_people(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_unreachable_brokers_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka_eos_sink.cli.console.TIMEOUT_MS", 300)
+    assert main(["status", "--bootstrap-servers", "127.0.0.1:1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kafka-eos: [KAFKA_EOS.BROKER_UNREACHABLE] no broker of 127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""`kafka-eos commits` and `kafka-eos transactions` against a real Kafka, on writes through the commit protocol."""
+"""`kafka-eos status` against a real Kafka, on writes through the commit protocol."""
 
 from __future__ import annotations
 
@@ -67,26 +67,28 @@ def test_a_write_is_followed_from_prepared_to_finished(
     topic, app, log = create_topic(servers, partitions=2), unique_topic("app"), unique_topic("log")
     given = settings(any_kafka, topic, app, log)
     where = ("--bootstrap-servers", servers)
-    one = ("commits", *where, "--commit-log-topic", log, "--write-id", given.write_id)
+    one = ("status", *where, "--commit-log-topic", log, "--write-id", given.write_id)
 
     plan = session.plan(given)
     messages = prepared(given, plan, 3)
-    (begun,) = json.loads(shown(capsys, *one, "--json"))
+    found = json.loads(shown(capsys, *one, "--json"))
+    (begun,) = found["writes"]
     assert (begun["state"], begun["version"], begun["transactions"]) == ("prepared", 3, 3)
-    open_now = shown(capsys, "transactions", *where, "--prefix", given.write_id)
-    assert [line.split()[:2] for line in open_now.splitlines() if "Ongoing" in line] == [
-        [f"{given.write_id}.{task}.{task}", "Ongoing"] for task in range(3)
+    ids = [f"{given.write_id}.{task}.{task}" for task in range(3)]
+    assert [(each["transactional_id"], each["state"]) for each in found["transactions"]] == [
+        (each, "Ongoing") for each in ids
     ]
-    listed = json.loads(shown(capsys, "transactions", *where, "--prefix", given.write_id, "--json"))
-    assert [(each["transactional_id"], each["state"]) for each in listed] == [
-        (f"{given.write_id}.{task}.{task}", "Ongoing") for task in range(3)
-    ]
-    assert {part["topic"] for each in listed for part in each["partitions"]} == {topic, log}
-    assert "No transaction is open under" in shown(capsys, "transactions", *where, "--prefix", given.write_id + "x")
-    assert json.loads(shown(capsys, "transactions", *where, "--prefix", given.write_id + "x", "--json")) == []
+    assert {part["topic"] for each in found["transactions"] for part in each["partitions"]} == {topic, log}
+    assert {each["topic"] for each in found["blocked"]} == {topic}
+    open_now = shown(capsys, *one)
+    assert [line.split()[0] for line in open_now.splitlines() if ", epoch " in line] == ids
+    numbers = [f"{each['producer_id']}, epoch {each['producer_epoch']}" for each in found["transactions"]]
+    assert all(each in open_now for each in numbers)
+    others = json.loads(shown(capsys, *one[:-2], "--prefix", given.write_id + "x", "--json"))
+    assert (others["writes"], others["transactions"], others["blocked"]) == ([], [], [])
 
     session.commit(given, plan, messages)
-    (found,) = json.loads(shown(capsys, *one, "--json"))
+    (found,) = json.loads(shown(capsys, *one, "--json"))["writes"]
     assert (found["state"], found["rows"], found["transactions"]) == ("finished", 3 * ROWS, 3)
     assert found["committed_transactions"] == 3
     assert found["finished_at"].endswith("+00:00")
@@ -100,10 +102,12 @@ def test_a_write_is_followed_from_prepared_to_finished(
     table = shown(capsys, *one)
     assert given.write_id in table
     assert "finished" in table
+    for part in found["offsets"]:
+        assert f"{topic}-{part['partition']}: {part['first_offset']} to {part['last_offset']}" in table
     assert_nothing_open(servers, [topic, log])
 
 
-def test_all_writes_of_a_log_are_shown_the_last_finished_last(
+def test_all_writes_of_a_log_are_shown_the_last_finished_first(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     servers = kafka.bootstrap_servers
@@ -116,8 +120,8 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_last(
         wanted.append((given.write_id, version))
     properties = tmp_path / "client.properties"
     properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
-    found = json.loads(shown(capsys, "commits", "--properties", str(properties), "--commit-log-topic", log, "--json"))
-    assert [(each["write_id"], each["version"]) for each in found] == wanted
+    found = json.loads(shown(capsys, "status", "--properties", str(properties), "--commit-log-topic", log, "--json"))
+    assert [(each["write_id"], each["version"]) for each in found["writes"]] == wanted[::-1]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -130,13 +134,14 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     where = ["status", "--bootstrap-servers", servers, "--commit-log-topic", log]
     where += ["--json"] if as_json else []
     assert main(where) == 0  # an empty log is no failure
-    assert capsys.readouterr().out == ("[]\n" if as_json else f"The commit log {log} holds no write.\n")
+    out = capsys.readouterr().out
+    assert json.loads(out)["writes"] == [] if as_json else " UTC: 0 writes, " in out
     session.commit(given, plan, prepared(given, plan, 1))
     assert main([*where, "--write-id", given.write_id]) == 0
     capsys.readouterr()
     assert main([*where, "--write-id", "other/write"]) == 1
     found = capsys.readouterr()
-    assert found.out == ("[]\n" if as_json else "")
+    assert json.loads(found.out)["writes"] == [] if as_json else " UTC: 0 writes, " in found.out
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
     assert f"the commit log {log!r} on {servers} holds nothing of write id 'other/write'" in line
@@ -156,33 +161,37 @@ def test_status_and_recover_agree_on_an_id_without_decision(
     sentence = f"The commit log holds no decision of {given.write_id}.\n"
     assert main(["status", *where]) == 0
     shown = capsys.readouterr().out
-    assert shown == sentence if began == "planned" else "prepared" in shown
+    assert shown.endswith(sentence) == (began == "planned")
+    assert ("prepared" in shown) == (began == "prepared")
     for _ in range(2):
         assert main(["recover", "--yes", *where]) == 0
         assert capsys.readouterr().out.startswith(sentence)
         assert main(["status", *where]) == 0
-        assert capsys.readouterr() == (sentence, "")
+        said = capsys.readouterr()
+        assert re.fullmatch(rf".* UTC: 0 writes, 0 open .*, 0 blocked partitions\n{re.escape(sentence)}", said.out)
+        assert said.err == ""
     assert main(["status", "--json", *where]) == 0
-    assert capsys.readouterr() == ("[]\n", "")
+    said = capsys.readouterr()
+    assert (json.loads(said.out)["writes"], said.err) == ([], "")
     where[-1] = unknown = unique_topic("nobody")
     for command in (["status"], ["recover", "--yes"]):
         assert main([*command, *where]) == 1
-        said = capsys.readouterr().err
-        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in said
-        assert f"holds nothing of write id {unknown!r}" in said
+        error = capsys.readouterr().err
+        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in error
+        assert f"holds nothing of write id {unknown!r}" in error
 
 
-def test_commits_command_error_is_one_line_with_its_code(
+def test_error_of_status_is_one_line_with_its_code(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     missing = unique_topic("log")
-    assert main(["commits", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", missing]) == 1
+    assert main(["status", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", missing]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_COMMIT_LOG]")
+    assert line.startswith("kafka-eos: not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]")
     assert missing in line
-    assert main(["commits"]) == 2
+    assert main(["status"]) == 2
     assert "--bootstrap-servers" in capsys.readouterr().err
-    assert main(["transactions", "--bootstrap-servers", "nonsense"]) == 1
+    assert main(["status", "--bootstrap-servers", "nonsense"]) == 1
     assert "[KAFKA_EOS.BOOTSTRAP_SERVERS]" in capsys.readouterr().err
-    assert main(["commits", "--properties", str(tmp_path / "none.properties")]) == 1
+    assert main(["status", "--properties", str(tmp_path / "none.properties")]) == 1
     assert "[KAFKA_EOS.INVALID_PROPERTIES]" in capsys.readouterr().err

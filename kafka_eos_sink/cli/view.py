@@ -1,0 +1,175 @@
+"""What ``status`` and ``top`` show: open transactions, blocked partitions, writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.table import Table
+from rich.text import Text
+
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.errors import one_line
+from kafka_eos_sink.operations.transactions import times_ms
+from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.messages import TransactionState
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.commit.write_states import CommittedWrite
+    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
+
+T = TypeVar("T")
+MOST_LIVE = 10
+"""Most rows of a table in a live view; the first ones need action first."""
+_SHOWN_PARTITIONS = 8
+_SHOWN_RANGES = 12
+_TRANSACTIONS = ("transactional id", "age", "times out in", "producer", "partitions")
+_BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
+_WRITES = ("write id", "version", "state", "finished", "rows", "rows/s", "copied", "transactions", "partition: offsets")
+_RIGHT = {"age", "times out in", "hidden offsets", "version", "finished", "rows", "rows/s", "copied", "transactions"}
+_STATE_STYLES = {
+    "finished": "green",
+    "decided": "bold yellow",
+    "undecided": "bold yellow",
+    "prepared": "yellow",
+    "unreadable": "bold red",
+}
+
+
+def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) -> Iterator[Table | Text]:
+    """Build the view: a line of numbers, then the tables that have rows.
+
+    Args:
+        live: Show the first rows only, and wrap them to the width of the terminal. Otherwise no line wraps, and ids can be copied.
+        with_offsets: Show the transactions and the offsets of each write.
+    """
+    writes = {line.write.write_id for line in found.writes}
+    counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
+    numbers = ", ".join(f"{len(each)} {noun}{'s' * (len(each) != 1)}" for each, noun in counted)
+    yield line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
+    for table in (
+        partial(transactions_table, found.transactions, found.now_ms),
+        partial(_table, _BLOCKED, found.blocked, _blocked),
+        partial(writes_table, found.writes, found.now_ms, with_offsets=with_offsets),
+    ):
+        yield from table(live=live)
+
+
+def transactions_table(
+    states: Sequence[TransactionState], now_ms: int, *, live: bool = False
+) -> Iterator[Table | Text]:
+    """Build the table of open transactions; ``now_ms`` is the wall clock in ms."""
+    return _table(_TRANSACTIONS, states, partial(_transaction, now_ms), live=live)
+
+
+def writes_table(
+    lines: Sequence[WriteLine], now_ms: int, *, with_offsets: bool, live: bool = False
+) -> Iterator[Table | Text]:
+    """Build the table of writes, and a line for each that is unreadable."""
+    yield from _table(_WRITES, lines, partial(_write, now_ms, with_offsets), live=live)
+    for write in [each.write for each in lines[: MOST_LIVE if live else None] if each.write.problem]:
+        yield line(f"{write.write_id}: {write.problem}", "red")
+
+
+def line(text: str, style: str) -> Text:
+    return Text(one_line(text), style=style, overflow="fold")
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row], *, live: bool
+) -> Iterator[Table | Text]:
+    if not rows:
+        return
+    # Of thousands of rows, only those that are shown are built.
+    built = [row(each) for each in rows[: MOST_LIVE if live else None]]
+    filled = [at for at in range(len(columns)) if any(each[at] for each in built)]
+    names = [columns[at] for at in filled]
+    yield Text()
+    yield console.table(
+        names, ([each[at] for at in filled] for each in built), right=_RIGHT, unwrapped=() if live else names
+    )
+    if len(rows) > len(built):
+        yield line(f"and {len(rows) - len(built)} more (kafka-eos status)", "")
+
+
+def _transaction(now_ms: int, state: TransactionState) -> console.Row:
+    age, time_left = _age_and_time_left(state, now_ms)
+    ending = "" if state.transaction_state == "Ongoing" else state.transaction_state
+    producer = f"{state.producer_id}, epoch {state.producer_epoch}"
+    return state.transactional_id, age, ending or time_left, producer, _partition_lines(state.partitions)
+
+
+def _age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
+    """Return age and time left as text; empty if unknown or not applicable."""
+    age, left = times_ms(state, now_ms)
+    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
+    if age is None:
+        return "", ""
+    return duration(age), "never" if never else "" if left is None else duration(left)
+
+
+def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
+    """List each topic with its partitions, or with their number if there are many."""
+    lines = []
+    for topic, group in groupby(sorted(partitions), itemgetter(0)):
+        numbers = [str(number) for _, number in group]
+        many = len(numbers) > _SHOWN_PARTITIONS
+        lines.append(f"{topic} ({len(numbers)} partitions)" if many else f"{topic} {','.join(numbers)}")
+    return lines
+
+
+def _blocked(each: BlockedPartition) -> console.Row:
+    hidden = "" if each.hidden_offsets is None else f"{each.hidden_offsets:,}"
+    more = len(each.blocked_by) - 1
+    return f"{each.topic}-{each.partition}", hidden, [each.blocked_by[0], *([f"and {more} more"] if more else [])]
+
+
+def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
+    write = line.write
+    # A streaming query without a prefix has its query id in the write id.
+    has_query = write.query_id not in ("", "batch") and write.query_id not in write.write_id
+    state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
+    return (
+        [write.write_id, *([f"query {write.query_id}"] if has_query else [])],
+        "" if write.version is None else str(write.version),
+        Text(state, style=_STATE_STYLES.get(write.state, "")),
+        "" if write.finished_ms is None else f"{duration(max(0, now_ms - write.finished_ms))} ago",
+        _number(write.rows),
+        _number(line.rows_per_second),
+        _number(line.parts_copied),
+        _transactions(write) if with_offsets else "",
+        _offsets(write) if with_offsets else "",
+    )
+
+
+def _transactions(write: CommittedWrite) -> str:
+    if write.state != "decided":
+        return str(write.transactions)
+    aborted = f", {write.aborted} aborted" if write.aborted else ""
+    return f"{write.committed} of {write.transactions} committed{aborted}"
+
+
+def _offsets(write: CommittedWrite) -> list[str]:
+    """List inclusive offsets, one line per topic-partition."""
+    lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
+    more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
+    return [*lines[:_SHOWN_RANGES], *more]
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def duration(ms: int) -> str:
+    """Format a duration: 0.4 s, 12 s, 3 min 20 s, 5 h 12 min, 2 d 3 h."""
+    if ms < 10_000:
+        return f"{ms / 1000:.1f} s"
+    seconds = ms // 1000
+    for unit, name, part, part_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= unit:
+            return f"{seconds // unit} {name} {seconds % unit // part} {part_name}"
+    return f"{seconds} s"
