@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.audit import BatchAudit
@@ -28,9 +27,6 @@ def audit(
     version: Annotated[int | None, typer.Option("--version", metavar="V", min=0, help="Only this version.")] = None,
     limit: console.Limit = 1,
     as_json: console.AsJson = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", dir_okay=False, help="Also write the report as a web page.")
-    ] = None,
     bootstrap_servers: console.BootstrapServers = None,
     history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
@@ -41,12 +37,11 @@ def audit(
     isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an
     open transaction blocks, are named as not readable. Exit status 1 if rows are missing or too many.
 
-    Example: kafka-eos audit --write-id kafka-eos/nightly-orders/orders --limit 5 --html report.html
+    Example: kafka-eos audit --write-id kafka-eos/nightly-orders/orders --limit 5
 
     To see when each batch was written, and how long it took: kafka-eos history
     """
     # Imported here because reading records is slow to import, and --help does not need it.
-    from kafka_eos_sink.cli.audit_page import page
     from kafka_eos_sink.operations.audit import audit_batch
     from kafka_eos_sink.operations.history_reading import read_history
 
@@ -62,18 +57,8 @@ def audit(
         console.print_json(audits)
     else:
         console.show(audit_table(audits))
-    if html is not None:
-        _write(html, page(write_id, audits))
     if wrong := [each for each in audits if not each.is_as_decided]:
         raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
-
-
-def _write(html: Path, text: str) -> None:
-    try:
-        # Names come from Kafka and need not be valid text.
-        html.write_bytes(text.encode("utf-8", "replace"))
-    except OSError as failure:
-        raise ConfigurationError("INVALID_OPTIONS", f"--html {html}: {failure.strerror}") from failure
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:

@@ -67,7 +67,6 @@ def filled(words: list[str], given: session.WriteSettings, servers: str, folder:
         "--prefix": given.write_id,
         "--properties": str(folder / "client.properties"),
         "--count": "2",
-        "--html": str(folder / "report.html"),
     }
     return [values.get(before, word) for before, word in zip(["", *words], words, strict=False)]
 

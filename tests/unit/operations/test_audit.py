@@ -1,15 +1,13 @@
-"""What an audit concludes from the rows that are found, and its report as a web page."""
+"""What an audit concludes from the rows that are found."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kafka_eos_sink.cli.audit_page import page
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.operations.audit import BLOCKED, REMOVED, BatchAudit, PartitionCount, _rows, _visible
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
@@ -44,7 +42,7 @@ def audit_of(*counts: tuple[int, int], rows: int = 100) -> BatchAudit:
         ([], 100, 0, "missing"),
     ],
 )
-def test_verdict_counts_hidden_offsets_for_missing_rows(
+def test_result_counts_hidden_offsets_for_missing_rows(
     counts: list[tuple[int, int]], missing: int, not_readable: int, result: str
 ) -> None:
     found = audit_of(*counts)
@@ -88,54 +86,3 @@ def test_rows_outside_a_transaction_do_not_count() -> None:
     admin = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), fetch=lambda *_, **__: fetched)
     part = OffsetRange(topic="orders", partition=0, first_offset=0, last_offset=1)
     assert _rows(cast(Any, admin), part, {(7, 2)}, 0, 2) == 1
-
-
-class Elements(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, Any]]] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-HOSTILE = "<script>alert(1)</script>\"'&{title}\x1b[31m\n"
-
-
-def test_page_escapes_every_text_from_kafka() -> None:
-    named = audit_of((60, 40))
-    named = replace(named, partitions=(replace(named.partitions[0], topic=HOSTILE, reason=HOSTILE),))
-    plain, hostile = Elements(page("w", [audit_of((60, 40))])), Elements(page(HOSTILE, [named]))
-    assert [tag for tag, _ in hostile.found] == [tag for tag, _ in plain.found]
-    assert hostile.text.count("<script>alert(1)</script>\"'&{title}") == 5  # title, heading, chart, partition, reason
-    assert "\x1b" not in hostile.text
-
-
-def test_page_loads_nothing_from_elsewhere() -> None:
-    text = page("w", [audit_of((60, 40))])
-    elements = Elements(text).found
-    assert {tag for tag, _ in elements}.isdisjoint({"script", "link", "img", "iframe", "object"})
-    assert not any({"src", "href", "srcset"} & attributes.keys() for _, attributes in elements)
-    assert "url(" not in text
-    assert "@import" not in text
-
-
-def bars(text: str) -> list[tuple[str, float]]:
-    return [(each["class"], float(each["width"])) for tag, each in Elements(text).found if tag == "rect"]
-
-
-def test_chart_has_decided_beside_found_rows() -> None:
-    (decided, all_rows), (found, half), *parts = bars(page("w", [audit_of((20, 0), (30, 0))]))
-    assert (decided, found) == ("decided", "found")
-    assert half == pytest.approx(all_rows / 2, abs=0.1)
-    # A batch that stands alone also shows its partitions.
-    assert [kind for kind, _ in parts] == ["found", "found"]
-    assert len(bars(page("w", [audit_of((20, 0)), audit_of((0, 0), rows=0)]))) == 4
-    assert bars(page("w", [audit_of(rows=0)])) == [("decided", 0), ("found", 0)]
