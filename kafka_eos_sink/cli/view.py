@@ -29,7 +29,10 @@ _SHOWN_PARTITIONS = 8
 _SHOWN_RANGES = 12
 _TRANSACTIONS = ("transactional id", "age", "times out in", "producer", "partitions")
 _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
-_WRITES = ("write id", "version", "state", "finished", "rows", "rows/s", "copied", "transactions", "partition: offsets")
+_WRITES = (
+    *("write id", "version", "state", "finished", "finished (UTC)", "rows", "rows/s", "copied", "transactions"),
+    "partition: offsets",
+)
 _RIGHT = {"age", "times out in", "hidden offsets", "version", "finished", "rows", "rows/s", "copied", "transactions"}
 _STATE_STYLES = {
     "finished": "green",
@@ -45,7 +48,7 @@ def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) 
 
     Args:
         live: Show the first rows only, and wrap them to the width of the terminal. Otherwise no line wraps, and ids can be copied.
-        with_offsets: Show the transactions and the offsets of each write.
+        with_offsets: Show the time, the transactions and the offsets of each write.
     """
     writes = {line.write.write_id for line in found.writes}
     counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
@@ -82,6 +85,7 @@ def line(text: str, style: str) -> Text:
 def _table(
     columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row], *, live: bool
 ) -> Iterator[Table | Text]:
+    """Build a table of the columns that are not empty in all rows."""
     if not rows:
         return
     # Of thousands of rows, only those that are shown are built.
@@ -133,11 +137,13 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
     # A streaming query without a prefix has its query id in the write id.
     has_query = write.query_id not in ("", "batch") and write.query_id not in write.write_id
     state = f"resolved as {write.resolution}" if write.state == "resolved" else write.state
+    age = "" if write.finished_ms is None else f"{duration(max(0, now_ms - write.finished_ms))} ago"
     return (
         [write.write_id, *([f"query {write.query_id}"] if has_query else [])],
         "" if write.version is None else str(write.version),
         Text(state, style=_STATE_STYLES.get(write.state, "")),
-        "" if write.finished_ms is None else f"{duration(max(0, now_ms - write.finished_ms))} ago",
+        "" if with_offsets else age,
+        (write.finished_at or "")[:19].replace("T", " ") if with_offsets else "",
         _number(write.rows),
         _number(line.rows_per_second),
         _number(line.parts_copied),
