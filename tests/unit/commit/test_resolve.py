@@ -141,23 +141,30 @@ def test_committed_ends_open_parts_and_marks_version_written() -> None:
     assert cluster.done(field="finished_ms") == NOVEMBER_2026
 
 
-@pytest.mark.parametrize("has_joined", [False, True])
-def test_later_transaction_is_ended_unless_it_has_joined(has_joined: bool) -> None:
-    """Nobody decides it after the fence, so it would block readers for ever. If it has joined, its ABORT would discard committed rows."""
+@pytest.mark.parametrize("is_proven", [True, False])
+def test_later_transaction_of_a_decided_id_is_ended(is_proven: bool) -> None:
+    """Nobody decides it after the fence, so it would block readers for ever. Only the decision of an unproven version kept it open."""
     cluster = Cluster()
     named = identity(cluster.decided(0))
-    if has_joined:
-        cluster.end_without_marker(named, commit=True, partition=DATA)
-    else:
-        cluster.end(named, commit=True)
+    cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
     cluster.open("w.0.0")
-    if has_joined:
-        with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 .*missing there"):
-            cluster.resolve("committed")
-    else:
+    if not is_proven:
+        unseen(cluster, steps.Unseen.GONE)
+    assert cluster.resolve("committed").decision.resolution == "committed"
+    assert cluster.state("w.0.0") == "CompleteAbort"
+    if not is_proven:
+        assert "will count as written" in cluster.warnings[-1]
+
+
+def test_later_transaction_that_has_joined_stays_open() -> None:
+    """Its ABORT would discard committed rows."""
+    cluster = Cluster()
+    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
+    cluster.open("w.0.0")
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 .*missing there"):
         cluster.resolve("committed")
-    assert cluster.state("w.0.0") == ("Ongoing" if has_joined else "CompleteAbort")
-    assert cluster.newest().resolution == (None if has_joined else "committed")
+    assert cluster.state("w.0.0") == "Ongoing"
+    assert cluster.newest().resolution is None
 
 
 def test_open_version_is_finished_and_not_rewritten() -> None:
