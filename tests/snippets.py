@@ -56,7 +56,7 @@ NOT_RUN = {
     "README.md#install": "clones and installs: what every run of the tests has done before",
     f"{PAGE_OF_A_CLUSTER}:4": _NO_TOOLS,
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
-    "docs/operate.md#repair:2": f"{_NO_TOOLS}; broker/test_cli_repair.py does with another client what the command does",
+    "docs/operate.md#recover:3": f"{_NO_TOOLS}; broker/test_missing_markers.py does with another client what the command does",
     "docs/consume.md#flink": "needs Flink",
     "docs/consume.md#kafka-connect": "needs Kafka Connect",
     "docs/consume.md#kcat": "needs kcat",

@@ -56,8 +56,8 @@ and if the write failed with a decision.
 ## Exit status
 
 0: success. 1: a failure, in one sentence on standard error, or a result that needs attention. 2: wrong usage. 130: Ctrl-C, except for
-commands that run until Ctrl-C. If no broker responds, a command fails after about 30 seconds; `recover`, `repair`, `resolve` and `forget`
-fail after about two minutes, and `metrics` tries again.
+commands that run until Ctrl-C. If no broker responds, a command fails after about 30 seconds; `recover`, `resolve` and `forget` fail
+after about two minutes, and `metrics` tries again.
 
 ## Environment
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,14 +12,19 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit.refusals import WRITE_MARKERS, command, on_cluster, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision, plan_nonce
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.operations.operator import EndedTransaction, Preview, Recovered
+    from kafka_eos_sink.operations.markers import Markers
+    from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20
+_MARKER_STYLES = {Verdict.MISSING: "bold yellow", Verdict.UNPROVEN: "bold red"}
 _END = {True: "commit", False: "abort"}
 
 
@@ -25,6 +32,9 @@ def recover(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
+    write_markers: Annotated[
+        bool, typer.Option("--write-markers", help="Write the missing COMMIT markers of committed transactions.")
+    ] = False,
     abort_unknown: Annotated[
         bool,
         typer.Option(
@@ -41,39 +51,143 @@ def recover(
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
     of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
     gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
-    write id is fenced, and its batch fails. The command shows its effect and asks for confirmation on a terminal; elsewhere it
-    needs --yes. Exit status 1 without confirmation, or if a transaction may still be open; the table names it with the reason.
+    write id is fenced, and its batch fails.
+
+    Kafka 4.3 and newer can omit a COMMIT marker (KAFKA-20734). The command looks for such markers first. --write-markers
+    writes those of proven commits, and needs Alter or ClusterAction on the cluster. For other transactions that stay open
+    the command prints the one of Kafka's own tool that aborts them.
+
+    It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
+    confirmation, or if a transaction may still be open; the output names it with the reason.
 
     Example: kafka-eos recover --write-id kafka-eos/nightly-orders/orders
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    from kafka_eos_sink.operations import operator
+    from kafka_eos_sink.operations import markers, operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    if not yes:
-        found = operator.preview(settings, operator.recovery(settings, abort_unknown=abort_unknown))
-        require_consent(found, _effect(write_id, found, abort_unknown), err=as_json)
-    done = operator.recover(settings, abort_unknown=abort_unknown)
-    if as_json:
-        console.print_json(recovered_json(write_id, done))
-    else:
-        _show(write_id, done)
-    if not done.all_ended:
+    found = None if yes else operator.preview(settings, operator.recovery(settings, abort_unknown=abort_unknown))
+    # Before the fence, which can erase a proof.
+    held = markers.find_markers(settings, write=write_markers and yes)
+    _show_findings(held, err=as_json)
+    if found is not None:
+        require_consent(found, _effect(write_id, found, held, write_markers, abort_unknown), err=as_json)
+        if write_markers:
+            # Again, because the answer may have taken long.
+            held = markers.find_markers(settings, write=True)
+    # Before recovery, which can wait long for a marker that is missing.
+    _show_missing(settings, held, err=as_json)
+    try:
+        done = operator.recover(settings, abort_unknown=abort_unknown)
+    except KafkaEosError:
+        _show_left_open(settings, held, is_recovered=False)
+        raise
+    held = markers.still_open(settings, held)
+    _show(write_id, done, held, as_json)
+    _show_left_open(settings, held, is_recovered=True)
+    if not (done.all_ended and held.all_ended):
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _effect(write_id: str, found: Preview, abort_unknown: bool) -> str:
-    aborted = sum(write.aborted for write in found.writes if write.state == "decided")
-    those = f"the {aborted}" if aborted else "those"
-    lost = " Rows that another commit log has decided would be lost." if abort_unknown else ""
+def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, abort_unknown: bool) -> str:
+    missing, others = len(held.of(Verdict.MISSING)), len(found.opened) - found.decided
+    decided = [write for write in found.writes if write.state == "decided"]
+    effects = {
+        "write the missing COMMIT markers (KAFKA-20734)": missing * write_markers,
+        "commit the open transactions of decided versions": found.decided,
+        "copy the rows of decided transactions that Kafka has aborted": sum(write.aborted for write in decided),
+        "prove that the rows of decided versions are visible": len(decided),
+        f"abort the {'other ' * bool(found.decided)}open transactions": others,
+    }
+    would = [f"{effect}: {count}" for effect, count in effects.items() if count]
+    text = f"recover would fence every job or query that runs under {write_id}. It would "
+    text += (
+        f"{'; '.join(would)}." if would else "change nothing else: no transaction is open, and every version has ended."
+    )
+    if missing and not write_markers:
+        text += f" COMMIT markers are missing (KAFKA-20734): {missing}. Add --write-markers to write them."
+    return text + " Rows that another commit log has decided would be lost." * abort_unknown
+
+
+def _show_findings(found: Markers, *, err: bool) -> None:
+    """Print what recovery does not end, and on standard error what was not checked."""
+    if left := [each for each in found.findings if each.verdict is not Verdict.RUNNING]:
+        console.show(findings_table(left), err=err)
+        console.echo("", err=err)
+    for names, why, do in (
+        (found.no_response, "no response", "Run the command again when the brokers are back"),
+        (found.unreadable, "missing Read permission", "Grant Read and run the command again"),
+    ):
+        if names:
+            console.echo(f"Not checked: {', '.join(names)} ({why}). {do}.", err=True)
+
+
+def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool) -> None:
+    """Print how many markers were written, or on standard error how to write them."""
+    missing = len(found.of(Verdict.MISSING))
+    if found.written:
+        console.echo(f"COMMIT markers written: {missing}.", err=err)
+    elif missing:
+        client, log = settings.client.command_options, settings.commit_log_topic
+        recover = on_cluster(command("recover", settings.write_id, WRITE_MARKERS), client, log)
+        console.echo(f"COMMIT markers missing (KAFKA-20734): {missing}. To write them: {recover}", err=True)
+
+
+def _show_left_open(settings: OperatorSettings, found: Markers, *, is_recovered: bool) -> None:
+    """Print on standard error what to do about transactions that stay open."""
+    if unproven := found.of(Verdict.UNPROVEN):
+        console.echo(_about_unproven(settings, unproven, is_recovered=is_recovered), err=True)
+    if is_recovered and (running := found.of(Verdict.RUNNING)):
+        names = some([f"{each.transactional_id} on {'{}-{}'.format(*each.where)}" for each in running])
+        console.echo(f"Still open: {names}. Run the command again.", err=True)
+
+
+def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, is_recovered: bool) -> str:
+    """Describe what to do about transactions that are not proven committed."""
+    tool = ["kafka-transactions.sh", "--bootstrap-server", settings.client.bootstrap_servers_text]
+    if settings.client.properties_file is not None:
+        tool += ["--command-config", settings.client.properties_file]
+    aborts = []
+    for finding in unproven:
+        (topic, partition), start = finding.where, finding.start_offset
+        where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
+        # An ABORT marker behind a decided part in the commit log would look like the coordinator's.
+        if finding.version is None or finding.where != settings.commit_log:
+            aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
+    text = f"Open on a partition, and not proven committed or aborted: {len(unproven)}."
+    if len(aborts) < len(unproven):
+        text += " A decided part in the commit log blocks no reader; only compaction waits for it."
+    if not is_recovered:
+        text += " First do what the error says."
+    if not aborts:
+        return text
+    # `resolve --as rewrite --allow-duplicates` replaces a decision without a look at its rows.
     return (
-        f"recover would fence every job or query that runs under {write_id}. It would commit the transactions of decided versions, "
-        f"copy the rows of {those} that Kafka has aborted, and abort the other open transactions.{lost}"
+        f"{text} {'Look' if is_recovered else 'If they still block readers then, look'} at their records from the start offset on, with "
+        "isolation.level=read_uncommitted: they may be committed, if somebody has resolved their version as rewrite. Kafka's own tool "
+        "aborts them, which discards these records on the partition. "
+        + ("" if is_random_write_id(settings.write_id) else "Then run the job, which writes what is not decided. ")
+        + f"Write by hand only the rows that the topic lacks after that:{''.join(aborts)}"
     )
 
 
-def _show(write_id: str, done: Recovered) -> None:
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """Build a table with one row per transaction and partition that is still open."""
+
+    def row(finding: Finding) -> console.Row:
+        (topic, partition), verdict = finding.where, finding.verdict
+        owner = "an attempt" if finding.version is None else f"version {finding.version}"
+        where = [finding.transactional_id, f"on {topic}-{partition}, {owner}"]
+        return Text(verdict.value, style=_MARKER_STYLES[verdict]), where, finding.reason
+
+    return console.table(("marker", "transaction and partition", "why"), map(row, findings))
+
+
+def _show(write_id: str, done: Recovered, held: Markers, as_json: bool) -> None:
+    if as_json:
+        console.print_json(recovered_json(write_id, done, held))
+        return
     if not done.decisions:
         console.echo(console.NO_DECISION.format(write_id=write_id))
     if done.decisions or done.aborted:
@@ -145,7 +259,7 @@ def _result(ended: EndedTransaction) -> str:
     return f"had ended before ({name})" if ended.had_ended else f"not ended: {name}"
 
 
-def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
+def recovered_json(write_id: str, done: Recovered, held: Markers) -> dict[str, Any]:
     """Build the result for ``--json``; ``over`` means the transaction is not open."""
     decisions = [
         console.fields(decision, "query_id", "version", "resolution")
@@ -166,4 +280,14 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     ]
     aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
     found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended}
-    return found | {"unlisted": done.unlisted or None}
+    return found | {"unlisted": done.unlisted or None} | _markers_json(held)
+
+
+def _markers_json(found: Markers) -> dict[str, Any]:
+    """Build the fields of markers; ``version`` is null without a newest decision."""
+    findings = [
+        console.fields(each, "transactional_id", "start_offset", "version", "reason")
+        | {"topic": each.where[0], "partition": each.where[1], "marker": each.verdict.value}
+        for each in found.findings
+    ]
+    return {"markers": findings, "markers_written": found.written} | console.fields(found, "no_response", "unreadable")

@@ -249,7 +249,7 @@ class TransactionsAdmin(Requests):
         whose = "another write of this sink" if _ID_OF_A_WRITE.search(name) else "another producer"
         return (
             f"it is the one of {peer_text(name)!r}, of {whose}, open for {max(0, age):.0f} s. {ends}; readers continue once it has ended, "
-            "and nothing is to be repaired"
+            "and no marker is missing"
         )
 
     def holder(self, transactional_id: str) -> str:

@@ -67,8 +67,8 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
     the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of puts what
     readers see above a log without COMMIT; decide_again stands in for a task's missing marker; a decision whose own
-    marker is missing is undecided (QueryState.undecided). repair writes a COMMIT marker where lacks_commit_marker
-    proves it.
+    marker is missing is undecided (QueryState.undecided). recover --write-markers writes a COMMIT marker where
+    lacks_commit_marker proves it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
     decided identities are protected, not their ids", "first offsets of the open transactions not compared", "a copy
     under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided

@@ -1,11 +1,12 @@
 """Missing markers: committed transactions that a partition still holds open.
 
-As long as a marker is missing (JOIN), the partition blocks its readers. No tool of Kafka writes a COMMIT marker, so `repair` writes it.
+As long as a marker is missing (JOIN), the partition blocks its readers. No tool of Kafka writes a COMMIT marker:
+`recover --write-markers` does.
 
 A wrong COMMIT marker shows aborted records to readers. It therefore needs two proofs: the decision, whose own COMMIT marker was read,
 and that exactly this transaction is committed. The second proof is the coordinator's state. If the coordinator has begun another
-transaction or forgotten the id, the proof is the COMMIT marker in the commit log. `repair` only reports a transaction without proof:
-Kafka's own tool (``kafka-transactions.sh abort``) ends it.
+transaction or forgotten the id, the proof is the COMMIT marker in the commit log. A transaction without proof is only reported: Kafka's
+own tool (``kafka-transactions.sh abort``) ends it.
 """
 
 from __future__ import annotations
@@ -52,18 +53,16 @@ class DecidedPart:
 class Evidence:
     """A write id in the commit log, at its coordinators, and in the data topics.
 
-    parts            of the newest decision of every query id
-    decided          each decided transaction with its facts, if the producer is the id's own
-    described        the transactional ids of all Spark partitions that ever left a part record
-    topics           the topics that the newest decisions name
-    knows_decisions  whether the commit log holds a decision of the write id, with or without a marker
+    parts      of the newest decision of every query id
+    decided    each decided transaction with its facts, if the producer is the id's own
+    described  the transactional ids of all Spark partitions that ever left a part record
+    topics     the topics that the newest decisions name
     """
 
     parts: tuple[DecidedPart, ...] = ()
     decided: tuple[tuple[PreparedTransaction, Facts], ...] = ()
     described: Mapping[str, TransactionDescription | None] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
-    knows_decisions: bool = True
 
 
 class Verdict(Enum):
@@ -106,10 +105,9 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     require_whole(view)
     if view.lacks_write:
         # A barrier would make this log look like the write's own.
-        return Evidence(knows_decisions=False)
+        return Evidence()
     yield from read_to_barrier(view, nonce)
-    queries = view.queries("decision")
-    found = [(query, newest.decision) for query in queries if (newest := query.newest) is not None]
+    found = [(query, newest.decision) for query in view.queries("decision") if (newest := query.newest) is not None]
     named = [(query, entry) for query, decision in found for entry in decision.transactions]
     # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
     partitions = {entry.partition for _, entry in named}
@@ -139,7 +137,6 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
         decided=decided,
         described=described,
         topics=frozenset(topic for _, decision in found for topic in _topics_of(decision)),
-        knows_decisions=bool(queries),
     )
 
 

@@ -136,7 +136,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                     about=f"producer id {producer_id}",
                     blocked_by=producer_id,
                     if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-                    f"Otherwise its marker is missing: {refusals.command('repair', decision.write_id)}",
+                    f"Otherwise its marker is missing: {refusals.command('recover', decision.write_id, refusals.WRITE_MARKERS)}",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
@@ -152,7 +152,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                 decision,
                 f"partition {topic}-{partition} does not let readers past offset {last}: its replicas are behind, or the marker of "
                 f"transaction {holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
-                "(KAFKA-20734), or the topic was deleted. Repair a marker",
+                "(KAFKA-20734), or the topic was deleted",
             )
         # Markers often take two or three ms.
         yield from Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)

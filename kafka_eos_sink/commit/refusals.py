@@ -27,6 +27,7 @@ from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
 _CLUSTER = " --bootstrap-servers ..."
 _ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
+WRITE_MARKERS = " --write-markers"
 TIMEOUT_WAYS_OUT = (
     "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "
     "transaction.max.timeout.ms)"
@@ -316,7 +317,7 @@ def begins_elsewhere(identity: ProducerIdentity, part: OffsetRange, start: int) 
             what += "the topic was deleted and created again while the batch ran, or a marker was written by hand"
         else:
             what += "an older one was never ended, because its marker is missing"
-            again += f"; if it fails again: {command('repair', write_id)}"
+            again += f"; if it fails again, have the marker written: {command('recover', write_id, WRITE_MARKERS)}"
     return TransactionAbortedError("TRANSACTION_NOT_OPEN", f"{what}. Nothing was committed", again)
 
 
@@ -384,8 +385,8 @@ def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
-        f"Find the marker, and have it written: {command('repair', decision.write_id)}; do not use the stock kafka-transactions.sh abort, "
-        "which would discard committed records",
+        f"Have the marker written, and the batch finished: {command('recover', decision.write_id, WRITE_MARKERS)}; do not use the stock "
+        "kafka-transactions.sh abort, which would discard committed records",
     )
 
 
@@ -393,7 +394,7 @@ def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]
     return (
         f"{version_of(decision.version, decision.write_id)} is committed and visible, but a broker has omitted the marker of "
         f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). No reader waits for it, but "
-        f"compaction of that log partition stops until the marker is written: {command('repair', decision.write_id)}"
+        f"compaction of that log partition stops until the marker is written: {command('recover', decision.write_id, WRITE_MARKERS)}"
     )
 
 

@@ -312,7 +312,7 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
         raise _not_void(
             decision,
             f"nothing proves that {refusals.describe_ranges(unproven)} were aborted: readers may see these rows later, or have seen them "
-            f"({refusals.command('repair', decision.write_id)} names what blocks readers)",
+            f"({refusals.command('recover', decision.write_id)} shows what blocks readers)",
         )
 
 
@@ -350,7 +350,8 @@ def _require_closed(decision: Decision) -> Procedure[None]:
         now = yield from Now()
         if now - started > MARKERS_WITHIN_MS:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
-            raise _not_resolved(decision, f"{why}. First run: {refusals.command('repair', decision.write_id)}")
+            first = refusals.command("recover", decision.write_id, refusals.WRITE_MARKERS)
+            raise _not_resolved(decision, why, f"First have it written: {first}; then run this command again")
         yield from Wait(POLL_MS)
 
 
@@ -376,7 +377,7 @@ def _record(decision: Decision, driver: DriverTransaction, request: ResolveReque
     try:
         yield from require_free(decision, driver)
     except DecisionPendingError as failure:
-        raise _not_resolved(decision, f"{failure.brief}. Run the command again") from failure
+        raise _not_resolved(decision, failure.brief) from failure
     appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
     if appended.error != ErrorCode.NONE:
         raise _unrecorded(decision, appended.error)
@@ -402,8 +403,9 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     )
 
 
-def _not_resolved(decision: Decision, why: str) -> TransactionAbortedError:
+def _not_resolved(decision: Decision, why: str, way_out: str = "Run the command again") -> TransactionAbortedError:
     return TransactionAbortedError(
         "NOT_RESOLVED",
         f"{refusals.version_of(decision.version, decision.write_id)} was not resolved, and nothing was recorded: {why}",
+        way_out,
     )

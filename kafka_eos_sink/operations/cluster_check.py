@@ -154,8 +154,8 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
         yield _offers(what, shown, BrokerVersions.from_response(response))
     omits = "Kafka 4.3 and newer can omit a transaction marker if a partition has no leader"
-    repair = f"{omits}; the write then fails with an error, and `kafka-eos repair` writes the marker"
-    affected = (max(levels, default=0) >= _OMITS_MARKERS_FROM, "Kafka 4.3 or newer", _WARN, repair)
+    mended = f"{omits}; the write then fails with an error, and `kafka-eos recover --write-markers` writes the marker"
+    affected = (max(levels, default=0) >= _OMITS_MARKERS_FROM, "Kafka 4.3 or newer", _WARN, mended)
     # A broker without KRaft reports no level.
     unsure = (0 in levels or not levels, "release not known", _UNKNOWN, omits)
     yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
@@ -342,7 +342,8 @@ def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[CheckLine]
     except AuthorizationError:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
         yield CheckLine("", what, "missing Describe permission", _WARN, meaning)
-    can_repair = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
+    can_write = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
     unsure = (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
-    none = (not can_repair, "none", _OK, "only an administrator needs Alter on the cluster")
-    yield _cluster_rule("rights of kafka-eos repair", unsure, none, otherwise="Alter or ClusterAction on the cluster")
+    none = (not can_write, "none", _OK, "only an administrator needs Alter on the cluster")
+    what = "rights of kafka-eos recover --write-markers"
+    yield _cluster_rule(what, unsure, none, otherwise="Alter or ClusterAction on the cluster")

@@ -1,11 +1,10 @@
-"""Recovers, resolves, repairs and forgets a write from outside Spark.
+"""Recovers, resolves and forgets a write from outside Spark.
 
 Each opens its own client. Of the write's options it needs only the write id and the commit log. It returns what it found and did.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,12 +17,10 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
-    POLL_MS,
     AbortedTransactions,
     Copied,
     Copy,
@@ -38,25 +35,20 @@ from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Sett
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
     SAFETY,
-    AuthorizationError,
     BrokerRefusedError,
-    BrokerUnavailableError,
     DecisionPendingError,
     KafkaEosError,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.messages import ProducerState, TransactionState
+from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
 
 T = TypeVar("T")
-
-LEADER_MS = 10_000
-"""How long repair waits for a leader before it continues without it."""
 
 
 class _OperatorExecutor(Executor):
@@ -179,72 +171,15 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """What repair found and did.
-
-    findings     transactions of the write id that partitions hold open
-    written      whether the missing markers were written and are in effect
-    topics       the examined topics, without the commit log
-    no_response  partitions (topic-partition) whose leaders did not respond
-    unreadable   topics without the Read permission
-    """
-
-    findings: tuple[Finding, ...]
-    written: bool
-    knows_decisions: bool
-    topics: tuple[str, ...] = ()
-    no_response: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-
-
-def producers_on(
-    admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
-) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
-    """Describe the producers of partitions and of whole topics, if they exist.
-
-    A leader that does not respond, or a topic without the Read permission, does not stop the query of the others.
-
-    Returns:
-        The producers, the partitions that did not respond, and the topics without the Read permission.
-    """
-    groups: dict[tuple[int, str], list[TopicPartition]] = {}
-    unreadable: set[str] = set()
-    for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
-        try:
-            known = admin.topic(topic, admin.client.clock() + timeout_ms)
-        except AuthorizationError:
-            unreadable.add(topic)
-            continue
-        for each in () if known is None else known.partitions:
-            where = (topic, each.partition_index)
-            if topic in topics or where in partitions:
-                groups.setdefault((each.leader_id, topic), []).append(where)
-    found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-    no_response: list[TopicPartition] = []
-    silent = {-1}
-    for (leader, topic), group in groups.items():
-        try:
-            if leader not in silent:
-                found |= admin.describe_producers(group, admin.client.clock() + LEADER_MS)
-        except AuthorizationError:
-            unreadable.add(topic)
-            continue
-        except BrokerUnavailableError:
-            silent.add(leader)
-        except BrokerRefusedError as refused:
-            # The topic may have been deleted since its metadata was read.
-            if refused.code != "UNKNOWN_TOPIC":
-                raise
-        no_response += [where for where in group if where not in found]
-    return found, no_response, unreadable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The write's commit log entries and open transactions, before any change."""
+    """The write's commit log entries and open transactions, before any change.
+
+    ``decided`` counts the open transactions that a decided version names.
+    """
 
     writes: tuple[CommittedWrite, ...]
     opened: tuple[TransactionState, ...]
+    decided: int
 
 
 @contextmanager
@@ -292,9 +227,18 @@ def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any
         executor.run(read_to_end(view))
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that mend.
         found = executor.run(list_open(settings.write_id, version, LIST_WITHIN_MS))
-        opened = [each.transactional_id for each in found]
-        described = admin.describe_transactions(opened, admin.client.clock() + settings.timeout_ms)
-    return Preview(writes=writes_in(view), opened=tuple(each for each in described.values() if each is not None))
+        ids = [each.transactional_id for each in found]
+        described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
+    opened = tuple(each for each in described.values() if each is not None)
+    named = set(_named_by_decisions(view))
+    decided = sum((each.producer_id, each.producer_epoch) in named for each in opened)
+    return Preview(writes=writes_in(view), opened=opened, decided=decided)
+
+
+def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
+    for query in view.queries("decision"):
+        if (newest := query.newest) is not None and not query.is_done(newest.decision):
+            yield from (_carrier(each.identity) for each in newest.decision.transactions)
 
 
 def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
@@ -380,52 +324,3 @@ def forgetting(settings: OperatorSettings) -> Callable[[int], Procedure[int]]:
 def forget(settings: OperatorSettings) -> int:
     """Write tombstones for all records of a write; as `forget_write`."""
     return perform(settings, forgetting(settings))
-
-
-def repair(settings: OperatorSettings, *, write: bool) -> Repaired:
-    """Find transactions that partitions hold open although they are committed.
-
-    Args:
-        write: Write their missing markers.
-
-    Raises:
-        AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
-    """
-    with connected_to_log(settings) as (admin, executor, _):
-        evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
-        # An attempt that no newest decision names can block the readers of any partition of a topic.
-        partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
-        producers, no_response, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
-        findings = judge(evidence, producers)
-        written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]
-        for finding in written:
-            assert finding.marker is not None
-            admin.write_txn_marker(finding.marker, admin.client.clock() + settings.timeout_ms)
-        for finding in written:
-            _await_end(admin, finding, admin.client.clock() + settings.timeout_ms)
-        return Repaired(
-            findings=findings,
-            written=bool(written),
-            knows_decisions=evidence.knows_decisions,
-            topics=tuple(sorted(evidence.topics)),
-            no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
-            unreadable=tuple(sorted(unreadable)),
-        )
-
-
-def _await_end(admin: Admin, finding: Finding, deadline: int) -> None:
-    """Wait until the leader does not hold the transaction open."""
-    assert finding.marker is not None
-    where, held = finding.where, (finding.marker.producer_id, finding.start_offset)
-    # A leader responds to WriteTxnMarkers before the marker is in effect.
-    while True:
-        producers = admin.describe_producers([where], deadline)[where]
-        if held not in [(each.producer_id, each.current_txn_start_offset) for each in producers]:
-            return
-        if admin.client.clock() >= deadline:
-            raise BrokerUnavailableError(
-                "REQUEST_DEADLINE",
-                f"{where[0]}-{where[1]} accepted the marker of {finding.transactional_id} and still holds its transaction open; check the "
-                "log of its leader",
-            )
-        admin.client.wait(POLL_MS, deadline)

@@ -44,7 +44,7 @@ NEEDED: Mapping[type[Request[Any]], str] = {
 """The APIs of an exactly-once write with their uses, needed in one of the request's ``VERSIONS``."""
 OPTIONAL: Mapping[type[Request[Any]], str] = {
     m.CreateTopicsRequest: "create the commit log",
-    m.WriteTxnMarkersRequest: "write missing markers (kafka-eos repair)",
+    m.WriteTxnMarkersRequest: "write missing markers (kafka-eos recover --write-markers)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
 }
 OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; for other services see docs/compatibility.md"

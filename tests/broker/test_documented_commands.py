@@ -31,7 +31,7 @@ from snippets import ON_A_BROKER
 from terminals import broker
 
 VERSION = 3
-ASKING = ("recover", "repair", "resolve", "forget")
+ASKING = ("recover", "resolve", "forget")
 """Commands that ask on a terminal; what the user types there is ``--yes`` here."""
 
 
@@ -86,7 +86,7 @@ def test_documented_command_succeeds(
         name, *words = words_of(command)
         given = dead_write(kafka, monkeypatch)
         arguments = [name, *filled(words, given, servers, tmp_path)]
-        if name in ("forget", "repair"):
+        if name == "forget" or "rewrite" in arguments:  # resolve records nothing of a version that it finishes itself
             assert main(["recover", "--write-id", given.write_id, "--yes"]) == 0
         if name in ("audit", "history", "consume"):
             write_all(replace(given, version=VERSION + 1))  # finishes the dead version, too
@@ -114,7 +114,6 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
         "status",
         "top",
         "recover",
-        "repair",
         "resolve",
         "forget",
         "audit",

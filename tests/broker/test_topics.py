@@ -176,7 +176,6 @@ def test_commands_about_a_missing_topic_do_not_create_it(
         ["topics", *servers],
         ["status", *own, *servers],
         ["recover", "--write-id", "w", "--yes", *own, *servers],
-        ["repair", "--write-id", "w", "--yes", *own, *servers],
         ["forget", "--write-id", "w", "--yes", *own, *servers],
         ["resolve", "--write-id", "w", "--version", "1", "--as", "rewrite", "--yes", *own, *servers],
         ["history", "--write-id", "w", "--history-topic", history, *servers],

@@ -156,7 +156,7 @@ def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -
     assert missing in found.meaning
 
 
-def test_only_repair_needs_write_txn_markers(
+def test_only_write_markers_needs_write_txn_markers(
     bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(2)
@@ -171,7 +171,10 @@ def test_only_repair_needs_write_txn_markers(
         found = check_cluster(admin, topic=topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
         (broker,) = (each for each in found if each.what.startswith("broker "))
         assert broker.result is CheckResult.WARNING
-        assert "WriteTxnMarkers 1 to 2 (offered: none) to write missing markers (kafka-eos repair)" in broker.meaning
+        assert (
+            "WriteTxnMarkers 1 to 2 (offered: none) to write missing markers (kafka-eos recover --write-markers)"
+            in broker.meaning
+        )
         marker = TransactionMarker(
             topic=topic,
             partition=0,

@@ -157,7 +157,7 @@ def commit_log_made_anew(bench: Bench, case: Case, topic: str) -> None:
 
 
 def marker_by_hand(bench: Bench, _case: Case, topic: str) -> None:
-    """An open transaction gets its ABORT marker on one partition past its coordinator, as `kafka-eos repair` does."""
+    """An open transaction gets its ABORT marker on one partition past its coordinator, as `kafka-transactions.sh abort` does."""
     transactional_id = unique_topic("hanging")
     with NetworkClient(bench.client_config()) as client:
         admin, deadline = Admin(client), client.clock() + 60_000

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -80,7 +81,7 @@ def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
 
 
 @pytest.mark.feature("markers")
-def test_missing_marker_is_found_named_and_repaired(
+def test_missing_marker_is_found_named_and_written(
     three: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers, topic = three.bootstrap_servers, lonely_topic(three)
@@ -122,15 +123,18 @@ def test_missing_marker_is_found_named_and_repaired(
     assert len(missing) >= prepared.rows
 
     command = ["--bootstrap-servers", servers, "--write-id", given.write_id]
-    assert main(["repair", *command]) == 0
+    assert main(["recover", *command]) == 1
     assert f"on {topic}-{hidden}, version {given.version}" in capsys.readouterr().out
     assert set(range(2 * ROWS)) - set(values(three, topic)) == missing
     # Another partition without a leader does not keep this one from its marker.
     other = min(written - {hidden})
     node = kill_leader(three, topic, other)
-    assert main(["repair", *command, "--yes"]) == 1
+    operators = "kafka_eos_sink.operations.operator.OperatorSettings"
+    with monkeypatch.context() as patched:
+        patched.setattr(operators, partial(OperatorSettings, timeout_ms=20_000))
+        assert main(["recover", "--write-markers", *command, "--yes"]) == 1
     captured = capsys.readouterr()
-    assert "were written" in captured.out
+    assert "COMMIT markers written: " in captured.out
     assert f"Not checked: {topic}-{other}" in captured.err
     three.start_node(node)
     wait_until(lambda: leader(three, topic, other) == node, "the other leader")

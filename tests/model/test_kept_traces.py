@@ -14,8 +14,8 @@ from kafka_eos_sink.runtime.write_settings import take_over_request
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
+from .marker_findings import DATA, findings, perform
 from .mutations import GOES_ON, STAYS_OPEN, planted
-from .repairing import DATA, findings, perform
 from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
 from .simulated_cluster import LOG
@@ -113,14 +113,14 @@ def decided_without_marker(version: int, queries: str) -> Script:
 
 @pytest.mark.parametrize("queries", ["q", "ab"], ids=["one query", "two queries"])
 def test_decision_without_marker_is_undecided(version: int, queries: str) -> None:
-    """Nobody has acted on it, and nobody will: its batch is written again, and there is nothing to repair."""
+    """Nobody has acted on it, and nobody will: its batch is written again, and no marker is missing."""
     found = decided_without_marker(version, queries)
     found.commit_without_marker(0, DRIVER, LOG)
     found.run(0, "commit")
     assert found.driver(0).code == "DECISION_UNKNOWN"
     found.run(0, "abort")
     assert found.rows == {}
-    assert repair(found) == ()
+    assert held_open(found) == ()
     for number in range(1, 1 + len(queries)):
         found.happens("spark", "restart")
         found.run(number, "plan")
@@ -146,7 +146,7 @@ def ended_without_marker(found: Script, outcome: str, partition: int) -> None:
     found.write_markers()
 
 
-def repair(found: Script) -> tuple[Finding, ...]:
+def held_open(found: Script) -> tuple[Finding, ...]:
     return findings(found.cluster, found.world.setting.version)
 
 
@@ -159,7 +159,7 @@ def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, th
     elif then == "begun anew":
         cluster, _ = kafka.init_producer_id(found.cluster, TASK, 900_000)
         found.state = found.state._replace(cluster=found.world.cluster_number(cluster))
-    (finding,) = repair(found)
+    (finding,) = held_open(found)
     assert (finding.verdict, finding.where, finding.version) == (Verdict.MISSING, ("t", 0), 0)
     assert finding.marker is not None
     assert finding.marker.committed
@@ -168,22 +168,22 @@ def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, th
 def test_coordinator_proves_missing_commit_log_marker(version: int) -> None:
     found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
     ended_without_marker(found, "committed", LOG)
-    (finding,) = repair(found)
+    (finding,) = held_open(found)
     assert (finding.verdict, finding.where[0]) == (Verdict.MISSING, "__kafka_eos_commits")
     assert finding.marker is not None
     assert finding.marker.committed
 
 
 def test_lost_part_without_data_marker_is_restored_then_reported(version: int) -> None:
-    """The driver copies its rows although the partition holds them open. Repair then names what blocks the readers."""
+    """The driver copies its rows although the partition holds them open. `recover` then names what blocks the readers."""
     found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
     ended_without_marker(found, "lost", DATA)
-    (finding,) = repair(found)
+    (finding,) = held_open(found)
     assert (finding.verdict, finding.version, finding.marker) == (Verdict.UNPROVEN, 0, None)
     found.run(0, "commit")
     assert found.driver(0).phase == "committed"
     assert found.committed_rows == {ROW}
-    (finding,) = repair(found)
+    (finding,) = held_open(found)
     assert (finding.verdict, finding.version, finding.where) == (Verdict.UNPROVEN, None, ("t", 0))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from . import simulated_cluster as kafka
-from .repairing import DATA
+from .marker_findings import DATA
 from .scripted import Script, ends
 from .settings import faults
 from .simulated_cluster import LOG

@@ -103,7 +103,7 @@ def transaction_versions(cluster: EmbeddedKafka) -> set[int]:
 
 
 @pytest.mark.parametrize("kafka_version", ["4.3.1", "4.4.0"])
-def test_missing_marker_of_killed_leader_is_found_and_repaired(
+def test_missing_marker_of_killed_leader_is_found_and_written(
     spark_environment: dict[str, str],
     tmp_path: Path,
     spark: SparkSession,
@@ -129,14 +129,16 @@ def test_missing_marker_of_killed_leader_is_found_and_repaired(
         three.start_node(node)
         wait_until(lambda: leader(three, job.topic, 0) == node, "the leader that was killed")
         assert len(job.lines()) < LINES
-        with pytest.raises(Exception, match=r"DECIDED_NOT_FINISHED\].*KAFKA-20734.*kafka-eos repair"):
+        with pytest.raises(
+            Exception, match=r"DECIDED_NOT_FINISHED\].*KAFKA-20734.*kafka-eos recover .*--write-markers"
+        ):
             job.run_here(spark, **dict(option.split("=") for option in options))
 
         write_id = f"kafka-eos-{json.loads((job.checkpoint / 'metadata').read_text())['id']}"
-        command = ["repair", "--bootstrap-servers", servers, "--write-id", write_id]
-        assert main(command) == 0
+        command = ["recover", "--bootstrap-servers", servers, "--write-id", write_id]
+        assert main(command) == 1
         assert f"on {job.topic}-0, version 0" in capsys.readouterr().out
-        assert main([*command, "--yes"]) == 0
+        assert main([*command, "--write-markers", "--yes"]) == 0
         assert Counter(int(line) for line in job.lines()) == Counter(range(LINES))
         job.run_here(spark)
         job.assert_every_line_once(2)

@@ -180,5 +180,5 @@ def test_decision_tree_names_the_codes_and_the_commands() -> None:
         codes = re.findall(r"^\| `([A-Z_]+)` \|", rows, re.MULTILINE)
         assert len(codes) >= 5
         assert [code for code in codes if code not in tree] == []
-    for command in ("recover", "resolve", "repair", "top", "status", "history", "audit"):
+    for command in ("recover", "resolve", "top", "status", "history", "audit"):
         assert re.search(rf"\b{command}\b", tree), command

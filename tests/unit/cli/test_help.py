@@ -35,7 +35,7 @@ def test_help_cuts_nothing_off_at_80_columns(
     assert "…" not in capsys.readouterr().out
 
 
-READING = ("topics", "consume", "check", "status", "history", "audit", "top", "repair", "recover")
+READING = ("topics", "consume", "check", "status", "history", "audit", "top", "recover")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -59,13 +59,12 @@ def test_completion_lists_commands_with_the_typed_prefix(
 
 CONNECTING = (
     *("topics", "consume", "check", "status", "history", "audit", "top", "metrics"),
-    *("recover", "repair", "resolve", "forget"),
+    *("recover", "resolve", "forget"),
 )
 REQUIRED = {
     "consume": ("--topic", "orders"),
     "audit": ("--write-id", "w"),
     "recover": ("--write-id", "w"),
-    "repair": ("--write-id", "w"),
     "resolve": ("--write-id", "w", "--version", "0", "--as", "rewrite"),
     "forget": ("--write-id", "w"),
     "history": ("--write-id", "w"),

@@ -103,7 +103,7 @@ def test_open_transaction_of_a_producer_is_named_with_its_age(name: str, said: s
     found = admin.transaction_of(9)
     assert f"it is the one of {name!r}, {said}" in found
     assert re.search(r"open for 9[0-9] s\. Its timeout is 60 s; readers continue", found)
-    assert "nothing is to be repaired" in found
+    assert "no marker is missing" in found
     assert admin.filters[0]["producer_ids"] == (9,)
 
 

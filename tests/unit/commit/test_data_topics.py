@@ -19,7 +19,7 @@ from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 from tests.unit.commit.test_settle import in_doubt, settled
-from tests.unit.operations.test_repair import HELD, LOG, Log, ended
+from tests.unit.operations.test_markers import HELD, LOG, Log, ended
 
 MAX_BLOCK_MS = 60_000
 _, _DECIDED = decided()
@@ -27,8 +27,8 @@ _, _DECIDED = decided()
 (PART,) = PREPARED.offsets
 
 
-def test_repair_of_other_partitions_needs_no_leader_of_all() -> None:
-    """The coordinator reports the commit, so repair needs no data topic. Before, it repaired what has a leader."""
+def test_marker_of_another_partition_needs_no_leader_of_all() -> None:
+    """The coordinator reports the commit, so no data topic is needed."""
     log = Log()
     log.has_leaders = False
     log.written(3, ("orders", 0), None)

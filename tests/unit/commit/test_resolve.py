@@ -487,7 +487,8 @@ def test_part_open_on_a_partition_does_not_count_as_written() -> None:
     cluster = Cluster()
     cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
     with pytest.raises(
-        DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 .*\.0\.0 .*is missing there.*kafka-eos repair"
+        DecisionPendingError,
+        match=r"DECIDED_NOT_FINISHED\].*t-0 .*\.0\.0 .*is missing there.*kafka-eos recover .*--write-markers",
     ):
         cluster.resolve("committed")
     assert cluster.newest().resolution is None
@@ -554,7 +555,8 @@ def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
     own = identity(cluster.decided(0)).producer_id
     cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
     with pytest.raises(
-        TransactionAbortedError, match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos repair"
+        TransactionAbortedError,
+        match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover .*--write-markers",
     ):
         cluster.resolve("committed")
 

@@ -49,7 +49,7 @@ NEWEST = SettledDecision(
 )
 
 
-@pytest.mark.parametrize("name", ["recover", "resolve", "repair"])
+@pytest.mark.parametrize("name", ["recover", "resolve"])
 def test_a_command_gets_the_cluster_and_log_of_its_write(name: str) -> None:
     message = f"the next run finishes it, or: {command(name, 'w', ' --version 3')}; and kafka-eos {name} alone"
     assert f"kafka-eos {name} {AT} --write-id w --version 3;" in on_cluster(message, AT, DEFAULT_TOPIC)
@@ -115,7 +115,7 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         text = on_cluster(error.way_out, AT, DEFAULT_TOPIC)
         assert "..." not in text
         assert "|" not in text
-        commands = re.findall(r"kafka-eos (?:recover|resolve|repair|status|history) [^;]*", text)
+        commands = re.findall(r"kafka-eos (?:recover|resolve|status|history) [^;]*", text)
         assert commands, text
         for each in commands:
             words = shlex.split(each)
@@ -124,7 +124,7 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
             if "resolve" in words:
                 assert words[words.index("--as") + 1] in ("committed", "rewrite")
             # Every word belongs to an option: no prose stands behind the command.
-            flags = {"--allow-duplicates", "--abort-unknown"}
+            flags = {"--allow-duplicates", "--abort-unknown", "--write-markers"}
             rest = [word for word in words[2:] if word not in flags]
             assert all(name.startswith("--") for name in rest[::2]), each
 
@@ -240,7 +240,10 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
         assert "t-0, t-1, t-2: version 0" in caplog.text
         (theirs,) = (each.message for each in caplog.records if "t-3: version 0" in each.message)
         assert theirs.endswith("it is the one of 'theirs'")
-        assert "kafka-eos repair --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w" in caplog.text
+        command = (
+            "kafka-eos recover --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w --write-markers"
+        )
+        assert command in caplog.text
         clock = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 61)
         executor.run(held.batch(3))

@@ -1,4 +1,4 @@
-"""`kafka-eos repair` against a real Kafka, with a marker that is really missing.
+"""`kafka-eos recover` against a real Kafka, with a marker that is really missing.
 
 A broker leaves a marker out (KAFKA-20734) when a partition has no leader at the wrong moment, which one node cannot be made to do.
 The same comes of a partition that the coordinator does not know to be part of the transaction: with the broker's verification of
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import kafka as kafka_python
 import pytest
@@ -29,8 +30,8 @@ from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Lo
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import DecisionPendingError
-from kafka_eos_sink.operations.operator import OperatorSettings, recover
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProduceRequest
@@ -44,8 +45,29 @@ LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
 SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 
-def repair(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
-    return main(["repair", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
+def recover(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
+    return main(["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", write_id, *more])
+
+
+def finishes(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is missing, or left open: recovery says nothing of markers."""
+    capsys.readouterr()
+    assert recover(kafka, write_id, "--yes", "--json") == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["markers"], found["markers_written"], found["no_response"], found["unreadable"]) == (
+        [],
+        False,
+        [],
+        [],
+    )
+    assert shown.err == ""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof that cannot come is waited for as short as a test can afford."""
+    monkeypatch.setattr(operator, "OperatorSettings", partial(OperatorSettings, timeout_ms=5_000))
 
 
 def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
@@ -210,54 +232,55 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
 
 
 @pytest.mark.parametrize("consent", ["--yes", "terminal"])
-def test_repair_lists_then_writes_missing_marker_and_finishes(
-    any_kafka: EmbeddedKafka, consent: str, capsys: pytest.CaptureFixture[str]
+def test_recover_names_then_writes_missing_marker_and_finishes(
+    any_kafka: EmbeddedKafka, consent: str, capsys: pytest.CaptureFixture[str], impatient: None
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given)
     assert read_committed(servers, topic) == []
-    with pytest.raises(DecisionPendingError, match=rf"{topic}-0 does not let readers past.*kafka-eos repair"):
-        recover(
-            OperatorSettings(
-                write_id=given.write_id,
-                commit_log_topic=given.commit_log_topic,
-                client=given.client,
-                timeout_ms=5_000,
-            )
-        )
+    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write_id} --write-markers"
 
-    assert repair(any_kafka, given.write_id) == 0
-    shown = capsys.readouterr().out
-    assert f"on {topic}-0, version 3" in shown
-    assert "1 markers are missing. Run the command again with --yes to write them" in shown
-    assert repair(any_kafka, given.write_id, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert not found["written"]
-    (missing,) = found["findings"]
-    assert (missing["marker"], missing["topic"], missing["version"]) == ("missing", topic, 3)
+    # It shows the marker before it asks, and before recovery fails for want of it.
+    assert recover(any_kafka, given.write_id) == 1
+    shown = capsys.readouterr()
+    assert f"on {topic}-0, version 3" in shown.out
+    assert "Add --write-markers to write them" in shown.out
+    assert "Nothing was changed" in shown.err
+    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    assert "It would write the missing COMMIT markers (KAFKA-20734): 1; prove" in capsys.readouterr().out
+    assert recover(any_kafka, given.write_id, "--yes", "--json") == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert any(f"on {topic}-0, version 3" in line for line in lines)
+    assert f"COMMIT markers missing (KAFKA-20734): 1. To write them: {command}" in lines
+    assert f"{topic}-0 does not let readers past" in lines[-1]
+    assert f"{command}; do not use" in lines[-1]
     assert read_committed(servers, topic) == []
 
     if consent == "--yes":
-        assert repair(any_kafka, given.write_id, consent) == 0
-        assert "1 markers were written" in capsys.readouterr().out
+        assert recover(any_kafka, given.write_id, "--write-markers", consent, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["markers_written"]
+        (missing,) = found["markers"]
+        assert (missing["marker"], missing["topic"], missing["version"]) == ("missing", topic, 3)
+        (decision,) = found["decisions"]
+        assert (decision["state"], decision["finished_now"]) == ("finished", True)
     else:
-        command = ["repair", "--bootstrap-servers", servers, "--write-id", given.write_id]
-        status, shown = on_terminal(command, "n")
-        assert status == 0
-        assert "1 markers are missing" in shown
+        words = ["recover", "--bootstrap-servers", servers, "--write-id", given.write_id, "--write-markers"]
+        status, text = on_terminal(words, "n")
+        assert status == 1
+        assert "It would write the missing COMMIT markers" in text
         assert read_committed(servers, topic) == []
-        status, shown = on_terminal(command, "y")
-        assert status == 0
-        assert "1 markers were written" in shown
+        status, text = on_terminal(words, "y")
+        assert status == 0, text
+        assert "COMMIT markers written: 1." in text
+        assert "every row that its topics hold is visible, finished just now" in text
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "Nothing to repair" in capsys.readouterr().out
-
-    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
-    assert "every row that its topics hold is visible, finished just now" in capsys.readouterr().out
+    finishes(any_kafka, given.write_id, capsys)
     # The partition goes on as if nothing had happened, for the same producer ids too.
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
@@ -275,14 +298,18 @@ def test_marker_missing_in_commit_log_alone_stops_no_write(
     assert finished.status is DecisionStatus.FINISHED
     assert f"the marker of {task_transactional_id(given.write_id, 0, 0)} in the commit log" in caplog.text
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
-    assert repair(any_kafka, given.write_id) == 0
-    assert f"on {given.commit_log_topic}-{given.log_partition}, version 3" in capsys.readouterr().out
+    # The version is finished, and its marker is missing nevertheless.
+    capsys.readouterr()
+    assert recover(any_kafka, given.write_id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert f"on {given.commit_log_topic}-{given.log_partition}, version 3" in shown.out
+    assert "every row that its topics hold is visible" in shown.out
+    assert "COMMIT markers missing (KAFKA-20734): 1. To write them: kafka-eos recover" in shown.err
 
     write_all(replace(given, version=given.version + 1), 1)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
     assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
-    assert repair(any_kafka, given.write_id) == 0
-    assert "Nothing to repair" in capsys.readouterr().out
+    finishes(any_kafka, given.write_id, capsys)
 
 
 def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka) -> None:
@@ -341,8 +368,9 @@ def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, caps
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
     decided_without_a_marker(any_kafka, given)
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert capsys.readouterr().out.startswith("Nothing to repair")
+    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 0
+    shown = capsys.readouterr()
+    assert "marker" not in shown.out + shown.err
     messages = write_all(given)
     assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
     assert len(read_committed(servers, topic)) == 2 * ROWS
@@ -379,22 +407,24 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
     assert_nothing_open(servers)
 
 
-def test_a_healthy_cluster_has_nothing_to_repair(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_marker_is_missing_on_a_healthy_cluster(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     given = write_settings(any_kafka, topic)
     write_all(given)
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert capsys.readouterr().out.startswith("Nothing to repair under")
-    # Nor do transactions that wait for their decision.
+    finishes(any_kafka, given.write_id, capsys)
+    # Nor of transactions that wait for their decision.
     later = replace(given, version=given.version + 1)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert capsys.readouterr().out.startswith("Nothing to repair under")
+    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    shown = capsys.readouterr()
+    assert "It would abort the open transactions: 2." in shown.out
+    assert "COMMIT marker" not in shown.out + shown.err
     session.commit(later, plan, messages)  # and nobody was fenced
-    capsys.readouterr()
-    assert repair(any_kafka, unique_topic("nobody"), "--yes") == 0
-    assert "the commit log holds no decision of it" in capsys.readouterr().out
+    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    assert "It would change nothing else" in capsys.readouterr().out
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
@@ -419,10 +449,10 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
     said = capsys.readouterr().err
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
     assert f"partition {topic}-0 does not let readers past" in said
-    assert f"kafka-eos repair {given.client.command_options} --write-id {given.write_id}" in said
+    assert f"kafka-eos recover {given.client.command_options} --write-id {given.write_id} --write-markers" in said
 
-    assert repair(any_kafka, given.write_id, "--yes") == 0
-    assert "1 markers were written" in capsys.readouterr().out
+    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 0
+    assert "COMMIT markers written: 1." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == ROWS
     assert resolve_as_committed(any_kafka, given) == 0
     write_all(replace(given, version=given.version + 1), 1)
@@ -518,7 +548,7 @@ def test_aborted_attempt_blocking_readers_is_reported(
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
 
-    assert repair(any_kafka, given.write_id, "--yes") == 1
+    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 1
     shown = capsys.readouterr()
     assert loser.transactional_id in shown.out
     assert f"on {topic}-0, an attempt" in shown.out
@@ -526,12 +556,14 @@ def test_aborted_attempt_blocking_readers_is_reported(
     assert len(read_committed(servers, topic)) == ROWS
 
     abort_as_printed(any_kafka, shown.err)
-    assert repair(any_kafka, given.write_id, "--yes") == 0
+    finishes(any_kafka, given.write_id, capsys)
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
 
 
-def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_marker_is_written_when_another_topic_is_deleted(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], impatient: None
+) -> None:
     servers = any_kafka.bootstrap_servers
     topic, gone = create_topic(servers, partitions=1), unique_topic("gone")
     given = write_settings(any_kafka, topic)
@@ -541,8 +573,11 @@ def test_repair_continues_when_a_topic_is_deleted(any_kafka: EmbeddedKafka, caps
         OffsetRange(topic=topic, partition=7, first_offset=0, last_offset=9),
     )
     committed_without_a_marker(any_kafka, given, also=also)
-    assert repair(any_kafka, given.write_id, "--yes") == 0, capsys.readouterr().err
-    assert "1 markers were written" in capsys.readouterr().out
+    # The marker does not wait for the operator's decision about the other topic.
+    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 1
+    shown = capsys.readouterr()
+    assert shown.out.endswith("COMMIT markers written: 1.\n")
+    assert f"[KAFKA_EOS.TOPIC_GONE] version 3 of write id '{given.write_id}' is committed" in shown.err
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
 
@@ -563,7 +598,7 @@ def test_lost_part_without_abort_marker_is_restored_and_reported(
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
     capsys.readouterr()
-    assert repair(any_kafka, given.write_id, "--yes") == 1
+    assert recover(any_kafka, given.write_id, "--yes") == 1
     shown = capsys.readouterr()
     assert f"on {topic}-0, an attempt" in shown.out
     abort_as_printed(any_kafka, shown.err)
@@ -581,13 +616,12 @@ def test_copies_are_visible_once_blocking_transaction_is_aborted(
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given, commits_part=False)
-    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert recover(any_kafka, given.write_id, "--yes") == 1
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
-    capsys.readouterr()
-    assert repair(any_kafka, given.write_id, "--yes") == 1
     shown = capsys.readouterr()
-    assert f"on {topic}-0, an attempt" in shown.out
+    assert f"on {topic}-0, version 3" in shown.out
+    assert "rows of transactions that Kafka had aborted are copies from the log" in " ".join(shown.out.split())
     abort_as_printed(any_kafka, shown.err)
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers)

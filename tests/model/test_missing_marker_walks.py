@@ -1,7 +1,7 @@
-"""`kafka-eos repair` writes a COMMIT marker only where the coordinator committed, and reports only attempts that it aborted.
+"""`recover --write-markers` writes a COMMIT marker only where the coordinator committed; it reports only attempts that it aborted.
 
 Random walks through what drivers, tasks, time, strangers and the cleaner can do, with omitted markers (KAFKA-20734) on the way. After
-each step that leaves a transaction open, the findings of repair are compared with what the coordinators really decided.
+each step that leaves a transaction open, its findings are compared with what the coordinators really decided.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kafka_eos_sink.errors import KafkaEosError
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
+from .marker_findings import WHERE, findings
 from .mutations import Edit, planted
-from .repairing import WHERE, findings
 from .settings import Setting, faults
 from .simulated_cluster import Cluster, Data
 from .simulated_spark import Label, Violation, World
@@ -32,7 +32,7 @@ Truth = dict[tuple[int, int], bool]
 
 def setting(chance: random.Random, version: int) -> Setting:
     return Setting(
-        name="repair",
+        name="missing markers",
         version=version,
         drivers=4,
         batches=chance.choice((1, 2, 3)),
@@ -133,7 +133,7 @@ def look(cluster: Cluster, version: int, truth: Truth, found: Counter[str]) -> N
 
 
 @pytest.mark.parametrize("version", [2, 0])
-def test_repair_writes_only_the_marker_that_was_omitted(version: int) -> None:
+def test_only_the_marker_that_was_omitted_is_written(version: int) -> None:
     found = walk(version, 2 * WALKS, seed=SEED)
     print(dict(found))
     assert found["wrong"] == 0
@@ -157,7 +157,7 @@ CARELESS = {
 
 @pytest.mark.parametrize("version", [2, 0])
 @pytest.mark.parametrize("name", CARELESS)
-def test_walks_catch_a_careless_repair(name: str, version: int) -> None:
+def test_walks_catch_a_careless_judge(name: str, version: int) -> None:
     edits = tuple(Edit(missing_markers._judge_decided, old, new) for old, new in CARELESS[name])
     with planted(edits):
         assert walk(version, 5 * WALKS, seed=SEED, until_wrong=True)["wrong"] > 0

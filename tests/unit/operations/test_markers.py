@@ -1,4 +1,4 @@
-"""What `kafka-eos repair` examines, and what it prints."""
+"""Where `kafka-eos recover` looks for missing markers, and what it makes of them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.metadata import PartitionMetadata, TopicMetadata
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.evidence import where_held
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
-from kafka_eos_sink.commit.missing_markers import Evidence, Finding, Verdict, gather, judge
+from kafka_eos_sink.commit.missing_markers import Evidence, Verdict, gather, judge
 from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
-from kafka_eos_sink.operations import operator
-from kafka_eos_sink.operations.operator import Repaired, producers_on
+from kafka_eos_sink.operations.markers import producers_on
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 LOG = ("log", 0)
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)
@@ -107,7 +104,7 @@ class Log:
         self.decide(version, [prepared])
 
     def gathered(self, described: Mapping[str, TransactionDescription | None]) -> Evidence:
-        procedure = gather("w", "repair", LOG)
+        procedure = gather("w", "look", LOG)
         answer: Any = None
         failure: KafkaEosError | None = None
         while True:
@@ -224,7 +221,7 @@ def committed_below_version_two(ranges: int) -> Log:
 
 @pytest.mark.parametrize("ranges", [1, 2])
 def test_below_version_two_no_half_is_committed_unseen(ranges: int) -> None:
-    """The other range may be aborted, as in `test_no_half_of_a_part_discarded_after_its_commit_is_marked`."""
+    """The other range may be aborted, as in `test_no_marker_commits_half_of_a_part_discarded_later`."""
     log = committed_below_version_two(ranges)
     log.has_leaders = False
     evidence = log.gathered({"w.0.0": ended("CompleteCommit", 4)})
@@ -241,7 +238,7 @@ def test_below_version_two_a_late_leader_leaves_a_half_open(other: tuple[Produce
 
 
 @pytest.mark.parametrize("part", ["none", "the forger's own", "without a transaction"])
-def test_repair_commits_no_transaction_of_another_program(part: str) -> None:
+def test_no_marker_commits_a_transaction_of_another_program(part: str) -> None:
     """A forged decision names a producer of another program, with rows that it has committed and rows that it has not."""
     log = Log()
     victim = replace(LOSER, transactional_id="w.0.0")
@@ -272,7 +269,7 @@ def test_repair_commits_no_transaction_of_another_program(part: str) -> None:
 
 def test_unknown_write_id_gets_no_barrier() -> None:
     log = Log()
-    assert not log.gathered({}).knows_decisions
+    assert log.gathered({}) == Evidence()
     assert log.entries == []
 
 
@@ -281,7 +278,7 @@ def test_attempt_without_decision_is_described() -> None:
     log.add([barrier_record("w", "plan")], None)
     log.attempt(LOSER, 3, False)
     evidence = log.gathered({"w.57.3": ended()})
-    assert (evidence.topics, evidence.knows_decisions) == (frozenset(), False)
+    assert evidence.topics == frozenset()
     (found,) = judge(evidence, {LOG: (HELD,)})
     assert found.transactional_id == "w.57.3"
 
@@ -344,72 +341,3 @@ def test_unreadable_topic_does_not_stop_checks_of_other_topics(right: str, down:
     assert unreadable == {"secret"}
     assert no_response == {(topic, 0) for topic in down}
     assert producers == {("orders", 0), ("payments", 0)} - no_response
-
-
-# what is printed
-
-
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **found: Any) -> tuple[int, str, str]:
-    monkeypatch.setenv("COLUMNS", "400")
-    done = Repaired(**{"findings": (), "written": False, "knows_decisions": True, **found})
-    monkeypatch.setattr(operator, "repair", lambda *_, **__: done)
-    status = main(["repair", "--bootstrap-servers", "localhost:1", "--write-id", "w"])
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def test_unchecked_parts_are_not_reported_as_nothing_to_repair(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = said(monkeypatch, capsys, unreadable=("secret",), no_response=("orders-1",))
-    assert (status, out) == (1, "")
-    assert "Not checked: secret (missing Read permission)" in err
-    assert "Not checked: orders-1 (no response from the leader)" in err
-    examined = said(monkeypatch, capsys, topics=("orders",))
-    assert examined == (0, "Nothing to repair under w (examined: the commit log, orders).\n", "")
-
-
-FOUND = Finding(
-    transactional_id="w.0.0", where=("orders", 3), start_offset=17, version=3, verdict=Verdict.UNPROVEN, reason="why"
-)
-
-
-def test_repair_reports_running_transactions(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running = replace(FOUND, verdict=Verdict.RUNNING)
-    status, out, err = said(monkeypatch, capsys, findings=(running,))
-    assert (status, err) == (0, "")
-    assert "Nothing to repair" not in out
-    assert "1 running transactions are open, or their coordinator is about to end them" in out
-
-
-def test_unproven_transaction_gets_the_command_that_aborts_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, err = said(monkeypatch, capsys, findings=(FOUND,))
-    assert status == 1
-    assert "w.0.0" in out
-    command = (
-        "kafka-transactions.sh --bootstrap-server localhost:1 abort --topic orders --partition 3 --start-offset 17"
-    )
-    assert err.splitlines()[1:] == [f"    {command}"]
-    # Its decision may have been replaced by a newer one.
-    assert "may have committed them" in err
-    assert (
-        "Then run the job, which writes what is not decided. Write by hand only the rows that the topic lacks after that"
-        in err
-    )
-
-
-def test_decided_part_in_commit_log_gets_no_abort_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Such an ABORT marker would look like the coordinator's, and call the part lost."""
-    log = ("__kafka_eos_commits", log_partition_of("w"))
-    status, _, err = said(monkeypatch, capsys, findings=(replace(FOUND, where=log),))
-    assert status == 1
-    assert "First run kafka-eos recover" in err
-    assert "kafka-transactions.sh" not in err
-    _, _, err = said(monkeypatch, capsys, findings=(replace(FOUND, where=log, version=None),))
-    assert "kafka-transactions.sh" in err

@@ -19,8 +19,8 @@ WHERE = {LOG: (performer.LOG_TOPIC, 0), DATA: ("t", 0)}
 
 
 def findings(cluster: Cluster, version: int) -> tuple[Finding, ...]:
-    """All of `kafka-eos repair`; the cluster itself, which gets a barrier by it, is not kept."""
-    cluster, evidence = perform(cluster, gather("w", "repair", WHERE[LOG]), version)
+    """What `kafka-eos recover` finds; the cluster itself, which gets a barrier by it, is not kept."""
+    cluster, evidence = perform(cluster, gather("w", "look", WHERE[LOG]), version)
     return judge(evidence, {WHERE[partition]: _held(cluster, partition) for partition in WHERE})
 
 
