@@ -22,7 +22,7 @@ import typer
 from benchmarks.topics import make_topic
 from kafka_eos_sink.client import connection
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.commit.values import TaskIdentity
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, TaskIdentity, Write
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
@@ -37,16 +37,15 @@ PARTITIONS = 8
 
 def settings(servers: str, topic: str, write_id: str, version: int) -> WriteSettings:
     return WriteSettings(
-        write_id=write_id,
-        query_id="bench",
-        version=version,
-        random_write_id=False,
-        streaming=True,
-        topic=topic,
-        schema="value binary",
-        offsets_hash=f"hash-{version}",
-        on_checkpoint_rollback="fail",
-        commit_log_topic="__kafka_eos_commits",
+        batch=BatchIdentity(
+            query_id="bench",
+            version=version,
+            streaming=True,
+            topic=topic,
+            schema="value binary",
+            offsets_hash=f"hash-{version}",
+        ),
+        write=Write(write_id, DEFAULT_TOPIC),
         client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers)),
         producer=ProducerConfig(),
     )
@@ -118,8 +117,8 @@ def _batch(sent: list[str], given: WriteSettings, tasks: int, partitions: int) -
         session.write_task(
             given,
             plan,
-            TaskIdentity(partition=task, attempt_number=0, task_attempt_id=given.version * tasks + task),
-            rows(given.topic or "", partitions),
+            TaskIdentity(partition=task, attempt_number=0, task_attempt_id=given.batch.version * tasks + task),
+            rows(given.batch.topic or "", partitions),
         )
         for task in range(tasks)
     ]

@@ -140,13 +140,13 @@ def measure_recoveries(
         given = settings(servers, topic, f"bench-recovery-{number}", 0)
         lose_decided_batch(given, topic, megabytes)
         where = operator.OperatorSettings(
-            write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client
+            write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client
         )
         began, used = time.perf_counter(), time.process_time()
         recovered = operator.recover(where)
         found.append(Timing(time.perf_counter() - began, time.process_time() - used))
-        if recovered.finished_now != {given.query_id}:
-            raise KafkaEosError("BENCH_FAILED", f"the recovery of {given.write_id} finished no decision")
+        if recovered.finished_now != {given.batch.query_id}:
+            raise KafkaEosError("BENCH_FAILED", f"the recovery of {given.write.id} finished no decision")
     return tuple(found)
 
 

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -22,7 +24,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, parse
-from kafka_eos_sink.commit.values import PreparedTransaction
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, PreparedTransaction, Write
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -73,19 +75,26 @@ def write_settings(
     schema: str = "value binary",
 ) -> session.WriteSettings:
     """A batch write with a txnAppId of its own unless a write id is given."""
+    client = ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
+    write_id = write_id or batch_write_id(None, unique_topic("app"), topic)
     return session.WriteSettings(
-        write_id=write_id or batch_write_id(None, unique_topic("app"), topic),
-        query_id=query_id,
-        version=version,
-        random_write_id=False,
-        topic=topic,
-        schema=schema,
-        offsets_hash=None,
-        on_checkpoint_rollback="fail",
-        commit_log_topic="__kafka_eos_commits",
-        client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers)),
+        batch=BatchIdentity(query_id=query_id, version=version, topic=topic, schema=schema, offsets_hash=None),
+        write=Write(write_id, DEFAULT_TOPIC, client.command_options),
+        client=client,
         producer=ProducerConfig(),
     )
+
+
+def varied(given: session.WriteSettings, **changes: Any) -> session.WriteSettings:
+    """Return the settings with other fields, also of their batch; ``write_id`` and ``commit_log_topic`` are those of their write."""
+    of_batch = {each.name: changes.pop(each.name) for each in fields(given.batch) if each.name in changes}
+    write = replace(
+        given.write,
+        id=changes.pop("write_id", given.write.id),
+        log_topic=changes.pop("commit_log_topic", given.write.log_topic),
+        connection=changes.get("client", given.client).command_options,
+    )
+    return replace(given, batch=replace(given.batch, **of_batch), write=write, **changes)
 
 
 def rows_of(topic: str, task: int) -> Rows:
@@ -100,7 +109,7 @@ def tasks(given: session.WriteSettings, plan: session.Plan, count: int = 2) -> l
             given,
             plan,
             session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
-            iter([rows_of(given.topic or "", task)]),
+            iter([rows_of(given.batch.topic or "", task)]),
         )
         for task in range(count)
     ]
@@ -147,7 +156,7 @@ def be_killed_at(
     """
     hold = f";commit.decided=wait:{losing}" if losing else ""
     writer = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.topic or "", given.write_id, str(count)],
+        [sys.executable, "-c", _PROGRAM, kafka.bootstrap_servers, given.batch.topic or "", given.write.id, str(count)],
         env={
             **os.environ,
             VARIABLE: f"{point}=kill{hold}",
@@ -197,5 +206,5 @@ def abort_open(given: session.WriteSettings) -> None:
     with NetworkClient(given.client) as client:
         admin, deadline = Admin(client), client.clock() + 30_000
         for listed in admin.list_transactions(states=("Ongoing",), deadline_ms=deadline):
-            if parse(listed.transactional_id, given.write_id) is not None:
+            if parse(listed.transactional_id, given.write.id) is not None:
                 admin.init_producer_id(listed.transactional_id, 60_000, deadline)

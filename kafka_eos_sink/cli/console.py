@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.commit import log_records
+from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.runtime import batch_record
@@ -25,7 +25,7 @@ from kafka_eos_sink.runtime import batch_record
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.operator import OperatorSettings
 
-COMMIT_LOG, HISTORY = log_records.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
+COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""

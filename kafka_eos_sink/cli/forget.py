@@ -26,11 +26,12 @@ def forget(
 
     To finish or abort a write first: kafka-eos recover
     """
+    from kafka_eos_sink.commit.forget import forget_write
     from kafka_eos_sink.operations import operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
     if not yes:
-        found = operator.preview(settings, operator.forgetting(settings))
+        found = operator.preview(settings, forget_write)
         require_consent(found, _effect(write_id), err=False)
     tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: {tombstones} tombstones were written.")

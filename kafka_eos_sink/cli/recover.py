@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,9 +14,9 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.refusals import WRITE_MARKERS, command, on_cluster, some
+from kafka_eos_sink.commit.refusals import WRITE_MARKERS, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
-from kafka_eos_sink.commit.values import SettledDecision, plan_nonce
+from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -67,7 +68,7 @@ def recover(
     from kafka_eos_sink.operations import markers, operator
 
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    found = None if yes else operator.preview(settings, operator.recovery(settings, abort_unknown=abort_unknown))
+    found = None if yes else operator.preview(settings, partial(operator.recovery, abort_unknown=abort_unknown))
     # Before the fence, which can erase a proof.
     held = markers.find_markers(settings, write=write_markers and yes)
     _show_findings(held, err=as_json)
@@ -129,8 +130,7 @@ def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool) -> N
     if found.written:
         console.echo(f"COMMIT markers written: {missing}.", err=err)
     elif missing:
-        client, log = settings.client.command_options, settings.commit_log_topic
-        recover = on_cluster(command("recover", settings.write_id, WRITE_MARKERS), client, log)
+        recover = settings.write.command("recover", WRITE_MARKERS)
         console.echo(f"COMMIT markers missing (KAFKA-20734): {missing}. To write them: {recover}", err=True)
 
 
@@ -153,7 +153,7 @@ def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, 
         (topic, partition), start = finding.where, finding.start_offset
         where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
         # An ABORT marker behind a decided part in the commit log would look like the coordinator's.
-        if finding.version is None or finding.where != settings.commit_log:
+        if finding.version is None or finding.where != settings.write.commit_log:
             aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
     text = f"Open on a partition, and not proven committed or aborted: {len(unproven)}."
     if len(aborts) < len(unproven):
@@ -206,9 +206,10 @@ def _show(write_id: str, done: Recovered, held: Markers, as_json: bool) -> None:
 def recovered_table(write_id: str, done: Recovered) -> Table:
     """Build a table of each query id's newest decision, later aborts, and next steps."""
 
-    def row(decision: SettledDecision) -> console.Row:
-        state, meaning = _state(decision, decision.query_id in done.finished_now, write_id)
-        style = "green" if decision.status.value == "finished" else "bold yellow"
+    def row(settled: SettledDecision) -> console.Row:
+        decision = settled.decision
+        state, meaning = _state(settled, decision.query_id in done.finished_now, write_id)
+        style = "green" if settled.status.value == "finished" else "bold yellow"
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
     rows = [*map(row, done.decisions)]
@@ -223,16 +224,16 @@ def _rerun(write_id: str) -> str:
     return "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
 
 
-def _state(decision: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
+def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
     """Name a decision's state, and what it means for the rows and the next run."""
-    finished = decision.status.value == "finished"
+    decision, finished = settled.decision, settled.status.value == "finished"
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
         meaning = "every row that its topics hold is visible" + ", finished just now" * now
         meaning += ": do not run the job again" * is_random_write_id(write_id)
-        return "finished", meaning + copies * (decision.nonce != plan_nonce(decision.nonce))
+        return "finished", meaning + copies * bool(decision.copies)
     return (
         "void",
         f"all its transactions were aborted and cannot be copied, none of its rows is visible: {_rerun(write_id)}",
@@ -262,12 +263,12 @@ def _result(ended: EndedTransaction) -> str:
 def recovered_json(write_id: str, done: Recovered, held: Markers) -> dict[str, Any]:
     """Build the result for ``--json``; ``over`` means the transaction is not open."""
     decisions = [
-        console.fields(decision, "query_id", "version", "resolution")
+        console.fields(settled.decision, "query_id", "version", "resolution")
         | {
-            "state": "resolved" if decision.resolution else decision.status.value,
-            "finished_now": decision.query_id in done.finished_now,
+            "state": "resolved" if settled.decision.resolution else settled.status.value,
+            "finished_now": settled.decision.query_id in done.finished_now,
         }
-        for decision in done.decisions
+        for settled in done.decisions
     ]
     ended = [
         {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -11,8 +9,10 @@ import typer
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit import resolve as procedures
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import Resolved, ResolveRequest
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.commit.values import Run
 
 
 def resolve(
@@ -55,42 +55,35 @@ def resolve(
     For a write whose outcome can be proven: kafka-eos recover
     """
     from kafka_eos_sink.operations import operator
-    from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
     if allow_duplicates and resolution != "rewrite":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
-    request = ResolveRequest(
-        write_id=write_id,
-        query_id=query_id,
-        version=version,
-        resolution=resolution,
-        nonce=uuid.uuid4().hex,
-        transaction_timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS,
-        allow_duplicates=allow_duplicates,
-        within_ms=settings.timeout_ms,
-    )
-    resolving = partial(procedures.resolve, request)
+
+    def resolving(run: Run) -> Procedure[Resolved]:
+        return procedures.resolve(
+            ResolveRequest(
+                run=run, query_id=query_id, version=version, resolution=resolution, allow_duplicates=allow_duplicates
+            )
+        )
+
     if not yes:
-        require_consent(operator.preview(settings, resolving), _effect(request), err=False)
+        effect = _effect(write_id, version, resolution, allow_duplicates=allow_duplicates)
+        require_consent(operator.preview(settings, resolving), effect, err=False)
     done = operator.perform(settings, resolving)
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
 
-def _effect(request: ResolveRequest) -> str:
-    if request.resolution == "committed":
+def _effect(write_id: str, version: int, resolution: str, *, allow_duplicates: bool) -> str:
+    if resolution == "committed":
         follows = "recovery commits what is open, and copies what was aborted if it can read all of it; "
         follows += "then the next run skips the version, and rows that are still missing stay missing"
     else:
         follows = "recovery commits what is open; if none of the version's rows is visible then, its next run writes it"
-        follows = (
-            "its next run writes it; rows that are visible are then there twice"
-            if request.allow_duplicates
-            else follows
-        )
+        follows = "its next run writes it; rows that are visible are then there twice" if allow_duplicates else follows
     return (
-        f"resolve would fence every job or query that runs under {request.write_id}, and record version {request.version} as "
-        f"{request.resolution}: {follows}."
+        f"resolve would fence every job or query that runs under {write_id}, and record version {version} as "
+        f"{resolution}: {follows}."
     )
 
 

@@ -12,14 +12,11 @@ from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, li
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.transactional_id import is_random_write_id
-from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, TaskMessage, plan_nonce
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, Run, TaskMessage, plan_nonce
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
-def abort(
-    request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None], transaction_version: int
-) -> Procedure[Plan | None]:
+def abort(request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage | None]) -> Procedure[Plan | None]:
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Spark calls abort also after a commit that raised, so the driver reads the log first. If a newer driver holds the write id, abort
@@ -36,9 +33,9 @@ def abort(
         message.prepared.identity for message in messages if message is not None and message.prepared is not None
     )
     if plan is not None and not (yield from _holds_write_id(plan)):
-        yield from _end_own(plan, request.nonce, own)
+        yield from _end_own(plan, request.run.nonce, own)
         return None
-    found = yield from take_over(replace(request, also_abort=own), transaction_version)
+    found = yield from take_over(replace(request, also_abort=own))
     if plan is not None:
         yield from _warn_of_finished(found, plan.nonce)
     return found
@@ -50,21 +47,21 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     PAUSE: a newer driver that finishes the batch may write decisions with the plan's nonce. They do not count: their epoch is another.
     No other driver takes over a random write id, so its W.driver is not compared. Tombstones may have changed W.driver's state.
     """
-    view = LogView(plan.write_id, next_offset=plan.log_offset)
+    view = LogView(plan.write.id, next_offset=plan.log_offset)
     yield from read_to_end(view)
     driver = plan.driver
     for query in view.queries("decision"):
         for carrier in query.carriers(plan.nonce):
             driver = driver.after_end if carrier == (driver.producer_id, driver.producer_epoch) else driver
-    return is_random_write_id(plan.write_id) or (yield from still_holds(driver))
+    return plan.write.is_random or (yield from still_holds(driver))
 
 
 def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
     """Warn that the batch is committed: its caller has only seen the commit's error."""
-    for decision in found.decisions:
-        if plan_nonce(decision.nonce) == nonce and decision.status is DecisionStatus.FINISHED:
+    for settled in found.decisions:
+        if plan_nonce(settled.decision.nonce) == nonce and settled.status is DecisionStatus.FINISHED:
             yield from Warn(
-                f"version {decision.version} of write id {found.write_id!r} failed in its commit, but it was decided and is now "
+                f"version {settled.decision.version} of write id {found.write.id!r} failed in its commit, but it was decided and is now "
                 "committed and visible: do not write its rows again"
             )
 
@@ -77,19 +74,19 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
     """
     if not own:
         return
-    view = LogView(plan.write_id)
+    view = LogView(plan.write.id)
     yield from read_to_barrier(view, barrier_nonce, plan.log_id)
     for query in view.queries("decision"):
         if plan.nonce in query.nonces_not_aborted:
             yield from Warn(
-                f"a batch of write id {plan.write_id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
+                f"a batch of write id {plan.write.id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
                 "finishes it then. Do not write its rows again under another id"
             )
             return
     yield from end_open(own)
 
 
-def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
+def sweep(run: Run, plan: Plan, decision: Decision | None) -> Procedure[int]:
     """Abort what losing attempts opened after the commit's search; return how many.
 
     A transaction that is open while this driver holds W.driver began before the next plan's fence, so no driver will decide it.
@@ -98,9 +95,9 @@ def sweep(plan: Plan, decision: Decision | None) -> Procedure[int]:
     Args:
         decision: The last decision of the batch; None if the batch was aborted. No other driver takes over a random write id.
     """
-    opened = yield from list_open(plan.write_id, plan.driver.transaction_version, LIST_WITHIN_MS)
+    opened = yield from list_open(run, LIST_WITHIN_MS)
     driver = plan.driver if decision is None else decision.driver
-    if not opened or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver))):
+    if not opened or not (plan.write.is_random or (yield from still_holds(driver))):
         return 0
     named = () if decision is None else decision.transactions
     yield from end_open(opened, {prepared.identity.transactional_id for prepared in named})

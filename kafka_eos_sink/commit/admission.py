@@ -23,30 +23,31 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     Raises:
         WriteRefusedError: The newest decision forbids the batch.
     """
-    newest = plan.newest_decision(batch.query_id)
-    if newest is not None and newest.version == batch.version:
-        return _admit_again(plan, batch, newest)
-    if newest is None:
+    settled = plan.newest_decision(batch.query_id)
+    if settled is None:
         if batch.streaming and batch.version > 0:
-            raise refusals.not_the_next_version(plan.write_id, batch, None)
+            raise refusals.not_the_next_version(plan.write, batch, None)
         return None, None
+    newest = settled.decision
+    if newest.version == batch.version:
+        return _admit_again(plan, batch, settled)
     if newest.version < batch.version:
-        if batch.streaming and newest.status is DecisionStatus.VOID:
-            raise refusals.earlier_version_unfinished(plan.write_id, batch, newest)
+        if batch.streaming and settled.status is DecisionStatus.VOID:
+            raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
-            raise refusals.not_the_next_version(plan.write_id, batch, newest)
+            raise refusals.not_the_next_version(plan.write, batch, newest)
         return None, None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped without a check of its rows, because version "
+            f"version {batch.version} of write id {plan.write.id!r} is skipped without a check of its rows, because version "
             f"{newest.version} is written (onCheckpointRollback=skip)"
         )
     if batch.on_checkpoint_rollback == "rewrite":
         return None, (
-            f"version {batch.version} of write id {plan.write_id!r} is written after version {newest.version} "
+            f"version {batch.version} of write id {plan.write.id!r} is written after version {newest.version} "
             "(onCheckpointRollback=rewrite): it is the newest from now on, so later runs write the versions above it again"
         )
-    raise refusals.checkpoint_rolled_back(plan.write_id, batch, newest)
+    raise refusals.checkpoint_rolled_back(plan.write, batch, newest)
 
 
 def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
@@ -63,29 +64,30 @@ def must_write(plan: Plan, batch: BatchIdentity) -> bool:
         return False
 
 
-def _admit_again(plan: Plan, batch: BatchIdentity, newest: SettledDecision) -> tuple[TaskOutcome | None, str | None]:
+def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> tuple[TaskOutcome | None, str | None]:
     """Admit the version of the newest decision; require that it is the same batch."""
-    if newest.status is DecisionStatus.VOID:
+    if settled.status is DecisionStatus.VOID:
         # None of its rows is visible, so this run may write other rows.
         return None, None
+    newest = settled.decision
     if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
-        raise refusals.second_write(plan.write_id, batch)
+        raise refusals.second_write(plan.write.id, batch)
     if newest.resolution is not None:
         # The operator has checked the rows, so topic, schema and offsets are not compared.
         return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write_id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
+            f"version {batch.version} of write id {plan.write.id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
         )
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
-            raise refusals.different_batch(plan.write_id, batch, newest)
+            raise refusals.different_batch(plan.write, batch, newest)
         return TaskOutcome.ALREADY_COMMITTED, None
     if batch.offsets_hash != newest.offsets_hash:
-        raise refusals.different_batch(plan.write_id, batch, newest)
+        raise refusals.different_batch(plan.write, batch, newest)
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, None
     return TaskOutcome.ALREADY_COMMITTED, (
-        f"version {batch.version} of write id {plan.write_id!r} was committed with topic option {newest.topic!r} and schema "
+        f"version {batch.version} of write id {plan.write.id!r} was committed with topic option {newest.topic!r} and schema "
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "
         "query on a copy of that query's checkpoint, its rows are missing: give it a checkpoint of its own"
     )

@@ -20,14 +20,13 @@ from kafka_eos_sink.commit.log_writing import forget, write_done
 from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription
-from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
     Plan,
     PreparedTransaction,
+    Run,
     TaskMessage,
     TaskOutcome,
 )
@@ -40,14 +39,12 @@ LOSERS_WITHIN_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """A batch to decide; ``nonce`` is fresh and marks the barriers of this commit."""
+    """A batch to decide, and the run that decides it."""
 
+    run: Run
     plan: Plan
     batch: BatchIdentity
-    random_write_id: bool
-    nonce: str
     group_offsets: GroupOffsets | None = None
-    within_ms: int = PROOFS_WITHIN_MS
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
@@ -57,22 +54,22 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         WriteRefusedError, TransactionAbortedError, FencedError: The batch is not decided. Spark may run it again.
         DecisionPendingError: The batch is decided, or may be.
     """
-    plan, batch = request.plan, request.batch
+    run, plan, batch = request.run, request.plan, request.batch
     complete = _require_messages_of_one_run(plan, batch, messages)
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
-        if complete[0].foreach_call is not None:
-            yield from _note_skip(request, complete[0].foreach_call)
+        if complete[0].batch.foreach_call is not None:
+            yield from _note_skip(request, complete[0].batch.foreach_call)
         return None
     if skipped:
         raise WriteRefusedError(
             "MIXED_MESSAGES",
-            f"version {batch.version} of write id {plan.write_id!r}: some tasks skipped their rows and others wrote",
+            f"version {batch.version} of write id {plan.write.id!r}: some tasks skipped their rows and others wrote",
             "Run the batch again",
         )
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
-        write_id=plan.write_id,
+        write_id=plan.write.id,
         query_id=batch.query_id,
         version=batch.version,
         nonce=plan.nonce,
@@ -81,47 +78,36 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         schema=batch.schema,
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
-        foreach_call=complete[0].foreach_call,
+        foreach_call=complete[0].batch.foreach_call,
     )
 
     yield from Reached("commit.check")
-    expires_ms = yield from check_prepared(prepared, plan.started_ms, plan.transaction_timeout_ms)
+    expires_ms = yield from check_prepared(run, prepared, plan.started_ms)
     driver = DriverTransaction(plan.driver)
     logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > logged.offset for entry in prepared):
         # NEW LOG: no later run could finish a decision whose part records are in another log.
-        raise refusals.log_created_again(plan.write_id)
-    yield from decide(logged, driver, expires_ms, request.within_ms)
+        raise refusals.log_created_again(plan.write.id)
+    yield from decide(run, logged, driver, expires_ms)
     try:
         yield from Reached("commit.decided")
-        return (yield from _finish(request, logged, losers, driver))
+        return (yield from _finish(run, logged, losers, driver))
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
-        raise refusals.pending(decision, refusals.text_of(failure)) from failure
+        raise refusals.pending(run.write, decision, refusals.text_of(failure)) from failure
 
 
 def _finish(
-    request: CommitRequest,
-    logged: LoggedDecision,
-    losers: tuple[ProducerIdentity, ...],
-    driver: DriverTransaction,
+    run: Run, logged: LoggedDecision, losers: tuple[ProducerIdentity, ...], driver: DriverTransaction
 ) -> Procedure[Decision]:
-    settled = yield from finish(
-        logged,
-        driver,
-        nonce=request.nonce,
-        within_ms=request.within_ms,
-        timeout_ms=request.plan.transaction_timeout_ms,
-        losers=losers,
-        recovering=False,
-    )
+    settled = yield from finish(run, logged, driver, losers=losers, recovering=False)
     decision = settled.logged.decision
     if settled.lost:
         raise refusals.void(decision)
     yield from Reached("commit.finished")
-    if request.random_write_id:
+    if run.write.is_random:
         yield from forget(decision, driver.identity, driver.sequence)
     else:
         yield from write_done(decision)
@@ -132,15 +118,15 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     """Record the `foreachBatch` call of a skip, to reject a second write of the call."""
     plan, batch = request.plan, request.batch
     skipped = plan.newest_decision(batch.query_id)
-    if skipped is None or skipped.version != batch.version:
+    if skipped is None or skipped.decision.version != batch.version:
         return  # onCheckpointRollback=skip skips older versions whatever their rows are
-    view = LogView(plan.write_id)
+    view = LogView(plan.write.id)
     yield from read_to_end(view)
     logged = view.query(batch.query_id).newest
-    if logged is None or logged.decision.nonce != skipped.nonce:
-        raise refusals.fenced(plan.write_id, f"the commit log no longer holds the decision of version {batch.version}")
+    if logged is None or logged.decision.nonce != skipped.decision.nonce:
+        raise refusals.fenced(plan.write.id, f"the commit log no longer holds the decision of version {batch.version}")
     called = replace(logged, decision=replace(logged.decision, foreach_call=foreach_call))
-    yield from decide_again(called, DriverTransaction(plan.driver), request.within_ms)
+    yield from decide_again(request.run, called, DriverTransaction(plan.driver))
 
 
 def _require_messages_of_one_run(
@@ -157,9 +143,9 @@ def _require_messages_of_one_run(
             f"{len(messages) - len(complete)} of {len(messages)} tasks returned no message: this trigger or mode of Spark does not "
             "deliver rows to Python sinks (continuous processing). Use a micro-batch trigger",
         )
-    expected = (plan.write_id, plan.nonce, batch.query_id, batch.version)
+    expected = (plan.write.id, plan.nonce, batch.query_id, batch.version)
     for message in complete:
-        found = (message.plan.write_id, message.plan.nonce, message.query_id, message.version)
+        found = (message.plan.write.id, message.plan.nonce, message.batch.query_id, message.batch.version)
         if found != expected:
             raise WriteRefusedError(
                 "MIXED_MESSAGES",
@@ -167,7 +153,7 @@ def _require_messages_of_one_run(
                 "committed",
             )
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
-        raise refusals.fenced(plan.write_id, "while its tasks ran")
+        raise refusals.fenced(plan.write.id, "while its tasks ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
         raise WriteRefusedError("MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}")
@@ -182,11 +168,7 @@ def _losers(
     PAUSE: this comes between the write of the decision and its commit. An attempt that checks later (`is_overtaken`) aborts its own
     transaction. One that has checked earlier has opened it before this search.
     """
-    ids = tuple(
-        task_transactional_id(plan.write_id, message.task.partition, slot)
-        for message in messages
-        for slot in range(SLOTS)
-    )
+    ids = plan.write.task_ids(message.task.partition for message in messages)
     described: Mapping[str, TransactionDescription | None] = {}
     if ids:
         try:

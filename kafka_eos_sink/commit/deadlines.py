@@ -12,7 +12,6 @@ from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import DescribeTransactions, WallClock
-from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
 from kafka_eos_sink.commit.values import Plan
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
@@ -36,7 +35,7 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     elapsed = now - plan.started_ms
     if timeout == NEVER_TIMES_OUT_MS or elapsed <= timeout:
         return
-    view = LogView(plan.write_id, next_offset=plan.log_offset)
+    view = LogView(plan.write.id, next_offset=plan.log_offset)
     yield from read_to_end(view)
     lost = tuple(
         partition
@@ -45,10 +44,9 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     )
     if not lost:
         return
-    ids = tuple(task_transactional_id(plan.write_id, partition, slot) for partition in lost for slot in range(SLOTS))
-    described = yield from DescribeTransactions(ids)
+    described = yield from DescribeTransactions(plan.write.task_ids(lost))
     for partition in lost:
-        held = [described.get(task_transactional_id(plan.write_id, partition, slot)) for slot in range(SLOTS)]
+        held = [described.get(each) for each in plan.write.task_ids([partition])]
         if all(found is None or found.is_free for found in held):
             raise refusals.too_old(
                 f"the finished transaction of partition {partition} was aborted while other tasks still wrote",

@@ -31,7 +31,7 @@ from kafka_eos_sink.commit.steps import (
     TransactionDescription,
     WallClock,
 )
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -59,17 +59,17 @@ class DriverTransaction:
     late_end_possible: bool = False
 
 
-def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, timeout: int) -> Procedure[int | None]:
+def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms: int) -> Procedure[int | None]:
     """Require that every prepared transaction is open and has time left to commit.
 
     Args:
         started_ms: This driver's wall clock at the plan. No prepared transaction is older.
-        timeout: transaction.timeout.ms of the plan.
 
     Returns:
         The time (`Now`) by which the driver must decide; None if no transaction times out.
     """
     described: Mapping[str, TransactionDescription | None] = {}
+    timeout = run.transaction_timeout_ms
     if prepared:
         described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
     wall = yield from WallClock()
@@ -112,11 +112,11 @@ def check_prepared(prepared: Sequence[PreparedTransaction], started_ms: int, tim
                 refusals.TIMEOUT_WAYS_OUT,
             )
         expires.append(now + limit - age - margin // 2)
-    yield from _check_first_offsets(prepared)
+    yield from _check_first_offsets(run, prepared)
     return min(expires, default=None)
 
 
-def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
+def _check_first_offsets(run: Run, prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
     """Require that each open transaction begins where the task's records begin.
 
     If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, somebody has ended it (LATE ADD), or
@@ -138,7 +138,7 @@ def _check_first_offsets(prepared: Sequence[PreparedTransaction]) -> Procedure[N
             remembered = producers.get((part.topic, part.partition), {})
             _, start = remembered.get(entry.identity.producer_id, (-1, -1))
             if start != part.first_offset:
-                raise refusals.begins_elsewhere(entry.identity, part, start)
+                raise refusals.begins_elsewhere(run.write, entry.identity.transactional_id, part, start)
 
 
 def append_decision(
@@ -164,7 +164,7 @@ def append_decision(
 
 
 def decide(
-    logged: LoggedDecision, driver: DriverTransaction, expires_ms: int | None, within_ms: int
+    run: Run, logged: LoggedDecision, driver: DriverTransaction, expires_ms: int | None = None
 ) -> Procedure[None]:
     """Commit the decision's transaction.
 
@@ -183,15 +183,15 @@ def decide(
     try:
         ends = yield from EndTransactions((End(identity=identity, commit=True),))
     except Exception as failure:  # for example a rejected login after a lost response
-        raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
+        raise refusals.decision_unknown(run.write, decision, refusals.text_of(failure)) from failure
     (ended,) = ends
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     try:
-        yield from _await_marker(logged, ended.error, within_ms)
+        yield from _await_marker(run, logged, ended.error)
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except Exception as failure:
-        raise refusals.decision_unknown(decision, refusals.text_of(failure)) from failure
+        raise refusals.decision_unknown(run.write, decision, refusals.text_of(failure)) from failure
     driver.late_end_possible = not identity.bumps_epoch and ended.has_lost_response
     if identity.bumps_epoch:
         driver.identity, driver.sequence = identity.after_end, 0
@@ -199,33 +199,39 @@ def decide(
             driver.identity = replace(identity, producer_id=ended.producer_id, producer_epoch=ended.producer_epoch)
 
 
-def decide_again(logged: LoggedDecision, driver: DriverTransaction, within_ms: int) -> Procedure[LoggedDecision]:
-    """Write a finished decision once more, its entries as proven.
+def decide_again(
+    run: Run, logged: LoggedDecision, driver: DriverTransaction, *, proven: bool = True
+) -> Procedure[LoggedDecision]:
+    """Write a decision once more.
 
     Both decisions have the same nonce, so one done record counts for both.
+
+    Args:
+        proven: Whether the decision is finished; then its entries are marked as proven.
 
     Raises:
         DecisionPendingError, FencedError: The decision in the log still counts.
     """
     decision = logged.decision
-    yield from require_free(decision, driver)
+    yield from require_free(run, decision, driver)
     try:
-        entries = tuple(replace(entry, proven=True) for entry in decision.transactions)
+        entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
         logged = yield from append_decision(again, driver, logged.log_id)
-        yield from decide(logged, driver, None, within_ms)
+        yield from decide(run, logged, driver)
     except KafkaEosError as failure:
         raise refusals.pending(
-            decision, f"the driver could not record once more that it is committed ({failure.brief})"
+            run.write, decision, f"the driver could not write its decision once more ({failure.brief})"
         ) from failure
     return logged
 
 
-def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[None]:
+def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Procedure[None]:
     """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
         # LATE END: it could commit the first pieces of this decision without the others.
         raise refusals.pending(
+            run.write,
             decision,
             "the end of the driver's last transaction is in doubt, so only a new run can continue",
         )
@@ -234,7 +240,9 @@ def require_free(decision: Decision, driver: DriverTransaction) -> Procedure[Non
         raise refusals.fenced(decision.write_id, f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:
         # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
-        raise refusals.pending(decision, "the driver's last transaction is still open, so only a new run can continue")
+        raise refusals.pending(
+            run.write, decision, "the driver's last transaction is still open, so only a new run can continue"
+        )
 
 
 def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
@@ -246,19 +254,21 @@ def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosErro
     return refusals.not_decided(decision, what, code)
 
 
-def _await_marker(logged: LoggedDecision, error: int | None, within_ms: int) -> Procedure[None]:
+def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Procedure[None]:
     """Wait for the decision's COMMIT marker; ``error`` is the result of its EndTxn."""
     decision = logged.decision
-    outcome = yield from await_outcome(decision, logged.offset, within_ms)
+    outcome = yield from await_outcome(decision, logged.offset, run.within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
     if outcome is Outcome.COMMITTED and fenced:
-        raise refusals.pending(decision, "another run of the write id has replaced this one, and finishes it")
+        raise refusals.pending(
+            run.write, decision, "another run of the write id has replaced this one, and finishes it"
+        )
     if outcome is Outcome.COMMITTED:
         return
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", code)
-    raise refusals.decision_unknown(decision, "its marker did not appear in the commit log")
+    raise refusals.decision_unknown(run.write, decision, "its marker did not appear in the commit log")
 
 
 def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[Outcome]:

@@ -25,7 +25,7 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
     Wait,
 )
-from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.values import OffsetRange, PreparedTransaction, Run
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 
 Held = Mapping[TopicPartition, Mapping[int, tuple[int, int]]]
@@ -33,7 +33,7 @@ Held = Mapping[TopicPartition, Mapping[int, tuple[int, int]]]
 
 
 def of_doubtful(
-    logged: LoggedDecision, doubtful: Sequence[PreparedTransaction], nonce: str, deadline: int
+    run: Run, logged: LoggedDecision, doubtful: Sequence[PreparedTransaction], deadline: int
 ) -> Procedure[list[Facts]]:
     """Return the facts of transactions whose EndTxn was rejected, in order.
 
@@ -43,14 +43,13 @@ def of_doubtful(
     Raises:
         WriteRefusedError: NOT_THIS_COMMIT_LOG if the log is not the one that holds the decision (NEW LOG).
     """
-    decision = logged.decision
-    described = yield from _at_rest(decision, doubtful, deadline)
-    view = watching(decision.write_id, doubtful)
-    barrier = yield from read_to_barrier(view, nonce, logged.log_id)
+    described = yield from _at_rest(run, logged, doubtful, deadline)
+    view = watching(run.write.id, doubtful)
+    barrier = yield from read_to_barrier(view, run.nonce, logged.log_id)
     if barrier < logged.offset:
-        raise refusals.log_created_again(decision.write_id)
+        raise refusals.log_created_again(run.write.id)
     policy = yield from LogPolicy()
-    query = view.query(decision.query_id)
+    query = view.query(logged.decision.query_id)
     facts = [
         replace(
             from_log(query, view, each, policy),
@@ -62,7 +61,7 @@ def of_doubtful(
 
 
 def _at_rest(
-    decision: Decision, doubtful: Sequence[PreparedTransaction], deadline: int
+    run: Run, logged: LoggedDecision, doubtful: Sequence[PreparedTransaction], deadline: int
 ) -> Procedure[Mapping[str, TransactionDescription | None]]:
     """Wait until no coordinator is about to write a marker; return what they report."""
     waiting = tuple(prepared.identity.transactional_id for prepared in doubtful)
@@ -79,7 +78,7 @@ def _at_rest(
             return reports
         now = yield from Now()
         if now > deadline:
-            raise refusals.pending(decision, f"the coordinator has not finished {waiting[0]} in time")
+            raise refusals.pending(run.write, logged.decision, f"the coordinator has not finished {waiting[0]} in time")
         yield from Wait(POLL_MS)
 
 

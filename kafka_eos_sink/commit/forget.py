@@ -7,9 +7,7 @@ needs. `log_writing.forget` does the same for writes with a random id, right aft
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
 from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_view import LogView
@@ -18,6 +16,7 @@ from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.values import Run, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -43,31 +42,31 @@ class _KeyedView(LogView):
         super().restart()
 
 
-def forget_write(request: TakeOver, transaction_version: int) -> Procedure[int]:
+def forget_write(run: Run) -> Procedure[int]:
     """Write tombstones for all records of a write id; return their number.
 
     Raises:
         WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
         TransactionAbortedError: NOT_FORGOTTEN.
     """
-    write_id = request.write_id
-    before = LogView(write_id)
+    write = run.write
+    before = LogView(write.id)
     yield from read_to_end(before)
-    opened = yield from list_open(write_id, transaction_version)
-    yield from require_own_log(before, opened)
+    opened = yield from list_open(run)
+    yield from require_own_log(write, before, opened)
     # take_over would abort what is open and finish what is decided, although its job may still run.
-    _require_ended(before, opened)
-    view = _KeyedView(write_id)
-    plan = yield from take_over(replace(request, view=view, unknown_id=UnknownId.REFUSE), transaction_version)
+    _require_ended(write, before, opened)
+    view = _KeyedView(write.id)
+    plan = yield from take_over(TakeOver(run=run, view=view, unknown_id=UnknownId.REFUSE))
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)
-    opened = yield from list_open(write_id, transaction_version)
-    _require_ended(view, opened)
+    opened = yield from list_open(run)
+    _require_ended(write, view, opened)
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if error == ErrorCode.NONE else code_name(error)
     now = yield from Now()
-    give_up_at = now + request.within_ms
+    give_up_at = now + run.within_ms
     # JOIN: their marker can be missing. Without it, the tombstones remove nothing.
     while not why and _has_decision(view) and now <= give_up_at:
         yield from read_on(view)
@@ -77,8 +76,8 @@ def forget_write(request: TakeOver, transaction_version: int) -> Procedure[int]:
     if why:
         raise TransactionAbortedError(
             "NOT_FORGOTTEN",
-            f"it is not known whether the records of write id {write_id!r} are removed ({why})",
-            f"Stop its jobs and queries, and end what is open: {refusals.command('recover', write_id)}; then run this command again",
+            f"it is not known whether the records of write id {write.id!r} are removed ({why})",
+            f"Stop its jobs and queries, and end what is open: {write.command('recover')}; then run this command again",
         )
     return len(tombstones)
 
@@ -87,7 +86,7 @@ def _has_decision(view: LogView) -> bool:
     return any(query.newest for query in view.queries("decision"))
 
 
-def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
+def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentity]) -> None:
     """Raise `WriteRefusedError` unless the write has ended.
 
     If no transaction is open, what lacks its marker in the log (JOIN) counts as ended.
@@ -97,14 +96,13 @@ def _require_ended(view: LogView, opened: Sequence[ProducerIdentity]) -> None:
         _ = query.newest
     pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
     states = ("decided", "prepared", "undecided") if opened else ("decided",)
-    pending += [_pending(write) for write in writes_in(view) if write.state in states]
+    pending += [_pending(each) for each in writes_in(view) if each.state in states]
     if pending:
         raise WriteRefusedError(
             "WRITE_NOT_ENDED",
-            f"write id {view.write_id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
+            f"write id {write.id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
             "forgotten",
-            f"Stop its jobs and queries, and end what is open: {refusals.command('recover', view.write_id or '')}; then run this command "
-            "again",
+            f"Stop its jobs and queries, and end what is open: {write.command('recover')}; then run this command again",
         )
 
 

@@ -10,6 +10,7 @@ from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, ReadLog
+from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -100,7 +101,7 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     return chunk
 
 
-def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
+def require_own_log(write: Write, view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
     """Reject an unknown id's open transactions (NEW LOG).
 
     Call it before the caller appends a barrier.
@@ -113,4 +114,4 @@ def require_own_log(view: LogView, opened: Sequence[ProducerIdentity]) -> Proced
     # The plan of these transactions appended a barrier before their first request, perhaps after the caller's last read.
     yield from read_to_end(view)
     if view.lacks_write:
-        raise refusals.not_this_commit_log(view.write_id or "", opened)
+        raise refusals.not_this_commit_log(write, opened)

@@ -26,8 +26,6 @@ from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 FORMAT_VERSION = 2
 """Format 1 has the same fields, and a row digest in each transaction of a decision."""
-DEFAULT_TOPIC = "__kafka_eos_commits"
-LOG_PARTITIONS = 16
 MAX_RECORD_BYTES = 500_000
 """A larger decision is cut into numbered records; below every usual max.message.bytes."""
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000

@@ -31,8 +31,7 @@ from kafka_eos_sink.commit.outcome import (
 )
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import DescribeTransactions, LogPolicy, TransactionDescription
-from kafka_eos_sink.commit.transactional_id import SLOTS, task_transactional_id
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
@@ -92,21 +91,19 @@ class Finding:
     marker: TransactionMarker | None = None
 
 
-def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence]:
-    """Read the commit log to its end and describe the write id's transactions.
+def gather(run: Run) -> Procedure[Evidence]:
+    """Read the commit log to its end and describe the write's transactions.
 
     Fences no driver: InitProducerId would erase the coordinator's proof.
-
-    Args:
-        log: The partition of the commit log that holds the write id.
     """
-    view = LogView(write_id)
+    write = run.write
+    view = LogView(write.id)
     yield from read_to_end(view)
     require_whole(view)
     if view.lacks_write:
         # A barrier would make this log look like the write's own.
         return Evidence()
-    yield from read_to_barrier(view, nonce)
+    yield from read_to_barrier(view, run.nonce)
     found = [(query, newest.decision) for query in view.queries("decision") if (newest := query.newest) is not None]
     named = [(query, entry) for query, decision in found for entry in decision.transactions]
     # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
@@ -114,13 +111,11 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
     partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
     described: Mapping[str, TransactionDescription | None] = {}
     if partitions:
-        described = yield from DescribeTransactions(
-            tuple(task_transactional_id(write_id, each, slot) for each in sorted(partitions) for slot in range(SLOTS))
-        )
+        described = yield from DescribeTransactions(write.task_ids(sorted(partitions)))
     decided: tuple[tuple[PreparedTransaction, Facts], ...] = ()
     if named:
-        watched = watching(write_id, [entry for _, entry in named])
-        yield from read_to_barrier(watched, nonce)
+        watched = watching(write.id, [entry for _, entry in named])
+        yield from read_to_barrier(watched, run.nonce)
         policy = yield from LogPolicy()
         decided = yield from _looked_at(
             [
@@ -133,7 +128,7 @@ def gather(write_id: str, nonce: str, log: TopicPartition) -> Procedure[Evidence
             ]
         )
     return Evidence(
-        parts=tuple(part for _, decision in found for part in _parts_of(decision, log)),
+        parts=tuple(part for _, decision in found for part in _parts_of(decision, write.commit_log)),
         decided=decided,
         described=described,
         topics=frozenset(topic for _, decision in found for topic in _topics_of(decision)),

@@ -19,27 +19,25 @@ from kafka_eos_sink.commit.steps import (
     ListOpenTransactions,
     TransactionDescription,
 )
-from kafka_eos_sink.commit.transactional_id import parse
+from kafka_eos_sink.commit.values import Run
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LIST_WITHIN_MS = 5_000
 """How long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
 
 
-def list_open(
-    write_id: str, transaction_version: int, within_ms: int | None = None
-) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Return the exact identities of the write id's open transactions.
+def list_open(run: Run, within_ms: int | None = None) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Return the exact identities of the write's open transactions.
 
     Args:
         within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
     """
-    listed = yield from ListOpenTransactions(write_id, within_ms)
-    ours = tuple(transactional_id for transactional_id in listed if parse(transactional_id, write_id) is not None)
+    listed = yield from ListOpenTransactions(run.write.id, within_ms)
+    ours = tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)
     if not ours:
         return ()
     described = yield from DescribeTransactions(ours)
-    return open_identities(described, transaction_version)
+    return open_identities(described, run.transaction_version)
 
 
 def open_identities(

@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.steps import (
     Wait,
     Warn,
 )
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Write
 from kafka_eos_sink.protocol.identity import TopicPartition
 
 BLOCKERS_AFTER_MS = 1_000
@@ -29,7 +29,9 @@ MARKERS_WITHIN_MS = 10_000
 """Wait for markers in the commit log if the rows are proven visible without them."""
 
 
-def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[bool]:
+def verify_markers(
+    write: Write, decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
+) -> Procedure[bool]:
     """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
     EndTxn responds before the markers are written. JOIN: a marker can be missing in the commit log only. The data topics or the coordinator
@@ -38,7 +40,7 @@ def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction],
     if not committed:
         return True
     started = yield from Now()
-    view = watching(decision.write_id, committed)
+    view = watching(write.id, committed)
     missing = list(committed)
     # A marker is missing only behind the end that the log had at first: reading up to it may take long.
     end: int | None = None
@@ -62,16 +64,18 @@ def verify_markers(decision: Decision, committed: Sequence[PreparedTransaction],
             started, deadline = now, max(deadline, now + MARKERS_WITHIN_MS)
         is_due = foreign is not None or now > min(deadline, started + MARKERS_WITHIN_MS)
         if is_due and (yield from _are_committed(missing, coordinators=foreign is None)):
-            yield from Warn(refusals.unmarked_warning(decision, missing), about="marker in the commit log")
+            yield from Warn(refusals.unmarked_warning(write, decision, missing), about="marker in the commit log")
             return False
         if foreign is not None:
             raise refusals.unresolved(
+                write,
                 decision,
                 f"the coordinator reports {foreign.identity.transactional_id} as committed, but the commit log holds another marker, and "
                 "the data topics do not show its rows as committed; markers were written by hand",
             )
         if now > deadline:
             raise refusals.marker_missing(
+                write,
                 decision,
                 f"the coordinator committed {missing[0].identity.transactional_id}, but its marker is missing in the commit log "
                 f"(and of {len(missing) - 1} more). The broker may have omitted it while the partition had no leader (KAFKA-20734)",
@@ -105,7 +109,9 @@ def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, i
     return last
 
 
-def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction], deadline: int) -> Procedure[None]:
+def verify_visible(
+    write: Write, decision: Decision, committed: Sequence[PreparedTransaction], deadline: int
+) -> Procedure[None]:
     """Wait until no transaction of the decision blocks read_committed consumers."""
     waiting = _last_offsets(committed)
     started = yield from Now()
@@ -136,7 +142,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                     about=f"producer id {producer_id}",
                     blocked_by=producer_id,
                     if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-                    f"Otherwise its marker is missing: {refusals.command('recover', decision.write_id, refusals.WRITE_MARKERS)}",
+                    f"Otherwise its marker is missing: {write.command('recover', refusals.WRITE_MARKERS)}",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
@@ -149,6 +155,7 @@ def verify_visible(decision: Decision, committed: Sequence[PreparedTransaction],
                 if any((part.topic, part.partition) == (topic, partition) for part in prepared.offsets)
             )
             raise refusals.marker_missing(
+                write,
                 decision,
                 f"partition {topic}-{partition} does not let readers past offset {last}: its replicas are behind, or the marker of "
                 f"transaction {holder.identity.transactional_id} (producer id {holder.identity.producer_id}) is missing there "
@@ -182,7 +189,9 @@ def _blocked_by_others(
     return others
 
 
-def verify_no_foreign_abort(decision: Decision, committed: Sequence[PreparedTransaction]) -> Procedure[None]:
+def verify_no_foreign_abort(
+    write: Write, decision: Decision, committed: Sequence[PreparedTransaction]
+) -> Procedure[None]:
     """Raise `UNRESOLVED` if a range of a committed transaction is aborted.
 
     Operators can write markers by hand (WriteTxnMarkers). LATE ADD can open a transaction again in a partition whose marker is missing, and
@@ -194,6 +203,7 @@ def verify_no_foreign_abort(decision: Decision, committed: Sequence[PreparedTran
         if outcome_of(facts) is not Outcome.COMMITTED:
             part = prepared.offsets[ranges.index(Shown.ABORTED)]
             raise refusals.unresolved(
+                write,
                 decision,
                 f"{prepared.identity.transactional_id} is committed at its coordinator, but {part.topic}-{part.partition} shows its "
                 f"records from offset {part.first_offset} on as aborted: a marker was written by hand, or, below transaction.version 2, "

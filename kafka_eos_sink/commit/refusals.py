@@ -9,9 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LARGEST_BATCH_BYTES
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, SettledDecision
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import (
     AuthorizationError,
     DecisionPendingError,
@@ -25,30 +25,11 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
-_CLUSTER = " --bootstrap-servers ..."
-_ON_THE_CLUSTER = f"{_CLUSTER} --write-id "
-WRITE_MARKERS = " --write-markers"
+WRITE_MARKERS = "--write-markers"
 TIMEOUT_WAYS_OUT = (
     "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "
     "transaction.max.timeout.ms)"
 )
-
-
-def command(name: str, write_id: str, options: str = "") -> str:
-    """Return an operator's command on a write id; `on_cluster` completes it."""
-    return f"kafka-eos {name}{_ON_THE_CLUSTER}{shlex.quote(write_id)}{options}"
-
-
-def on_cluster(text: str, connection: str, log_topic: str) -> str:
-    """Name the cluster and the commit log in the commands of a text.
-
-    A procedure knows its write id, but neither cluster nor commit log. On another commit log the same command would find no decision.
-
-    Args:
-        connection: The options that reach the cluster, for example ``--bootstrap-servers broker1:9092``.
-    """
-    topic = "" if log_topic == DEFAULT_TOPIC else f" --commit-log-topic {shlex.quote(log_topic)}"
-    return text.replace(_ON_THE_CLUSTER, f" {connection}{topic} --write-id ").replace(_CLUSTER, f" {connection}")
 
 
 def job_of(write_id: str) -> Job:
@@ -87,25 +68,25 @@ def version_of(version: int, write_id: str) -> str:
     )
 
 
-def resolve_command(write_id: str, query_id: str, version: int, resolution: str) -> str:
+def resolve_command(write: Write, query_id: str, version: int, resolution: str) -> str:
     # A batch write has one query id. A stream's prefix may have served several checkpoints.
     of_query = "" if query_id == BATCH_QUERY_ID else f" --query-id {shlex.quote(query_id)}"
-    return command("resolve", write_id, f" --version {version} --as {resolution}{of_query}")
+    return write.command("resolve", f"--version {version} --as {resolution}{of_query}")
 
 
-def _resolve(decision: Decision, resolution: str) -> str:
-    return resolve_command(decision.write_id, decision.query_id, decision.version, resolution)
+def _resolve(write: Write, decision: Decision, resolution: str) -> str:
+    return resolve_command(write, decision.query_id, decision.version, resolution)
 
 
-def write_all_again(decision: Decision) -> str:
-    return f"then {run_again(decision.write_id)}: {_resolve(decision, 'rewrite')}"
+def write_all_again(write: Write, decision: Decision) -> str:
+    return f"then {run_again(write.id)}: {_resolve(write, decision, 'rewrite')}"
 
 
-def keep_or_rewrite(decision: Decision) -> str:
+def keep_or_rewrite(write: Write, decision: Decision) -> str:
     """Return the commands for a version whose missing rows cannot come back."""
     return (
-        f"To leave the missing rows out for ever: {_resolve(decision, 'committed')}; to write the whole batch again, with its visible rows "
-        f"twice, run this, {write_all_again(decision)} --allow-duplicates"
+        f"To leave the missing rows out for ever: {_resolve(write, decision, 'committed')}; to write the whole batch again, with its "
+        f"visible rows twice, run this, {write_all_again(write, decision)} --allow-duplicates"
     )
 
 
@@ -141,15 +122,15 @@ def unknown_write_id(write_id: str) -> WriteRefusedError:
     )
 
 
-def not_this_commit_log(write_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
+def not_this_commit_log(write: Write, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
-        f"write id {write_id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
+        f"write id {write.id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
         "belong to a run with another commit log, which may have decided them. Nothing was touched",
         "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again "
         "before its transactions time out (transaction.timeout.ms). Only if that log is lost for good: the rows of the open transactions "
         "are lost with it. To end them now: "
-        f"{command('recover', write_id, ' --abort-unknown')}",
+        f"{write.command('recover', '--abort-unknown')}",
     )
 
 
@@ -165,19 +146,19 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 # whether the batch may be written
 
 
-def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDecision | None) -> WriteRefusedError:
+def not_the_next_version(write: Write, batch: BatchIdentity, newest: Decision | None) -> WriteRefusedError:
     """The log lacks a stream's previous batch, so nothing proves if this was written."""
     before, this = batch.version - 1, batch.version
     if newest is None:
         found = (
-            f"knows nothing of write id {write_id!r}, although batch {this} of query {batch.query_id} is not its first"
+            f"knows nothing of write id {write.id!r}, although batch {this} of query {batch.query_id} is not its first"
         )
     else:
         found = (
-            f"of write id {write_id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
+            f"of write id {write.id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
             "was written"
         )
-    up_to = [resolve_command(write_id, batch.query_id, version, "committed") for version in (before, this)]
+    up_to = [resolve_command(write, batch.query_id, version, "committed") for version in (before, this)]
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
         f"this run wrote nothing of batch {this}: the commit log {found}",
@@ -189,17 +170,17 @@ def not_the_next_version(write_id: str, batch: BatchIdentity, newest: SettledDec
     )
 
 
-def earlier_version_unfinished(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+def earlier_version_unfinished(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
     return WriteRefusedError(
         "EARLIER_VERSION_UNFINISHED",
-        f"{version_of(batch.version, write_id)} cannot be written before version {newest.version}, whose transactions Kafka aborted at "
+        f"{version_of(batch.version, write.id)} cannot be written before version {newest.version}, whose transactions Kafka aborted at "
         "their timeout and whose rows are not in the topic",
         f"Run version {newest.version} again from the checkpoint that holds it. To give its rows up: "
-        + resolve_command(write_id, batch.query_id, newest.version, "committed"),
+        + resolve_command(write, batch.query_id, newest.version, "committed"),
     )
 
 
-def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
     if batch.streaming:
         what = f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id"
         do = (
@@ -210,7 +191,7 @@ def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledD
         )
     else:
         # The history belongs to no commit log, so its command takes none.
-        history = f"kafka-eos history --write-id {shlex.quote(write_id)}{_CLUSTER}"
+        history = f"kafka-eos history --write-id {shlex.quote(write.id)} {write.connection}"
         what = f"this run of version {batch.version} wrote nothing: version {newest.version} of write id"
         do = (
             f"If version {batch.version} was written before, its work is done, and onCheckpointRollback=skip ends such a run without an "
@@ -218,7 +199,7 @@ def checkpoint_rolled_back(write_id: str, batch: BatchIdentity, newest: SettledD
             "that it wrote before are then there twice, and later runs write the versions above it again. To see which versions were "
             f"written: {history}"
         )
-    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write_id!r} is already written", do)
+    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write.id!r} is already written", do)
 
 
 def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
@@ -231,9 +212,9 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
     )
 
 
-def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision) -> WriteRefusedError:
+def different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
     """The version was committed with other source offsets, or another topic or schema."""
-    keep = resolve_command(write_id, batch.query_id, batch.version, "committed")
+    keep = resolve_command(write, batch.query_id, batch.version, "committed")
     names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
     differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
@@ -248,7 +229,7 @@ def different_batch(write_id: str, batch: BatchIdentity, newest: SettledDecision
         do = "For other rows, take a higher txnVersion; the same rows would then be there twice"
     return WriteRefusedError(
         "DIFFERENT_BATCH",
-        f"this run wrote nothing: {version_of(batch.version, write_id)} is already committed with {'; '.join(differs)}",
+        f"this run wrote nothing: {version_of(batch.version, write.id)} is already committed with {'; '.join(differs)}",
         f"{do}. Only if the topic holds every row of this run, record that; rows that are not there are then never written: {keep}",
     )
 
@@ -265,11 +246,11 @@ def may_not_read(topics: Sequence[str]) -> AuthorizationError:
     )
 
 
-def no_free_id(write_id: str, partition: int) -> TransactionAbortedError:
+def no_free_id(write: Write, partition: int) -> TransactionAbortedError:
     return TransactionAbortedError(
         "NO_FREE_TRANSACTIONAL_ID",
-        f"all {SLOTS} transactional ids of partition {partition} of write id {write_id!r} carry open transactions",
-        f"See what holds them: {command('status', write_id)}",
+        f"all {SLOTS} transactional ids of partition {partition} of write id {write.id!r} carry open transactions",
+        f"See what holds them: {write.command('status')}",
     )
 
 
@@ -298,11 +279,9 @@ def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedE
     )
 
 
-def begins_elsewhere(identity: ProducerIdentity, part: OffsetRange, start: int) -> TransactionAbortedError:
-    """``start``: where the partition's open transaction begins; -1 without one."""
-    where, name = f"{part.topic}-{part.partition}", identity.transactional_id
-    write_id = name.rsplit(".", 2)[0]
-    again = run_again(write_id).capitalize()
+def begins_elsewhere(write: Write, name: str, part: OffsetRange, start: int) -> TransactionAbortedError:
+    """The open transaction ``name`` begins at offset ``start`` (-1: none is open)."""
+    where, again = f"{part.topic}-{part.partition}", run_again(write.id).capitalize()
     if start < 0:
         what = (
             f"{where} holds no open transaction of {name}, although its task wrote there from offset {part.first_offset} on: the topic was "
@@ -317,7 +296,7 @@ def begins_elsewhere(identity: ProducerIdentity, part: OffsetRange, start: int) 
             what += "the topic was deleted and created again while the batch ran, or a marker was written by hand"
         else:
             what += "an older one was never ended, because its marker is missing"
-            again += f"; if it fails again, have the marker written: {command('recover', write_id, WRITE_MARKERS)}"
+            again += f"; if it fails again, have the marker written: {write.command('recover', WRITE_MARKERS)}"
     return TransactionAbortedError("TRANSACTION_NOT_OPEN", f"{what}. Nothing was committed", again)
 
 
@@ -325,16 +304,15 @@ def text_of(failure: Exception) -> str:
     return failure.brief if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
 
 
-def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
-    write_id = decision.write_id
-    recover = command("recover", write_id)
-    if job_of(write_id) is Job.RANDOM:
+def decision_unknown(write: Write, decision: Decision, why: str) -> DecisionPendingError:
+    recover = write.command("recover")
+    if job_of(write.id) is Job.RANDOM:
         do = f"Find out soon, and finish the batch if it is committed: {recover}; only if that shows it as aborted, run the job again"
     else:
-        do = f"{run_again(write_id).capitalize()}: that run finds out, and writes nothing twice. If it does not run soon: {recover}"
+        do = f"{run_again(write.id).capitalize()}: that run finds out, and writes nothing twice. If it does not run soon: {recover}"
     return DecisionPendingError(
         "DECISION_UNKNOWN",
-        f"it is not known whether {version_of(decision.version, write_id)} is committed: {why}",
+        f"it is not known whether {version_of(decision.version, write.id)} is committed: {why}",
         do,
     )
 
@@ -342,59 +320,59 @@ def decision_unknown(decision: Decision, why: str) -> DecisionPendingError:
 # after the decision
 
 
-def _finish(write_id: str, when: str) -> str:
+def _finish(write: Write, when: str) -> str:
     """Tell how a decided version is finished, and ``when`` at the latest."""
-    recover = command("recover", write_id)
-    if job_of(write_id) is Job.RANDOM:
+    recover = write.command("recover")
+    if job_of(write.id) is Job.RANDOM:
         return f"Finish the batch {when}: {recover}"
-    return f"{run_again(write_id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run {when}: {recover}"
+    return f"{run_again(write.id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run {when}: {recover}"
 
 
-def pending(decision: Decision, what: str) -> DecisionPendingError:
+def pending(write: Write, decision: Decision, what: str) -> DecisionPendingError:
     """The batch is decided: the driver must finish it and never write it again."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
-        f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
-        _finish(decision.write_id, "before its transactions time out (transaction.timeout.ms)"),
+        f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
+        _finish(write, "before its transactions time out (transaction.timeout.ms)"),
     )
 
 
-def unresolved(decision: Decision, what: str) -> DecisionPendingError:
-    then = " and do not run the job again" if job_of(decision.write_id) is Job.RANDOM else ""
+def unresolved(write: Write, decision: Decision, what: str) -> DecisionPendingError:
+    then = " and do not run the job again" if job_of(write.id) is Job.RANDOM else ""
     return DecisionPendingError(
         "UNRESOLVED",
-        f"nothing proves whether the rows of {version_of(decision.version, decision.write_id)} are visible: {what}. This run wrote nothing",
+        f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing",
         "Read the topic with isolation.level=read_committed, and compare all rows of the batch. "
-        f"If all are there, record that{then}: {_resolve(decision, 'committed')}; if none is there, record that, "
-        f"{write_all_again(decision)}; if some are there, record that, then {run_again(decision.write_id)}, which writes those a second "
-        f"time: {_resolve(decision, 'rewrite')} --allow-duplicates",
+        f"If all are there, record that{then}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
+        f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
+        f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates",
     )
 
 
-def topic_gone(decision: Decision, what: str) -> DecisionPendingError:
+def topic_gone(write: Write, decision: Decision, what: str) -> DecisionPendingError:
     return DecisionPendingError(
         "TOPIC_GONE",
-        f"{version_of(decision.version, decision.write_id)} is committed, but its topic does not hold all its rows: {what}",
-        f"If brokers are down, bring them back. {_finish(decision.write_id, 'soon')}; if the topic was deleted, do not create it before "
-        f"you have chosen. {keep_or_rewrite(decision)}",
+        f"{version_of(decision.version, write.id)} is committed, but its topic does not hold all its rows: {what}",
+        f"If brokers are down, bring them back. {_finish(write, 'soon')}; if the topic was deleted, do not create it before "
+        f"you have chosen. {keep_or_rewrite(write, decision)}",
     )
 
 
-def marker_missing(decision: Decision, what: str) -> DecisionPendingError:
+def marker_missing(write: Write, decision: Decision, what: str) -> DecisionPendingError:
     """Readers of a committed batch are blocked: a marker may be missing (JOIN)."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
-        f"{version_of(decision.version, decision.write_id)} is committed, but not every row is proven visible: {what}",
-        f"Have the marker written, and the batch finished: {command('recover', decision.write_id, WRITE_MARKERS)}; do not use the stock "
+        f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
+        f"Have the marker written, and the batch finished: {write.command('recover', WRITE_MARKERS)}; do not use the stock "
         "kafka-transactions.sh abort, which would discard committed records",
     )
 
 
-def unmarked_warning(decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:
+def unmarked_warning(write: Write, decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:
     return (
-        f"{version_of(decision.version, decision.write_id)} is committed and visible, but a broker has omitted the marker of "
+        f"{version_of(decision.version, write.id)} is committed and visible, but a broker has omitted the marker of "
         f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). No reader waits for it, but "
-        f"compaction of that log partition stops until the marker is written: {command('recover', decision.write_id, WRITE_MARKERS)}"
+        f"compaction of that log partition stops until the marker is written: {write.command('recover', WRITE_MARKERS)}"
     )
 
 
@@ -434,16 +412,16 @@ def void_warning(decision: Decision, gone: Sequence[str]) -> str:
 
 
 def lost_parts(
-    decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], unseen: str
+    write: Write, decision: Decision, lost: Sequence[PreparedTransaction], why: Sequence[str], unseen: str
 ) -> DecisionPendingError:
     """Some transactions are committed, maybe in a deleted topic, the others lost."""
     others = f"; rows of the committed ones are not seen either: {unseen}" if unseen else ""
     return DecisionPendingError(
         "LOST_PARTS",
-        f"{sum(entry.rows for entry in lost)} rows of {version_of(decision.version, decision.write_id)} are missing from the topic: "
+        f"{sum(entry.rows for entry in lost)} rows of {version_of(decision.version, write.id)} are missing from the topic: "
         f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
         f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and not all of these rows can be copied from the log: "
         f"{'; '.join(why)}{others}",
         "The missing rows are copied together, once all can be read: first bring brokers back that are down, and grant rights that are "
-        f"missing. {_finish(decision.write_id, 'soon')}; if the rows are gone for good, choose. {keep_or_rewrite(decision)}",
+        f"missing. {_finish(write, 'soon')}; if the rows are gone for good, choose. {keep_or_rewrite(write, decision)}",
     )

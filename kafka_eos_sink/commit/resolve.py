@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, require_free
+from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
 from kafka_eos_sink.commit.evidence import look_at, of_doubtful
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_records import decision_records, done_record
@@ -28,7 +28,6 @@ from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
@@ -44,7 +43,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import Decision, DecisionStatus
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -69,20 +68,15 @@ Resolution = Literal["committed", "rewrite"]
 class ResolveRequest:
     """The operator's resolution of one version.
 
-    query_id                 None: the only one that the write id has
-    nonce                    fresh for every request
-    transaction_timeout_ms   of the transactions into which recovery copies lost rows
-    allow_duplicates         rewrite even if rows are visible
+    query_id          None: the only one that the write id has
+    allow_duplicates  rewrite even if rows are visible
     """
 
-    write_id: str
+    run: Run
     query_id: str | None
     version: int
     resolution: Resolution
-    nonce: str
-    transaction_timeout_ms: int
     allow_duplicates: bool = False
-    within_ms: int = PROOFS_WITHIN_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +90,7 @@ class Resolved:
     superseded: Decision | None
 
 
-def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Resolved]:
+def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     """Take the write over, and replace a newest decision by the operator's.
 
     Raises:
@@ -105,40 +99,36 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         DecisionPendingError: Nothing was recorded, and recovery may still finish the version.
         FencedError: Another driver has fenced this one.
     """
-    view = LogView(request.write_id)
+    run = request.run
+    view = LogView(run.write.id)
     yield from read_to_end(view)
     require_whole(view)
     # A typing error must neither fence a running driver nor leave a barrier in a log that is not the write's own.
-    opened = yield from list_open(request.write_id, transaction_version)
-    yield from require_own_log(view, opened)
+    opened = yield from list_open(run)
+    yield from require_own_log(run.write, view, opened)
     query, newest = _target(view, request)
     was_settled = newest is not None and _is_settled(query, newest)
     if newest is None or newest.version != request.version:
-        _require_at_rest(request, opened)
-    taken = yield from taking_over(
-        TakeOver(
-            write_id=request.write_id,
-            nonce=request.nonce,
-            transaction_timeout_ms=request.transaction_timeout_ms,
-            within_ms=request.within_ms,
-            view=view,
-        ),
-        transaction_version,
-    )
+        _require_at_rest(run.write, opened)
+    taken = yield from taking_over(TakeOver(run=run, view=view))
     yield from Reached("resolve.taken_over")
     # Recovery may have written a decision. A new leader may know less of the log than the one that showed recovery its marker.
-    yield from read_to_barrier(view, request.nonce)
+    yield from read_to_barrier(view, run.nonce)
     query, superseded = _target(view, request)
     same = superseded if superseded is not None and superseded.version == request.version else None
-    if same is not None:
+    if same is None:
+        # What began meanwhile belongs to a batch that would count as written. Behind the fence, no task begins.
+        late = yield from list_open(run)
+        _require_at_rest(run.write, (*taken.opened, *late))
+    else:
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
             raise refusals.found_void(same)
     decision = Decision(
-        write_id=request.write_id,
+        write_id=run.write.id,
         query_id=query.query_id,
         version=request.version,
-        nonce=request.nonce,
+        nonce=run.nonce,
         driver=taken.driver.identity,
         topic=None if same is None else same.topic,
         schema="" if same is None else same.schema,
@@ -146,8 +136,10 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
         transactions=(),
         resolution=request.resolution,
     )
+    yield from _keep_newest(run, view, query.query_id, taken.driver)
+    decision = replace(decision, driver=taken.driver.identity)
     yield from Reached("resolve.before_decision")
-    yield from _record(decision, taken.driver, request)
+    yield from _record(run, decision, taken.driver)
     yield from Reached("resolve.decided")
     if request.resolution == "committed":
         # A void version gets no done record, which would mean that the version is finished.
@@ -156,6 +148,16 @@ def resolve(request: ResolveRequest, transaction_version: int) -> Procedure[Reso
     # What only this version's decision kept open.
     yield from end_open(taken.left_open, _unfinished_ids(view, query.query_id))
     return Resolved(decision=decision, superseded=superseded)
+
+
+def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransaction) -> Procedure[None]:
+    """Write decisions of other query ids once more that recovery could not finish.
+
+    JOIN: the COMMIT of the resolution would end the decision above such a one, whose marker is missing, and the cleaner drop the one below.
+    """
+    for query in view.queries("decision"):
+        if query.query_id != resolved and query.undecided and (newest := query.newest) is not None:
+            yield from decide_again(run, newest, driver, proven=False)
 
 
 def _unfinished_ids(view: LogView, resolved: str) -> set[str]:
@@ -173,14 +175,14 @@ def _unfinished_ids(view: LogView, resolved: str) -> set[str]:
 def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:
     """Return the query and the newest decision to supersede, None if it has none."""
     known = [query.query_id for query in view.queries("decision")]
-    query_id = request.query_id
+    write_id, query_id = request.run.write.id, request.query_id
     if query_id is None and len(known) == 1:
         (query_id,) = known
     if query_id is None:
         has = f"has {len(known)} query ids: {', '.join(map(repr, known))}" if known else "has no decided query id yet"
         raise WriteRefusedError(
             "QUERY_ID_NEEDED",
-            f"the commit log {has} for write id {request.write_id!r}. Check the write id (kafka-eos status), then name one with "
+            f"the commit log {has} for write id {write_id!r}. Check the write id (kafka-eos status), then name one with "
             "--query-id: the id in the metadata file of the checkpoint, or batch for a batch write",
         )
     query = view.query(query_id)
@@ -191,7 +193,7 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
         return query, newest
     raise WriteRefusedError(
         "NOTHING_TO_RESOLVE",
-        f"version {request.version} of write id {request.write_id!r}, query id {query_id!r}, cannot be resolved as {request.resolution}: "
+        f"version {request.version} of write id {write_id!r}, query id {query_id!r}, cannot be resolved as {request.resolution}: "
         + _what_is_there(query, newest, request, known),
     )
 
@@ -213,13 +215,13 @@ def _is_settled(query: QueryState, decision: Decision) -> bool:
     return query.is_done(decision) or decision.resolution == "committed"
 
 
-def _require_at_rest(request: ResolveRequest, opened: Sequence[ProducerIdentity]) -> None:
+def _require_at_rest(write: Write, opened: Sequence[ProducerIdentity]) -> None:
     """Reject open transactions: their batch would count as written and be aborted."""
     if opened:
         raise WriteRefusedError(
             "NOTHING_TO_RESOLVE",
-            f"transactions of write id {request.write_id!r} are open (first: {opened[0].transactional_id}): its query runs, or has died",
-            f"Stop it, and end what is open: {refusals.command('recover', request.write_id)}; then start it. If it fails with "
+            f"transactions of write id {write.id!r} are open (first: {opened[0].transactional_id}): its query runs, or has died",
+            f"Stop it, and end what is open: {write.command('recover')}; then start it. If it fails with "
             "COMMIT_LOG_LOST, run this command again",
         )
 
@@ -254,11 +256,11 @@ def _require_resolvable(
     Args:
         was_settled: Whether the version was finished before this command.
     """
-    failure = taken.failures.get(query.query_id)
+    write, failure = request.run.write, taken.failures.get(query.query_id)
     if request.resolution == "committed":
         if failure is not None and failure.code not in GIVEN_UP:
             raise failure
-        yield from _require_closed(decision)
+        yield from _require_closed(write, decision)
         if failure is not None:
             yield from _warn_of_given_up(decision, failure)
         return
@@ -267,10 +269,10 @@ def _require_resolvable(
         if not was_settled:
             # Also with --allow-duplicates, which was meant for what could not be finished.
             raise _counts_as_written(
-                decision, "this command has just finished it, and every row that its topics hold is visible"
+                write, decision, "this command has just finished it, and every row that its topics hold is visible"
             )
         if not request.allow_duplicates:
-            raise _counts_as_written(decision, "it counts as written")
+            raise _counts_as_written(write, decision, "it counts as written")
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
 
@@ -295,11 +297,11 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     logged = query.newest
     if not isinstance(failure, DecisionPendingError) or logged is None:
         raise failure
-    decision = logged.decision
+    run, decision = request.run, logged.decision
     visible = [prepared for prepared in decision.transactions if prepared.proven]
     doubtful = [prepared for prepared in decision.transactions if not prepared.proven]
     started = yield from Now()
-    facts = yield from of_doubtful(logged, doubtful, request.nonce, started + request.within_ms)
+    facts = [] if not doubtful else (yield from of_doubtful(run, logged, doubtful, started + run.within_ms))
     outcomes = {each: outcome_of(found) for each, found in zip(doubtful, facts, strict=True)}
     visible += [each for each, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
     unproven = [each for each, outcome in outcomes.items() if outcome is not Outcome.ABORTED]
@@ -307,16 +309,17 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
         raise failure  # another recovery may still finish the version
     if visible:
         count = f"{len(visible)} of its {len(decision.transactions)} transactions are committed"
-        raise _not_void(decision, f"{count} ({refusals.describe_ranges(visible)})")
+        raise _not_void(run.write, decision, f"{count} ({refusals.describe_ranges(visible)})")
     if unproven:
         raise _not_void(
+            run.write,
             decision,
             f"nothing proves that {refusals.describe_ranges(unproven)} were aborted: readers may see these rows later, or have seen them "
-            f"({refusals.command('recover', decision.write_id)} shows what blocks readers)",
+            f"({run.write.command('recover')} shows what blocks readers)",
         )
 
 
-def _require_closed(decision: Decision) -> Procedure[None]:
+def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
     """Wait until no partition holds one of the decision's transactions open.
 
     JOIN: no later run checks a version recorded as committed.
@@ -350,45 +353,45 @@ def _require_closed(decision: Decision) -> Procedure[None]:
         now = yield from Now()
         if now - started > MARKERS_WITHIN_MS:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
-            first = refusals.command("recover", decision.write_id, refusals.WRITE_MARKERS)
+            first = write.command("recover", refusals.WRITE_MARKERS)
             raise _not_resolved(decision, why, f"First have it written: {first}; then run this command again")
         yield from Wait(POLL_MS)
 
 
-def _counts_as_written(decision: Decision, why: str) -> WriteRefusedError:
+def _counts_as_written(write: Write, decision: Decision, why: str) -> WriteRefusedError:
     return WriteRefusedError(
         "ROWS_ARE_VISIBLE",
         f"{refusals.version_of(decision.version, decision.write_id)} is not void: {why}",
         "Its next run skips it. To write the whole batch again, with its visible rows twice, run this, "
-        f"{refusals.write_all_again(decision)} --allow-duplicates",
+        f"{refusals.write_all_again(write, decision)} --allow-duplicates",
     )
 
 
-def _not_void(decision: Decision, why: str) -> WriteRefusedError:
+def _not_void(write: Write, decision: Decision, why: str) -> WriteRefusedError:
     return WriteRefusedError(
         "ROWS_ARE_VISIBLE",
         f"{refusals.version_of(decision.version, decision.write_id)} is not proven void: {why}",
-        refusals.keep_or_rewrite(decision),
+        refusals.keep_or_rewrite(write, decision),
     )
 
 
-def _record(decision: Decision, driver: DriverTransaction, request: ResolveRequest) -> Procedure[None]:
+def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedure[None]:
     """Write the decision in one transaction of W.driver, and read its marker."""
     try:
-        yield from require_free(decision, driver)
+        yield from require_free(run, decision, driver)
     except DecisionPendingError as failure:
         raise _not_resolved(decision, failure.brief) from failure
     appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
     if appended.error != ErrorCode.NONE:
-        raise _unrecorded(decision, appended.error)
+        raise _unrecorded(run.write, decision, appended.error)
     ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
-    outcome = yield from await_outcome(decision, appended.offset, request.within_ms)
+    outcome = yield from await_outcome(decision, appended.offset, run.within_ms)
     if outcome is not Outcome.COMMITTED:
-        raise _unrecorded(decision, ends[0].error)
+        raise _unrecorded(run.write, decision, ends[0].error)
 
 
-def _unrecorded(decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
+def _unrecorded(write: Write, decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
     if error in FENCED_BY_NEWER_OWNER:
         return FencedError(
             "FENCED",
@@ -399,7 +402,7 @@ def _unrecorded(decision: Decision, error: int | None) -> FencedError | Transact
     return TransactionAbortedError(
         "NOT_RESOLVED",
         f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known ({code}, no marker)",
-        f"Run this command again, unless this one shows the version as resolved: {refusals.command('status', decision.write_id)}",
+        f"Run this command again, unless this one shows the version as resolved: {write.command('status')}",
     )
 
 

@@ -26,12 +26,14 @@ from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
-from kafka_eos_sink.commit.transactional_id import SLOTS, parse
+from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
     PreparedTransaction,
+    Run,
     SettledDecision,
+    Write,
     plan_nonce,
 )
 from kafka_eos_sink.errors import (
@@ -63,9 +65,7 @@ class FinishedDecisions:
     copied: bool = False
 
 
-def finish_decisions(
-    view: LogView, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
-) -> Procedure[FinishedDecisions]:
+def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Procedure[FinishedDecisions]:
     """Finish each query id's newest decision; ``driver`` is as the fence left it."""
     # One decision that cannot be settled must not keep the transactions of the others open.
     finished = FinishedDecisions()
@@ -77,12 +77,12 @@ def finish_decisions(
         is_done = query.is_done(logged.decision)
         try:
             before = replace(driver)
-            decision = yield from finish_decision(logged, is_done, driver, nonce, within_ms, timeout_ms)
+            decision = yield from finish_decision(run, logged, is_done, driver)
             if driver == before and query.undecided:
                 # JOIN: a COMMIT of another query id would end the decision above, and the cleaner drop this one for it.
-                yield from decide_again(logged, driver, within_ms)
+                yield from decide_again(run, logged, driver)
         except KafkaEosError as failure:
-            finished.failures[query.query_id] = _of_decided(logged.decision, failure)
+            finished.failures[query.query_id] = _of_decided(run.write, logged.decision, failure)
             finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
@@ -90,26 +90,24 @@ def finish_decisions(
     return finished
 
 
-def _of_decided(decision: Decision, failure: KafkaEosError) -> KafkaEosError:
+def _of_decided(write: Write, decision: Decision, failure: KafkaEosError) -> KafkaEosError:
     """Return the error of a decided batch: nobody must take its rows for unwritten."""
     if isinstance(failure, (DecisionPendingError, FencedError, WriteRefusedError)):
         return failure
-    pending = refusals.pending(decision, refusals.text_of(failure))
+    pending = refusals.pending(write, decision, refusals.text_of(failure))
     pending.__cause__ = failure
     return pending
 
 
 def finish_decision(
-    logged: LoggedDecision, is_done: bool, driver: DriverTransaction, nonce: str, within_ms: int, timeout_ms: int
+    run: Run, logged: LoggedDecision, is_done: bool, driver: DriverTransaction
 ) -> Procedure[SettledDecision]:
     """Finish a decision and write its done record, unless it is void or done."""
     decision = logged.decision
     if is_done or decision.is_void or decision.resolution is not None:
         is_void = not is_done and decision.resolution != "committed"
         return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED)
-    settled = yield from finish(
-        logged, driver, nonce=nonce, within_ms=within_ms, timeout_ms=timeout_ms, recovering=True
-    )
+    settled = yield from finish(run, logged, driver, recovering=True)
     decision = settled.logged.decision
     if settled.lost:
         return _settled(decision, DecisionStatus.VOID)
@@ -118,26 +116,14 @@ def finish_decision(
 
 
 def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
-    return SettledDecision(
-        query_id=decision.query_id,
-        version=decision.version,
-        nonce=decision.nonce,
-        status=status,
-        topic=decision.topic,
-        schema=decision.schema,
-        offsets_hash=decision.offsets_hash,
-        resolution=decision.resolution,
-        foreach_call=decision.foreach_call,
-    )
+    return SettledDecision(decision=replace(decision, transactions=()), status=status)
 
 
 def finish(
+    run: Run,
     logged: LoggedDecision,
     driver: DriverTransaction,
     *,
-    nonce: str,
-    within_ms: int,
-    timeout_ms: int,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
 ) -> Procedure[Settled]:
@@ -147,7 +133,6 @@ def finish(
 
     Args:
         driver: W.driver's next transaction.
-        timeout_ms: transaction.timeout.ms of the copies.
 
     Returns:
         The last decision. If it is void, ``lost`` holds all transactions of the batch. Then none of its rows is visible, their records
@@ -158,54 +143,57 @@ def finish(
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
-        settled = yield from settle(logged, nonce=nonce, within_ms=within_ms, losers=losers, recovering=recovering)
+        settled = yield from settle(run, logged, losers=losers, recovering=recovering)
         if not settled.lost:
             if not settled.marked:
                 # JOIN: the id's next transaction erases the coordinator's proof. PAUSE: a late done record of an older driver can hide
                 # ours, but no older driver can decide.
-                logged = yield from decide_again(logged, driver, within_ms)
+                logged = yield from decide_again(run, logged, driver)
             return replace(settled, logged=logged)
         if copied_here == MOST_COPIES:
             break
         losers = ()
         decision = logged.decision
         try:
-            logged = yield from _restore(settled, driver, timeout_ms, within_ms)
+            logged = yield from _restore(run, settled, driver)
         except DecisionPendingError:
             raise
         except KafkaEosError as failure:
-            raise refusals.pending(decision, f"its lost rows could not be copied ({failure.brief})") from failure
+            raise refusals.pending(
+                run.write, decision, f"its lost rows could not be copied ({failure.brief})"
+            ) from failure
         if logged.decision.is_void:
             return replace(settled, logged=logged)
     raise refusals.pending(
+        run.write,
         logged.decision,
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
         f"{logged.decision.transactions[0].identity.transactional_id}). {refusals.TIMEOUT_WAYS_OUT}",
     )
 
 
-def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, within_ms: int) -> Procedure[LoggedDecision]:
+def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure[LoggedDecision]:
     """Copy lost transactions; decide them with the committed ones, or a void batch."""
     decision, lost = settled.logged.decision, settled.lost
     started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:
-        copy = yield from _begin_copy(decision, entry, timeout_ms)
+        copy = yield from _begin_copy(run, decision, entry)
         begun.append(copy)
     opened = [copy.identity for copy in begun]
     yield from Reached("restore.initialised")
     # JOIN and PAUSE: before the first record, because a newer driver may have committed a transaction under one of these ids.
-    yield from require_free(decision, driver)
+    yield from require_free(run, decision, driver)
     try:
         results = yield from CopyRecords(tuple(begun))
         copies, gone = _sort_copies(lost, opened, results)
         yield from Reached("restore.copied")
         expires_ms: int | None = None
         if not gone:
-            expires_ms = yield from check_prepared(copies, started, timeout_ms)
+            expires_ms = yield from check_prepared(run, copies, started)
         elif len(lost) < len(decision.transactions):
             # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
-            raise refusals.lost_parts(decision, lost, gone, settled.gone)
+            raise refusals.lost_parts(run.write, decision, lost, gone, settled.gone)
         else:
             # The void decision is final: the user may then write the rows again, so no copy may become visible.
             yield from give_up(opened)
@@ -216,7 +204,7 @@ def _restore(settled: Settled, driver: DriverTransaction, timeout_ms: int, withi
         yield from give_up(opened)
         raise
     try:
-        yield from decide(logged, driver, expires_ms, within_ms)
+        yield from decide(run, logged, driver, expires_ms)
     except (FencedError, TransactionAbortedError):
         yield from give_up(opened)
         raise
@@ -246,12 +234,12 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
     )
 
 
-def _begin_copy(decision: Decision, entry: PreparedTransaction, timeout_ms: int) -> Procedure[Copy]:
-    lost = parse(entry.identity.transactional_id, decision.write_id)
+def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction) -> Procedure[Copy]:
+    lost = run.write.parse(entry.identity.transactional_id)
     assert lost is not None
     # JOIN: another slot, because the lost transaction's ABORT marker may be missing.
     slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
-    identity = yield from fresh_identity(decision.write_id, entry.partition, slots, timeout_ms)
+    identity = yield from fresh_identity(run.write, entry.partition, slots, run.transaction_timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)
     return Copy(identity, entry.identity, entry.offsets, part)
 

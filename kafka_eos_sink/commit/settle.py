@@ -15,13 +15,10 @@ from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.proofs import verify_markers, verify_no_foreign_abort, verify_visible
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction
+from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
-
-PROOFS_WITHIN_MS = 120_000
-"""Limit of the wait for proofs, unless the write sets another one (delivery.timeout.ms)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +36,11 @@ class Settled:
 
 
 def settle(
-    logged: LoggedDecision,
-    *,
-    nonce: str,
-    within_ms: int,
-    losers: Collection[ProducerIdentity] = (),
-    recovering: bool,
+    run: Run, logged: LoggedDecision, *, losers: Collection[ProducerIdentity] = (), recovering: bool
 ) -> Procedure[Settled]:
     """End every transaction that the decision names and prove each outcome.
 
     Args:
-        nonce: For the barrier, if one is needed.
         losers: Open transactions of the batch that the decision does not name. The same step aborts them, because they block
             readers, and the proofs wait until nothing blocks readers.
         recovering: Also check for markers written by hand. Below version 2 that check always runs (LATE ADD).
@@ -58,38 +49,38 @@ def settle(
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
             the data topics prove an outcome. TOPIC_GONE if a data topic was deleted, and nothing is lost.
     """
-    decision = logged.decision
+    write, decision = run.write, logged.decision
     started = yield from Now()
-    deadline = started + within_ms
+    deadline = started + run.within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)
     results: tuple[EndResult, ...] = ()
     if ends or aborts:
         results = yield from EndTransactions(ends + aborts)
-    ended, doubtful = _sort_results(decision, named, results)
+    ended, doubtful = _sort_results(write, decision, named, results)
     lost: list[PreparedTransaction] = []
     try:
         if doubtful:
-            facts = yield from of_doubtful(logged, doubtful, nonce, deadline)
-            committed, lost = _sort_facts(decision, doubtful, facts)
+            facts = yield from of_doubtful(run, logged, doubtful, deadline)
+            committed, lost = _sort_facts(write, decision, doubtful, facts)
             ended += committed
         # First visibility, then markers: visible rows let `verify_markers` accept a missing marker in the commit log.
-        yield from verify_visible(decision, ended, deadline)
+        yield from verify_visible(write, decision, ended, deadline)
         # LATE ADD concerns every commit, markers written by hand only those that take long.
         if recovering or not all(each.identity.bumps_epoch for each in ended):
-            yield from verify_no_foreign_abort(decision, ended)
-        marked = yield from verify_markers(decision, ended, deadline)
+            yield from verify_no_foreign_abort(write, decision, ended)
+        marked = yield from verify_markers(write, decision, ended, deadline)
     except DataTopicGoneError as gone:
         if not lost:
-            raise refusals.topic_gone(decision, gone.message) from gone
+            raise refusals.topic_gone(write, decision, gone.message) from gone
         # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
         return Settled(logged=logged, lost=tuple(lost), marked=True, gone=gone.message)
     return Settled(logged=logged, lost=tuple(lost), marked=marked)
 
 
 def _sort_facts(
-    decision: Decision, doubtful: Sequence[PreparedTransaction], facts: Sequence[Facts]
+    write: Write, decision: Decision, doubtful: Sequence[PreparedTransaction], facts: Sequence[Facts]
 ) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
     """Return the committed and the aborted transactions; raise if any is unresolved."""
     sorts: dict[Outcome, list[PreparedTransaction]] = {outcome: [] for outcome in Outcome}
@@ -100,12 +91,14 @@ def _sort_facts(
         if outcome is Outcome.NOT_SHOWN:
             part = prepared.offsets[found.ranges.index(Shown.UNSHOWN)]
             raise refusals.pending(
+                write,
                 decision,
                 f"{part.topic}-{part.partition} does not show how {name} ended, whose records begin at offset {part.first_offset}",
             )
         if outcome is Outcome.UNRESOLVED and Shown.COMMITTED in found.ranges:
             part = prepared.offsets[found.ranges.index(Shown.COMMITTED)]
             raise refusals.unresolved(
+                write,
                 decision,
                 f"{part.topic}-{part.partition} shows the records of {name} from offset {part.first_offset} on as committed, but neither "
                 "the commit log nor its other partitions show a commit",
@@ -113,6 +106,7 @@ def _sort_facts(
     lost = sorts[Outcome.ABORTED]
     if unresolved := sorts[Outcome.OPEN] + sorts[Outcome.UNRESOLVED]:
         raise refusals.unresolved(
+            write,
             decision,
             f"{len(unresolved)} of {len(decision.transactions)} transactions left no proof of their end in the commit log or the data "
             f"topics (first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
@@ -122,7 +116,7 @@ def _sort_facts(
 
 
 def _sort_results(
-    decision: Decision, named: Sequence[PreparedTransaction], results: Sequence[EndResult]
+    write: Write, decision: Decision, named: Sequence[PreparedTransaction], results: Sequence[EndResult]
 ) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
     ended: list[PreparedTransaction] = []
     doubtful: list[PreparedTransaction] = []
@@ -135,6 +129,7 @@ def _sort_results(
             code = "no response" if result.error is None else ErrorCode.of(result.error).name
             detail = f"; {result.detail}" if result.detail else ""
             raise refusals.pending(
+                write,
                 decision,
                 f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time ({code}{detail})",
             )

@@ -7,7 +7,7 @@ and every decision that it must finish is in the log. A read before them shows i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from kafka_eos_sink.commit import refusals
@@ -19,10 +19,8 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish_decisions
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
-from kafka_eos_sink.commit.transactional_id import driver_transactional_id
-from kafka_eos_sink.commit.values import Plan
+from kafka_eos_sink.commit.values import Plan, Run
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, bumps_epoch
 
@@ -40,43 +38,38 @@ class UnknownId(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """Which write id to take over, and how.
+    """The run that takes its write over, and how.
 
     Args:
-        nonce: Fresh for every call.
-        transaction_timeout_ms: Timeout of the transactions of the plan's tasks.
         view: The part of the log that this process has read; reading continues there.
         predecessor: The last plan of this process. If its batch is done and no driver has fenced since, nothing is open. The list of
             open transactions is then skipped, because its cost grows with all ids of the cluster.
         also_abort: Prepared transactions of a failed batch. They are aborted even if the list lacks them.
     """
 
-    write_id: str
-    nonce: str
-    transaction_timeout_ms: int
-    within_ms: int = PROOFS_WITHIN_MS
+    run: Run
     view: LogView | None = None
     predecessor: Plan | None = None
     also_abort: tuple[ProducerIdentity, ...] = ()
     unknown_id: UnknownId = UnknownId.BEGIN
 
 
-def fence_only(request: TakeOver) -> Procedure[Plan]:
+def fence_only(run: Run) -> Procedure[Plan]:
     """Fence a random write id, append a barrier, and return the plan.
 
     Nothing can be open or decided under a random write id, so the driver reads no log.
     """
     started = yield from WallClock()
-    driver = yield from InitProducerId(driver_transactional_id(request.write_id), DRIVER_TRANSACTION_TIMEOUT_MS)
+    driver = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
-    barrier = yield from Append((barrier_record(request.write_id, request.nonce),))
+    barrier = yield from Append((barrier_record(run.write.id, run.nonce),))
     return Plan(
-        write_id=request.write_id,
-        nonce=request.nonce,
+        write=run.write,
+        nonce=run.nonce,
         driver=driver,
         started_ms=started,
-        transaction_timeout_ms=request.transaction_timeout_ms,
+        transaction_timeout_ms=run.transaction_timeout_ms,
         log_offset=barrier,
         decisions=(),
     )
@@ -86,16 +79,17 @@ def fence_only(request: TakeOver) -> Procedure[Plan]:
 class TakenOver:
     """The plan, the decisions that could not be finished, and what they keep open.
 
-    ``failures`` are by query id. ``driver`` is W.driver's next transaction.
+    ``failures`` are by query id. ``driver`` is W.driver's next transaction. ``opened`` was open before the fence, ``left_open`` still is.
     """
 
     plan: Plan
     driver: DriverTransaction
     failures: Mapping[str, KafkaEosError]
+    opened: tuple[ProducerIdentity, ...]
     left_open: tuple[ProducerIdentity, ...]
 
 
-def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
+def take_over(request: TakeOver) -> Procedure[Plan]:
     """Fence older drivers, finish their decisions, and abort what they left open.
 
     Raises:
@@ -103,32 +97,31 @@ def take_over(request: TakeOver, transaction_version: int) -> Procedure[Plan]:
             no such decision names, because they block readers.
         WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
-    taken = yield from taking_over(request, transaction_version)
+    taken = yield from taking_over(request)
     for failure in taken.failures.values():
         raise failure
     return taken.plan
 
 
-def taking_over(request: TakeOver, transaction_version: int) -> Procedure[TakenOver]:
+def taking_over(request: TakeOver) -> Procedure[TakenOver]:
     """As `take_over`, but return the failures.
 
     Raises:
         WriteRefusedError: As `take_over`.
     """
-    view = LogView(request.write_id) if request.view is None else request.view
+    view = LogView(request.run.write.id) if request.view is None else request.view
     while True:
-        taken = yield from _take_over(replace(request, view=view), view, transaction_version)
+        taken = yield from _take_over(request, view)
         if taken is not None:
             return taken
         # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
         # PAUSE: begin with the log, not with the fence, because another driver may have decided since.
 
 
-def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Procedure[TakenOver | None]:
+def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
     """Return the result, or None if W.driver has written a decision."""
-    write_id, predecessor = request.write_id, request.predecessor
+    run, predecessor = request.run, request.predecessor
     started = yield from WallClock()
-    driver_id = driver_transactional_id(write_id)
     is_first_look, topic_id = view.next_offset == 0, view.topic_id
     yield from read_to_end(view)
     # NEW LOG: the process has not read this one either.
@@ -140,36 +133,35 @@ def _take_over(request: TakeOver, view: LogView, transaction_version: int) -> Pr
     # LATE ADD: only a list finds the transaction in which an aborted attempt has continued.
     if (
         predecessor is None
-        or not bumps_epoch(transaction_version)
+        or not bumps_epoch(run.transaction_version)
         or not (yield from _is_done_and_unfenced(view, predecessor))
     ):
-        opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)
+        opened = yield from list_open(run, None if is_new else LIST_WITHIN_MS)
     if is_new:
-        yield from require_own_log(view, opened)
+        yield from require_own_log(run.write, view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
-        raise refusals.unknown_write_id(write_id)
-    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+        raise refusals.unknown_write_id(run.write.id)
+    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
-    barrier = yield from read_to_barrier(view, request.nonce)
+    barrier = yield from read_to_barrier(view, run.nonce)
     yield from Reached("plan.read")
-    timeout_ms = request.transaction_timeout_ms
     driver = DriverTransaction(identity)
-    finished = yield from finish_decisions(view, driver, request.nonce, request.within_ms, timeout_ms)
+    finished = yield from finish_decisions(run, view, driver)
     yield from Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
     left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), finished.unproven)
     plan = Plan(
-        write_id=write_id,
-        nonce=request.nonce,
+        write=run.write,
+        nonce=run.nonce,
         driver=identity,
         started_ms=started,
-        transaction_timeout_ms=timeout_ms,
+        transaction_timeout_ms=run.transaction_timeout_ms,
         log_offset=barrier,
         decisions=tuple(finished.decisions),
         log_id=view.topic_id,
     )
-    return TakenOver(plan=plan, driver=driver, failures=finished.failures, left_open=left_open)
+    return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
 
 
 def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:

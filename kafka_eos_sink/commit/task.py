@@ -24,7 +24,7 @@ from kafka_eos_sink.commit.steps import (
     Warn,
     WriteRows,
 )
-from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of, task_transactional_id
+from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Plan,
@@ -32,6 +32,7 @@ from kafka_eos_sink.commit.values import (
     TaskIdentity,
     TaskMessage,
     TaskOutcome,
+    Write,
 )
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -58,15 +59,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield from Warn(warning)
 
     def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
-        return TaskMessage(
-            plan=plan,
-            query_id=batch.query_id,
-            version=batch.version,
-            task=task,
-            outcome=outcome,
-            prepared=prepared,
-            foreach_call=batch.foreach_call,
-        )
+        return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=prepared)
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
@@ -76,7 +69,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
     own = slot_of(task.task_attempt_id)
     slots = (*range(own, SLOTS), *range(own))
-    identity = yield from fresh_identity(plan.write_id, task.partition, slots, plan.transaction_timeout_ms)
+    identity = yield from fresh_identity(plan.write, task.partition, slots, plan.transaction_timeout_ms)
     yield from Reached("task.initialised")
     if (yield from is_overtaken(plan)):
         return message(TaskOutcome.OVERTAKEN)
@@ -88,7 +81,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
             written = yield from WriteRows(identity)
         yield from Reached("task.flushed")
-        part = part_record(plan.write_id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
+        part = part_record(plan.write.id, batch.query_id, task.partition, batch.version, task.task_attempt_id)
         part_offset = yield from AppendPart(identity, part)
         # LATE ADD: check after the last Produce, because a later one opens a transaction again that the driver has ended.
         overtaken = yield from is_overtaken(plan)
@@ -120,17 +113,17 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
         yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
 
-def fresh_identity(write_id: str, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
+def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
     """Initialise the first of these slots that has no open transaction.
 
     InitProducerId would abort an open transaction, which a sibling attempt may have prepared for the driver. The attempt also skips a
     slot whose coordinator does not respond, because another slot has another coordinator.
     """
-    ids = tuple(task_transactional_id(write_id, partition, slot) for slot in slots)
+    ids = tuple(write.task_id(partition, slot) for slot in slots)
     started = yield from Now()
     while True:
         for transactional_id in ids:
-            failure: KafkaEosError = refusals.no_free_id(write_id, partition)
+            failure: KafkaEosError = refusals.no_free_id(write, partition)
             try:
                 described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
                 found = described[transactional_id]

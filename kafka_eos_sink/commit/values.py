@@ -6,18 +6,95 @@ The driver writes the identities that it commits into a decision.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 from uuid import UUID
 
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.commit import transactional_id as names
+from kafka_eos_sink.pickling import PickledByName
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
+
+DEFAULT_TOPIC = "__kafka_eos_commits"
+"""The commit log without the option ``commit.log.topic``."""
+LOG_PARTITIONS = 16
+PROOFS_WITHIN_MS = 120_000
+"""Limit of the wait for proofs, unless the write sets another one (delivery.timeout.ms)."""
+
+
+def log_partition_of(write_id: str) -> int:
+    """Return the partition of the commit log that holds all records of a write id."""
+    return (murmur2_bytes(write_id.encode()) & 0x7FFFFFFF) % LOG_PARTITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Write(PickledByName):
+    """One logical writer: a write id and the topic of its commit log.
+
+    ``connection`` holds the options, without secrets, by which ``kafka-eos`` reaches the cluster, for the commands in messages.
+    """
+
+    id: str
+    log_topic: str
+    connection: str = ""
+
+    @property
+    def commit_log(self) -> TopicPartition:
+        """The partition that holds all records of the write."""
+        return self.log_topic, log_partition_of(self.id)
+
+    @property
+    def is_random(self) -> bool:
+        return names.is_random_write_id(self.id)
+
+    @property
+    def driver_id(self) -> str:
+        return names.driver_transactional_id(self.id)
+
+    def task_id(self, partition: int, slot: int) -> str:
+        return names.task_transactional_id(self.id, partition, slot)
+
+    def task_ids(self, partitions: Iterable[int]) -> tuple[str, ...]:
+        """Return the transactional ids of all slots of these Spark partitions."""
+        return tuple(self.task_id(partition, slot) for partition in partitions for slot in range(names.SLOTS))
+
+    def parse(self, transactional_id: str) -> names.PartitionAndSlot | None:
+        """Parse a task's transactional id of this write; None for any other id."""
+        return names.parse(transactional_id, self.id)
+
+    def command(self, name: str, options: str = "") -> str:
+        """Return an operator's command on this write, ready to paste.
+
+        It names the commit log: on another one it would find no decision.
+        """
+        topic = "" if self.log_topic == DEFAULT_TOPIC else f"--commit-log-topic {shlex.quote(self.log_topic)}"
+        words = ("kafka-eos", name, self.connection, topic, "--write-id", shlex.quote(self.id), options)
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
+class Run:
+    """A driver or an operator's command at work on a write.
+
+    nonce                   fresh for every run; marks its barriers
+    within_ms               limit of the wait for proofs
+    transaction_timeout_ms  of the transactions of tasks, and of those into which recovery copies lost rows
+    transaction_version     of the cluster
+    """
+
+    write: Write
+    nonce: str
+    transaction_timeout_ms: int
+    transaction_version: int
+    within_ms: int = PROOFS_WITHIN_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange(PickledByName):
     """The offsets of a task's records in one topic-partition, both inclusive."""
 
     topic: str
@@ -42,7 +119,7 @@ def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedTransaction:
+class PreparedTransaction(PickledByName):
     """A task attempt's flushed, open transaction, as commit and recovery need it.
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
@@ -59,7 +136,7 @@ class PreparedTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(PickledByName):
     """The record that makes a batch committed: these transactions, and no others.
 
     ``driver`` is the identity whose transaction carries the record. The record counts only with a COMMIT marker of that epoch.
@@ -107,35 +184,29 @@ class DecisionStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettledDecision:
+class SettledDecision(PickledByName):
     """A query id's newest decision after recovery; tasks compare their batch with it.
 
-    If ``resolution`` is set, an operator decided and tasks compare only the version. ``foreach_call`` is that of the decision.
+    ``decision`` is without its transactions, so only ``status`` tells whether it is void. If an operator decided (``resolution``), tasks
+    compare only the version.
     """
 
-    query_id: str
-    version: int
-    nonce: str
+    decision: Decision
     status: DecisionStatus
-    topic: str | None
-    schema: str
-    offsets_hash: str | None
-    resolution: str | None = None
-    foreach_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(PickledByName):
     """The result of ``take_over``, pickled into the writer.
 
     ``started_ms`` is the driver's wall clock at the start of the plan: no transaction of its tasks can be older.
     The commit log has no record of this batch below ``log_offset`` (0 if the plan did not read the log). ``log_id`` is the topic id of
     the log that the plan has read (zero if it read none).
-    ``cluster_id`` is the cluster that was planned on, None if the brokers did not tell; read it by `cluster_of`.
+    ``cluster_id`` is the cluster that was planned on, None if the brokers did not tell.
     ``plan_ms`` and ``attempts_ended`` are figures for people: how long the plan took, and the transactions that it aborted.
     """
 
-    write_id: str
+    write: Write
     nonce: str
     driver: ProducerIdentity
     started_ms: int
@@ -148,17 +219,11 @@ class Plan:
     cluster_id: str | None = None
 
     def newest_decision(self, query_id: str) -> SettledDecision | None:
-        return next((found for found in self.decisions if found.query_id == query_id), None)
-
-
-def cluster_of(plan: Plan | None) -> str | None:
-    """Return the cluster of a plan, None if it is not known."""
-    # A pickle of an earlier version of the sink has no such field.
-    return getattr(plan, "cluster_id", None)
+        return next((found for found in self.decisions if found.decision.query_id == query_id), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchIdentity:
+class BatchIdentity(PickledByName):
     """The identity of a batch: batches with equal values are the same batch (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
@@ -176,7 +241,7 @@ class BatchIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskIdentity:
+class TaskIdentity(PickledByName):
     """A Spark task attempt: partition, number in the task, id in the application."""
 
     partition: int
@@ -193,16 +258,14 @@ class TaskOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMessage:
+class TaskMessage(PickledByName):
     """A task's message to the driver; the last three fields are figures for people."""
 
     plan: Plan
-    query_id: str
-    version: int
+    batch: BatchIdentity
     task: TaskIdentity
     outcome: TaskOutcome
     prepared: PreparedTransaction | None = None
-    foreach_call: str | None = None
     written_bytes: int = 0
     write_ms: int = 0
     application_id: str | None = None

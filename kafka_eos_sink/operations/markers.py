@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -95,14 +94,16 @@ def find_markers(settings: OperatorSettings, *, write: bool = False) -> Markers:
     Raises:
         AuthorizationError: Read on the commit log is missing or, to write, Alter or ClusterAction on the cluster.
     """
-    with connected_to_log(settings) as (admin, executor, _):
+    with connected_to_log(settings) as (admin, executor, run):
         try:
-            evidence = executor.run(gather(settings.write_id, uuid.uuid4().hex, settings.commit_log))
+            evidence = executor.run(gather(run))
         except BrokerUnavailableError:
             # A coordinator that does not respond must not stop the command that mends.
             return Markers(no_response=("the coordinators",))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
-        partitions = {part.where for part in evidence.parts} | ({settings.commit_log} if evidence.described else set())
+        partitions = {part.where for part in evidence.parts} | (
+            {settings.write.commit_log} if evidence.described else set()
+        )
         producers, no_response, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
         findings = judge(evidence, producers)
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]

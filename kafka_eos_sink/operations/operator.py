@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
@@ -29,9 +28,9 @@ from kafka_eos_sink.commit.steps import (
     InitProducerId,
     Unseen,
 )
-from kafka_eos_sink.commit.take_over import UnknownId, take_over
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, is_random_write_id, write_id_of
-from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
+from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
     SAFETY,
@@ -41,12 +40,12 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
-from kafka_eos_sink.runtime.write_settings import log_partition_of, take_over_request
+from kafka_eos_sink.runtime.write_settings import new_run
 
 T = TypeVar("T")
 
@@ -54,8 +53,9 @@ T = TypeVar("T")
 class _OperatorExecutor(Executor):
     """An executor for an operator, who may read topics that the write's user may not."""
 
-    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
-        super().__init__(admin, where, config)
+    def __init__(self, admin: Admin, write: Write, config: ProducerConfig) -> None:
+        super().__init__(admin, write.commit_log, config)
+        self._write = write
         self._copy = self._performers[CopyRecords]
         self._on(CopyRecords, self._copy_own)
 
@@ -77,16 +77,15 @@ class _OperatorExecutor(Executor):
         gone = self._gone(step.copies)
         if any(gone):
             return tuple(each or Gone("not copied, because either all lost rows are or none") for each in gone)
-        write_id = write_id_of(unknown[0].transactional_id) or ""
         raise DecisionPendingError(
             "DECIDED_NOT_FINISHED",
             f"the coordinator of {unknown[0].transactional_id} does not know producer id {unknown[0].producer_id}, whose aborted rows the "
             "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was copied. "
             + (
-                f"No other run uses this write id. {resolve_command(write_id, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
+                f"No other run uses this write id. {resolve_command(self._write, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
                 "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
                 "--allow-duplicates keeps those and gives up the others"
-                if is_random_write_id(write_id)
+                if self._write.is_random
                 else "Run the write again under its own user, with Read on its topics, which copies them. If that ends in LOST_PARTS, "
                 "do what it says. If the records are gone and resolve --as committed still ends here, only --as rewrite "
                 "--allow-duplicates ends the version"
@@ -121,8 +120,8 @@ class OperatorSettings:
     timeout_ms: int = 120_000
 
     @property
-    def commit_log(self) -> TopicPartition:
-        return self.commit_log_topic, log_partition_of(self.write_id)
+    def write(self) -> Write:
+        return Write(self.write_id, self.commit_log_topic, self.client.command_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +182,8 @@ class Preview:
 
 
 @contextmanager
-def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, int]]:
-    """Yield admin, executor and transaction version for an existing, checked log.
+def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, Run]]:
+    """Yield admin, executor and a new run for an existing, checked log.
 
     Raises:
         BrokerRefusedError: NO_COMMIT_LOG.
@@ -201,11 +200,10 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
-        executor = _OperatorExecutor(
-            admin, settings.commit_log, ProducerConfig(delivery_timeout_ms=settings.timeout_ms)
-        )
+        write = settings.write
+        executor = _OperatorExecutor(admin, write, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
         try:
-            yield admin, executor, admin.transaction_version(deadline)
+            yield admin, executor, new_run(write, settings.timeout_ms, admin.transaction_version(deadline))
         except KafkaEosError as error:
             # Of other codes only the run of a job can say that nothing of it is visible.
             if error.code in SAFETY:
@@ -213,20 +211,20 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             raise
 
 
-def perform(settings: OperatorSettings, procedure: Callable[[int], Procedure[T]]) -> T:
-    """Run a procedure, given the transaction version."""
-    with connected_to_log(settings) as (_, executor, version):
-        return executor.run(procedure(version))
+def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]]) -> T:
+    """Run a procedure, given its run."""
+    with connected_to_log(settings) as (_, executor, run):
+        return executor.run(procedure(run))
 
 
-def preview(settings: OperatorSettings, procedure: Callable[[int], Procedure[Any]]) -> Preview:
+def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any]]) -> Preview:
     """Run the read-only start of a procedure, with its errors; return the state."""
-    with connected_to_log(settings) as (admin, executor, version):
-        executor.run(_until_fence(procedure(version)))
+    with connected_to_log(settings) as (admin, executor, run):
+        executor.run(_until_fence(procedure(run)))
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that mend.
-        found = executor.run(list_open(settings.write_id, version, LIST_WITHIN_MS))
+        found = executor.run(list_open(run, LIST_WITHIN_MS))
         ids = [each.transactional_id for each in found]
         described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
     opened = tuple(each for each in described.values() if each is not None)
@@ -249,13 +247,10 @@ def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
     procedure.close()
 
 
-def recovery(
-    settings: OperatorSettings, *, abort_unknown: bool, view: LogView | None = None
-) -> Callable[[int], Procedure[Plan]]:
-    """Return the procedure of `recover`; ``view`` receives what it reads of the log."""
+def recovery(run: Run, *, abort_unknown: bool, view: LogView | None = None) -> Procedure[Plan]:
+    """The procedure of `recover`; ``view`` receives what it reads of the log."""
     unknown_id = UnknownId.ABORT if abort_unknown else UnknownId.REFUSE
-    request = take_over_request(settings.write_id, settings.timeout_ms)
-    return partial(take_over, replace(request, unknown_id=unknown_id, view=view))
+    return take_over(TakeOver(run=run, unknown_id=unknown_id, view=view))
 
 
 def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
@@ -268,12 +263,12 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         DecisionPendingError: A decision can be neither finished nor proven void.
         WriteRefusedError: The commit log holds nothing of the write id; nothing was changed.
     """
-    with connected_to_log(settings) as (admin, executor, version):
+    with connected_to_log(settings) as (admin, executor, run):
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
         view = LogView(settings.write_id)
-        plan = executor.run(recovery(settings, abort_unknown=abort_unknown, view=view)(version))
+        plan = executor.run(recovery(run, abort_unknown=abort_unknown, view=view))
         tried = [
             EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
             for end, result in executor.ended
@@ -284,24 +279,23 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         over = {_carrier(each.identity) for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
-            finished_now=frozenset(each.query_id for each in plan.decisions if _is_finished_now(before, each)),
+            finished_now=frozenset(each.decision.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
             unlisted=admin.unlisted,
         )
 
 
-def _is_finished_now(before: LogView, decision: SettledDecision) -> bool:
+def _is_finished_now(before: LogView, settled: SettledDecision) -> bool:
     """Whether this run finished a decision; ``before`` is the log as the run found it."""
-    if decision.status is not DecisionStatus.FINISHED:
+    if settled.status is not DecisionStatus.FINISHED:
         return False
-    done = before.query(decision.query_id).done
-    return done is None or done.get("nonce") != decision.nonce
+    return not before.query(settled.decision.query_id).has_done_record(settled.decision)
 
 
 def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAndEpoch]) -> set[tuple[str, int]]:
     """Return query id and version of ended transactions that no decision will name."""
-    newest = {decision.query_id: decision.version for decision in plan.decisions}
+    newest = {each.decision.query_id: each.decision.version for each in plan.decisions}
     return {
         (query.query_id, part.value["version"])
         for query in view.queries("part")
@@ -316,11 +310,6 @@ def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
     return identity.producer_id, identity.producer_epoch
 
 
-def forgetting(settings: OperatorSettings) -> Callable[[int], Procedure[int]]:
-    """Return the procedure of `forget`."""
-    return partial(forget_write, take_over_request(settings.write_id, settings.timeout_ms))
-
-
 def forget(settings: OperatorSettings) -> int:
     """Write tombstones for all records of a write; as `forget_write`."""
-    return perform(settings, forgetting(settings))
+    return perform(settings, forget_write)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_reading import read_on
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, writes_in
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 
 class CommitLogWatch:

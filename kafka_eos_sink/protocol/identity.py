@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from kafka_eos_sink.pickling import PickledByName
+
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 ProducerIdAndEpoch = tuple[int, int]
@@ -29,7 +31,7 @@ def bumps_epoch(transaction_version: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdentity:
+class ProducerIdentity(PickledByName):
     """A transactional id with one producer id and epoch."""
 
     transactional_id: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.admin import lease_admin
+from kafka_eos_sink.pickling import PickledByName
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime.topics import require_topic
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWritten:
+class RowsWritten(PickledByName):
     """The result of a task."""
 
     rows: int
@@ -50,7 +51,7 @@ def write_rows(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
 def report(settings: WriteSettings, tasks: Sequence[RowsWritten]) -> None:
     """Log the line of a batch."""
     figures = {
-        "version": settings.version,
+        "version": settings.batch.version,
         "rows": sum(task.rows for task in tasks),
         "written_bytes": sum(task.written_bytes for task in tasks),
         "tasks": len(tasks),

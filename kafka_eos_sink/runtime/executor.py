@@ -16,14 +16,13 @@ from uuid import UUID
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Procedure, Step, code_name
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
-    KafkaEosError,
     ProtocolError,
     printable,
 )
@@ -120,9 +119,6 @@ class Executor:
             except StopIteration as stop:
                 returned: T = stop.value
                 return returned
-            except KafkaEosError as error:
-                error.message, error.way_out = self._on_cluster(error.message), self._on_cluster(error.way_out)
-                raise
             result, failure = None, None
             began = time.perf_counter()
             try:
@@ -133,10 +129,6 @@ class Executor:
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
             self.stopwatch.saw(step, result)
-
-    def _on_cluster(self, text: str) -> str:
-        """Complete the commands of a text: procedures know neither cluster nor commit log."""
-        return refusals.on_cluster(text, self.client.config.command_options, self.where[0])
 
     @property
     def attempts_ended(self) -> int:
@@ -164,7 +156,7 @@ class Executor:
 
     def _warn(self, step: steps.Warn) -> None:
         if step.about is None:
-            log.warning("%s", printable(self._on_cluster(step.message)))
+            log.warning("%s", printable(step.message))
         else:
             warn_once(partial(self._text_of, step), about=step.about)
 
@@ -172,7 +164,7 @@ class Executor:
         found = ""
         if step.blocked_by is not None:
             found = self.admin.transaction_of(step.blocked_by) or step.if_unlisted
-        return self._on_cluster("; ".join(filter(None, (step.message, found))))
+        return "; ".join(filter(None, (step.message, found)))
 
     # transactions
 

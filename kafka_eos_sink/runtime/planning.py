@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kafka_eos_sink.commit.admission import must_write, require_admitted
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.take_over import fence_only, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
 from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers
 from kafka_eos_sink.runtime.topics import require_readable_topic, require_topics
-from kafka_eos_sink.runtime.write_settings import WriteSettings, take_over_request
+from kafka_eos_sink.runtime.write_settings import WriteSettings, new_run
 
 CHECK_EVERY_MS = 60_000
 """Shortest time between two checks of the commit log, the brokers' settings and the rights."""
@@ -41,38 +41,38 @@ _remembered: dict[tuple[object, ...], _Remembered] = {}
 
 def plan(settings: WriteSettings, executor: Executor) -> Plan:
     """Check the cluster and take the write id over; return as `session.plan`."""
-    admin = executor.admin
+    admin, write, batch = executor.admin, settings.write, settings.batch
     now = admin.client.clock()
     version = admin.transaction_version(now + settings.producer.max_block_ms)
     key = (
         # All writes with random ids share one entry: the next one reuses only the check, never the view or the plan.
-        None if settings.random_write_id else settings.write_id,
-        settings.commit_log_topic,
+        None if write.is_random else write.id,
+        write.log_topic,
         settings.client,
-        settings.topic,
+        batch.topic,
         settings.producer.dead_letter_topic,
         settings.producer.transaction_timeout_ms,
     )
     # Pop the entry, so that a plan that fails leaves none: the next plan then checks and reads everything again.
-    known = _remembered.pop(key, None) or _Remembered(view=LogView(settings.write_id))
+    known = _remembered.pop(key, None) or _Remembered(view=LogView(write.id))
     reads_on = known.view.next_offset > 0
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
         known.transaction_timeout_ms = require_brokers(settings, admin)
         require_topics(settings, admin)
         known.checked_at = now
-    elif settings.random_write_id:
+    elif write.is_random:
         # A task would notice a deleted topic only at its delivery timeout.
         require_readable_topic(settings, admin)
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
     must_list = known.plan is None or now - known.listed_at > LIST_EVERY_MS
-    request = take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, known.transaction_timeout_ms)
-    request = replace(request, view=known.view, predecessor=None if must_list else known.plan)
-    found = executor.run(fence_only(request) if settings.random_write_id else take_over(request, version))
+    run = new_run(write, settings.producer.delivery_timeout_ms, version, known.transaction_timeout_ms)
+    request = TakeOver(run=run, view=known.view, predecessor=None if must_list else known.plan)
+    found = executor.run(fence_only(run) if write.is_random else take_over(request))
     # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. So only a view of the
     # whole log may skip or reject a batch. The entry is popped, so the next plan reads it.
-    if reads_on and not settings.streaming and not must_write(found, settings.batch):
+    if reads_on and not batch.streaming and not must_write(found, batch):
         return plan(settings, executor)
-    if not settings.random_write_id:
+    if not write.is_random:
         known.plan = found
         history.report_recovered(executor, settings.history_topic, known.view)
         known.view.forget_superseded()
@@ -82,6 +82,6 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
     # Only the tasks of a micro-batch know its version, so they admit it.
-    if not settings.streaming:
-        executor.run(require_admitted(found, settings.batch))
+    if not batch.streaming:
+        executor.run(require_admitted(found, batch))
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -17,23 +16,30 @@ from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.commit.values import Decision, Plan, TaskIdentity, TaskMessage, cluster_of
+from kafka_eos_sink.commit.values import Decision, Plan, Run, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.task_executor import TaskExecutor
-from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings, take_over_request
+from kafka_eos_sink.runtime.write_settings import WriteSettings, new_run
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def _leased_executor(settings: WriteSettings, plan: Plan | None = None) -> Iterator[Executor]:
-    with lease_admin(settings.client, cluster_of(plan)) as admin:
-        yield Executor(admin, settings.commit_log, settings.producer)
+    with lease_admin(settings.client, None if plan is None else plan.cluster_id) as admin:
+        yield Executor(admin, settings.write.commit_log, settings.producer)
+
+
+def _run(settings: WriteSettings, plan: Plan) -> Run:
+    """A run of this driver after its plan."""
+    within_ms = settings.producer.delivery_timeout_ms
+    return new_run(plan.write, within_ms, plan.driver.transaction_version, plan.transaction_timeout_ms)
 
 
 def plan(settings: WriteSettings) -> Plan:
@@ -52,10 +58,11 @@ def plan(settings: WriteSettings) -> Plan:
     except BrokerUnavailableError as error:
         # The plan is the first to wait for brokers. A user who has set a limit too low must read its name.
         limits = settings.producer
-        error.message += (
-            f"; the limits are max.block.ms={limits.max_block_ms} and delivery.timeout.ms={limits.delivery_timeout_ms}"
-        )
-        raise
+        raise BrokerUnavailableError(
+            error.code,
+            f"{error.message}; the limits are max.block.ms={limits.max_block_ms} and delivery.timeout.ms={limits.delivery_timeout_ms}",
+            error.way_out,
+        ) from error
     took = time.perf_counter() - began
     return replace(
         found,
@@ -68,31 +75,27 @@ def plan(settings: WriteSettings) -> Plan:
 def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches: Iterator[Rows]) -> TaskMessage:
     """Run one task attempt: write all its rows in one prepared transaction."""
     with (
-        lease_admin(settings.client, cluster_of(plan)) as admin,
-        closing(TaskExecutor(admin, settings.commit_log, settings.producer, plan, batches)) as executor,
+        lease_admin(settings.client, plan.cluster_id) as admin,
+        closing(TaskExecutor(admin, settings.write.commit_log, settings.producer, plan, batches)) as executor,
     ):
         return executor.write(write_attempt(plan, settings.batch, task))
 
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
     """Decide the batch and finish it; return None if it was committed before."""
+    batch = settings.batch
     request = commit_batch.CommitRequest(
-        plan=plan,
-        batch=settings.batch,
-        random_write_id=settings.random_write_id,
-        nonce=uuid.uuid4().hex,
-        group_offsets=settings.group_offsets,
-        within_ms=settings.producer.delivery_timeout_ms,
+        run=_run(settings, plan), plan=plan, batch=batch, group_offsets=settings.group_offsets
     )
     with _leased_executor(settings, plan) as executor:
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
-            newest = plan.newest_decision(settings.query_id)
-            is_older = newest is not None and newest.version > settings.version
+            newest = plan.newest_decision(batch.query_id)
+            is_older = newest is not None and newest.decision.version > batch.version
             log.warning(
                 "version %d of write id %r %s; this run wrote nothing",
-                settings.version,
-                settings.write_id,
+                batch.version,
+                plan.write.id,
                 "is older than the newest version" if is_older else "was written before",
             )
             return None
@@ -111,14 +114,13 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
         The plan for `sweep`; None if a newer driver has taken over.
     """
     with _leased_executor(settings, plan) as executor:
-        deadline = executor.client.clock() + settings.producer.max_block_ms
-        version = executor.admin.transaction_version(deadline) if plan is None else plan.driver.transaction_version
-        timeout_ms = DEFAULT_TRANSACTION_TIMEOUT_MS if plan is None else plan.transaction_timeout_ms
-        view = LogView(settings.write_id)
-        request = replace(
-            take_over_request(settings.write_id, settings.producer.delivery_timeout_ms, timeout_ms), view=view
-        )
-        found = executor.run(aborting.abort(request, plan, messages, version))
+        if plan is None:
+            version = executor.admin.transaction_version(executor.client.clock() + settings.producer.max_block_ms)
+            run = new_run(settings.write, settings.producer.delivery_timeout_ms, version)
+        else:
+            run = _run(settings, plan)
+        view = LogView(run.write.id)
+        found = executor.run(aborting.abort(TakeOver(run=run, view=view), plan, messages))
         history.report_recovered(executor, settings.history_topic, view)
         return found
 
@@ -126,4 +128,4 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
 def sweep(settings: WriteSettings, plan: Plan, decision: Decision | None) -> int:
     """Abort late transactions of losing or killed attempts; return their number."""
     with _leased_executor(settings, plan) as executor:
-        return executor.run(aborting.sweep(plan, decision))
+        return executor.run(aborting.sweep(_run(settings, plan), plan, decision))

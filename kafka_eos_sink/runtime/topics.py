@@ -9,13 +9,8 @@ from contextlib import suppress
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.log_records import (
-    DEFAULT_TOPIC,
-    LARGEST_BATCH_BYTES,
-    LOG_PARTITIONS,
-    MAX_RECORD_BYTES,
-    TOPIC_CONFIGURATION,
-)
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, MAX_RECORD_BYTES, TOPIC_CONFIGURATION
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -60,10 +55,10 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
     if dead_letter_topic is not None:
         _require_read(admin.topic(dead_letter_topic, deadline))
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
-    ensure_commit_log(admin, settings.commit_log_topic, settings.topic, deadline)
-    if settings.random_write_id:
+    ensure_commit_log(admin, settings.write.log_topic, settings.batch.topic, deadline)
+    if settings.write.is_random:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
-        admin.fetch(settings.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
+        admin.fetch(settings.write.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
 
 
 def require_readable_topic(settings: WriteSettings, admin: Admin) -> None:
@@ -92,7 +87,7 @@ def require_topic(settings: WriteSettings, admin: Admin) -> TopicMetadata | None
         InvalidRowError: UNKNOWN_TOPIC.
         ConfigurationError: INTERNAL_TOPIC.
     """
-    topic, max_block_ms = settings.topic, settings.producer.max_block_ms
+    topic, max_block_ms = settings.batch.topic, settings.producer.max_block_ms
     if topic is None:
         return None
     deadline = admin.client.clock() + max_block_ms

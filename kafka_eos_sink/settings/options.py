@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
 from kafka_eos_sink.commit.transactional_id import (
     LONGEST_WRITE_ID,
     batch_write_id,
     random_write_id,
     streaming_write_id,
 )
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.key_stores import JKS_WAY_OUT
 from kafka_eos_sink.client.security import ClientCredentials, SecurityConfig, TlsVersion
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC
 from kafka_eos_sink.producer.config import CODEC_NAMES, INT32_MAX, INT64_MAX, RANGES, ProducerConfig
 from kafka_eos_sink.protocol.compression import LEVELS
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC

@@ -31,9 +31,9 @@ def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, 
     Args:
         at_once: Also sweep now, and wait for it: after a job's last write or a query's abort, Spark kills this process.
     """
-    if (previous := _superseded.pop(plan.write_id, None)) is not None:
+    if (previous := _superseded.pop(plan.write.id, None)) is not None:
         previous.set()
-    superseded = _superseded[plan.write_id] = threading.Event()
+    superseded = _superseded[plan.write.id] = threading.Event()
     swept = threading.Event()
 
     def run() -> None:
@@ -43,17 +43,17 @@ def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, 
             try:
                 session.sweep(settings, plan, decision)
             except Exception as error:  # Not an error for the user: the next plan aborts what this sweep could not.
-                log.warning("kafka-eos: the sweep for open transactions of %r failed: %s", plan.write_id, error)
+                log.warning("kafka-eos: the sweep for open transactions of %r failed: %s", plan.write.id, error)
             swept.set()
-        if _superseded.get(plan.write_id) is superseded:
-            del _superseded[plan.write_id]
+        if _superseded.get(plan.write.id) is superseded:
+            del _superseded[plan.write.id]
 
     # A daemon: it must not keep the commit process alive. The next plan or the timeout then aborts the rest.
     try:
         threading.Thread(target=run, name="kafka-eos sweep", daemon=True).start()
     except RuntimeError as error:
         # No more threads are allowed here. The batch is committed, so that must not fail it.
-        log.warning("kafka-eos: no sweep for open transactions of %r: %s", plan.write_id, error)
+        log.warning("kafka-eos: no sweep for open transactions of %r: %s", plan.write.id, error)
         return
     if at_once:
         swept.wait(AT_ONCE_S)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kafka_eos_sink.commit.values import Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.values import BatchIdentity, Plan, TaskIdentity, TaskMessage, Write
 from kafka_eos_sink.errors import ConfigurationError, Job, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
@@ -187,14 +187,20 @@ class SinkWriter:
             return Job.STREAM
         return Job.RANDOM if options.txn_app_id is None else Job.BATCH
 
-    def _write_settings(self, options: SinkOptions, **identity: Any) -> WriteSettings:
+    def _write_settings(
+        self, options: SinkOptions, write_id: str, query_id: str, version: int, offsets_hash: str | None
+    ) -> WriteSettings:
         return WriteSettings(
-            **identity,
-            streaming=self._streaming,
-            topic=options.topic,
-            schema=self._columns.schema,
-            on_checkpoint_rollback=options.on_checkpoint_rollback,
-            commit_log_topic=options.commit_log_topic,
+            batch=BatchIdentity(
+                query_id=query_id,
+                version=version,
+                topic=options.topic,
+                schema=self._columns.schema,
+                offsets_hash=offsets_hash,
+                on_checkpoint_rollback=options.on_checkpoint_rollback,
+                streaming=self._streaming,
+            ),
+            write=Write(write_id, options.commit_log_topic, options.client.command_options),
             history_topic=options.history_topic,
             user_metadata=options.user_metadata,
             client=options.client,

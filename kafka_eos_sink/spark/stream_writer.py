@@ -21,7 +21,6 @@ from kafka_eos_sink.commit.values import TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
-from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later
@@ -69,7 +68,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                     write_id = _write_id(options)
                     self._offsets = _newest_offsets(options)
                     # The planner knows neither query id nor batch id, and the plan needs neither.
-                    self._plan = session.plan(self._settings(options, write_id, "", 0, None))
+                    self._plan = session.plan(self._write_settings(options, write_id, "", 0, None))
             self._planned = True
         return self.__dict__.copy()
 
@@ -88,8 +87,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         version = int(batch)
         # The planner read the offsets of the checkpoint's newest batch. Only the task knows whether that batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None
-        settings = self._settings(
-            options, "" if self._plan is None else self._plan.write_id, query_id, version, offsets_hash
+        settings = self._write_settings(
+            options, "" if self._plan is None else self._plan.write.id, query_id, version, offsets_hash
         )
         return run_task(context, settings, self._plan, self._columns, iterator)
 
@@ -100,14 +99,14 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             raise WriteRefusedError("MISSING_MESSAGE", f"batch {batchId} has tasks without a message: {CONTINUOUS}")
         options = self._checked_options()
         if options.delivery_guarantee != "exactly-once":
-            at_least_once.report(self._settings(options, "", "", batchId, None), rows_written(messages))
+            at_least_once.report(self._write_settings(options, "", "", batchId, None), rows_written(messages))
             return
         complete = unwrapped(messages)
         # This process shares no state with the planner and the tasks: the plan arrives in the messages.
         first = next(message for message in complete if message is not None)
         offsets = _offsets_of(options, batchId)
-        settings = self._settings(
-            options, first.plan.write_id, first.query_id, batchId, None if offsets is None else offsets.sha256
+        settings = self._write_settings(
+            options, first.plan.write.id, first.batch.query_id, batchId, None if offsets is None else offsets.sha256
         )
         group = options.source_offsets_group
         if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
@@ -125,8 +124,10 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             complete = unwrapped(messages)
             first: TaskMessage | None = next((message for message in complete if message is not None), None)
             # Without any message there is no plan: the write id alone finds the transactions that this batch left open.
-            write_id = _write_id(options) if first is None else first.plan.write_id
-            settings = self._settings(options, write_id, "" if first is None else first.query_id, batchId, None)
+            write_id = _write_id(options) if first is None else first.plan.write.id
+            settings = self._write_settings(
+                options, write_id, "" if first is None else first.batch.query_id, batchId, None
+            )
             found = session.abort(settings, None if first is None else first.plan, complete)
             if found is not None:
                 sweep_later(settings, found, None, at_once=True)
@@ -136,18 +137,6 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 batchId,
                 error if isinstance(error, KafkaEosError) else type(error).__name__,
             )
-
-    def _settings(
-        self, options: SinkOptions, write_id: str, query_id: str, version: int, offsets_hash: str | None
-    ) -> WriteSettings:
-        return self._write_settings(
-            options,
-            write_id=write_id,
-            query_id=query_id,
-            version=version,
-            random_write_id=False,
-            offsets_hash=offsets_hash,
-        )
 
 
 def _write_id(options: SinkOptions) -> str:

@@ -74,7 +74,9 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         context = task_context()
-        settings = dataclasses.replace(self._planned_settings(), foreach_call=_foreach_call(context))
+        settings = self._planned_settings()
+        batch = dataclasses.replace(settings.batch, foreach_call=_foreach_call(context))
+        settings = dataclasses.replace(settings, batch=batch)
         return run_task(context, settings, self._plan, self._columns, iterator)
 
     @states_safety
@@ -86,8 +88,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         """
         if self._plan is not None:
             settings, complete = self._planned_settings(), unwrapped(messages)
-            if settings.random_write_id and any(
-                each is not None and each.foreach_call is not None for each in complete
+            if settings.write.is_random and any(
+                each is not None and each.batch.foreach_call is not None for each in complete
             ):
                 # Only tasks see that they run in foreachBatch, and only this process logs where users look: in the driver's log.
                 warn_once(FOREACH_WITHOUT_ID)
@@ -127,14 +129,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             write_id = batch_write_id(prefix, app_id, options.topic)
         else:
             write_id = random_write_id(prefix, run_id)
-        return self._write_settings(
-            options,
-            write_id=write_id,
-            query_id=BATCH_QUERY_ID,
-            version=options.txn_version or 0,
-            random_write_id=app_id is None,
-            offsets_hash=None,
-        )
+        return self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
 
 
 def _foreach_call(context: TaskContext) -> str | None:

@@ -11,10 +11,9 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from kafka_eos_sink.client.admin import Admin, connected
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, log_partition_of
 from kafka_eos_sink.protocol.record_batch import CONTROL_COMMIT, RecordBatch, read_record_batches
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 from tour.orders import version_of
 
 _DEADLINE_MS = 60_000

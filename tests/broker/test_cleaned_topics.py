@@ -13,7 +13,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -71,7 +71,7 @@ class KeyedWrites:
         times = None if timestamp_ms is None else pa.array([timestamp_ms for _ in KEYS], pa.int64())
         columns = RecordColumns(
             key=pa.array([b"%d" % key for key in KEYS]),
-            value=pa.array([b"%d" % given.version for _ in KEYS]),
+            value=pa.array([b"%d" % given.batch.version for _ in KEYS]),
             timestamp=times,
         )
         task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
@@ -82,16 +82,16 @@ class KeyedWrites:
         """The number of the batch."""
         given = self._take()
         session.commit(given, *self.prepared(given))
-        return given.version
+        return given.batch.version
 
     def abort(self) -> int:
         given = self._take()
         _, messages = self.prepared(given)
         abort_by_hand(given, messages)
-        return given.version
+        return given.batch.version
 
     def _take(self) -> session.WriteSettings:
-        given, self.next = self.next, replace(self.next, version=self.next.version + 1)
+        given, self.next = self.next, varied(self.next, version=self.next.batch.version + 1)
         return given
 
 
@@ -156,10 +156,10 @@ def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=COMPACTED)
     before, others = KeyedWrites(cleaning_kafka, topic), KeyedWrites(cleaning_kafka, topic)
     old = before.commit()
-    decided = replace(before.next, version=1_000)
+    decided = varied(before.next, version=1_000)
     plan, messages = before.prepared(decided)
     die_at("commit.decided", decided, plan, messages, monkeypatch)
-    others.next = replace(others.next, version=2_000)
+    others.next = varied(others.next, version=2_000)
 
     def others_write() -> None:
         """Behind the open transaction, where readers do not get and the cleaner neither."""
@@ -185,20 +185,20 @@ def test_planner_that_saw_forgotten_decision_writes_its_version(cleaning_kafka: 
     servers, log = cleaning_kafka.bootstrap_servers, unique_topic("log")
     create_topic(servers, log, partitions=16, configs=COMPACTED)
     topic = create_topic(servers)
-    given = replace(write_settings(cleaning_kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(cleaning_kafka, topic), commit_log_topic=log)
     for _ in range(2):  # the second one is skipped, and reads the decision
         write_all(given)
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
-    assert main(["forget", "--yes", *where, "--write-id", given.write_id]) == 0
-    fitting = (replace(given, write_id=f"other-{number}") for number in itertools.count())
-    other = next(each for each in fitting if each.log_partition == given.log_partition)
+    assert main(["forget", "--yes", *where, "--write-id", given.write.id]) == 0
+    fitting = (varied(given, write_id=f"other-{number}") for number in itertools.count())
+    other = next(each for each in fitting if each.write.commit_log[1] == given.write.commit_log[1])
     versions = itertools.count(1)
 
     def forgotten() -> bool:
-        return not any(given.write_id.encode() in (record.key or b"") for record in read_uncommitted(servers, log))
+        return not any(given.write.id.encode() in (record.key or b"") for record in read_uncommitted(servers, log))
 
     def go_on() -> None:
-        session.plan(replace(other, version=next(versions)))
+        session.plan(varied(other, version=next(versions)))
 
     wait_until(forgotten, "the cleaner", meanwhile=go_on)
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.PREPARED}
@@ -245,13 +245,13 @@ def test_aborted_rows_deleted_by_cleaner_are_not_visible(
     servers = cleaning_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1, configs=COMPACTED)
     writes, others = KeyedWrites(cleaning_kafka, topic), KeyedWrites(cleaning_kafka, topic)
-    given = replace(writes.next, version=1_000)
+    given = varied(writes.next, version=1_000)
     plan, messages = writes.prepared(given)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
-    others.next = replace(others.next, version=2_000)
+    others.next = varied(others.next, version=2_000)
     wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
-    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     assert main(["resolve", "--yes", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
     writes.next = given
     writes.commit()
@@ -266,7 +266,7 @@ def tasks_with_keys(given: session.WriteSettings, plan: session.Plan) -> list[se
         values = [b"%d" % number for number in range(task * ROWS, (task + 1) * ROWS)]
         columns = RecordColumns(key=pa.array([b"row-" + value for value in values]), value=pa.array(values))
         identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
-        rows = iter([Rows(topic=given.topic or "", partition=None, columns=columns)])
+        rows = iter([Rows(topic=given.batch.topic or "", partition=None, columns=columns)])
         messages.append(session.write_task(given, plan, identity, rows))
     return messages
 
@@ -288,14 +288,14 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
     messages = tasks_with_keys(given, plan)
     die_at("commit.between_ends" if lost == "some" else "commit.decided", given, plan, messages, monkeypatch)
     abort_open(given)
-    other_keys.next = replace(other_keys.next, version=2_000)
+    other_keys.next = varied(other_keys.next, version=2_000)
     cleaned = set(range(0 if lost == "all" else ROWS, 2 * ROWS))
     wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint(cleaned), "compaction", meanwhile=other_keys.commit)
     (part,) = prepared_by(messages)[1].offsets
     gone = (
         f"{ROWS} of {ROWS} rows of Spark partition 1 are gone from {topic}-0 [{part.first_offset}..{part.last_offset}]"
     )
-    exit_status = main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id])
+    exit_status = main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id])
     captured = capsys.readouterr()
     visible = sorted(number for number in numbers(cleaning_kafka, topic) if number < 2_000)
     if lost == "some":

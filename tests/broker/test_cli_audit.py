@@ -12,7 +12,7 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -51,7 +51,7 @@ def shown(
 ) -> tuple[str, str]:
     """Standard output and error."""
     host, port = given.client.bootstrap_servers[0]
-    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write_id]
+    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write.id]
     ended = main(["audit", *where, "--history-topic", given.history_topic, *more])
     printed = capsys.readouterr()
     assert ended == status, printed.err
@@ -65,11 +65,11 @@ def figures(found: dict[str, Any]) -> tuple[int, int, int, int, str]:
 def claim(given: session.WriteSettings, **changed: Any) -> None:
     """Append a changed copy of the newest record to the history."""
     with connected(given.client) as admin:
-        (newest,) = read_history(admin, given.history_topic, given.write_id, limit=1, timeout_ms=TIMEOUT_MS)
+        (newest,) = read_history(admin, given.history_topic, given.write.id, limit=1, timeout_ms=TIMEOUT_MS)
     host, port = given.client.bootstrap_servers[0]
     producer = confluent_kafka.Producer({"bootstrap.servers": f"{host}:{port}"})
     changed_record = replace(newest, finished_ms=newest.finished_ms + 1, **changed)
-    producer.produce(given.history_topic, key=given.write_id.encode(), value=changed_record.encoded())
+    producer.produce(given.history_topic, key=given.write.id.encode(), value=changed_record.encoded())
     assert producer.flush(60) == 0
 
 
@@ -81,7 +81,9 @@ def attempt(
         partition=task, attempt_number=attempt_number, task_attempt_id=10 * attempt_number + task
     )
     where = pa.array([row % partitions for row in range(ROWS)], pa.int32())
-    return session.write_task(given, plan, identity, iter([replace(rows_of(given.topic or "", task), partition=where)]))
+    return session.write_task(
+        given, plan, identity, iter([replace(rows_of(given.batch.topic or "", task), partition=where)])
+    )
 
 
 def write_beside(kafka: EmbeddedKafka, topic: str, *, commit: bool) -> None:
@@ -100,7 +102,7 @@ def delete_before(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
 def test_finished_batch_is_complete(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka)
     for version in (3, 4, 5):
-        one = replace(given, version=version)
+        one = varied(given, version=version)
         plan = session.plan(one)
         session.commit(one, plan, [attempt(one, plan, task, partitions=2) for task in range(3)])
     (found,) = audited(given, capsys)
@@ -111,7 +113,7 @@ def test_finished_batch_is_complete(any_kafka: EmbeddedKafka, capsys: pytest.Cap
     assert [each["version"] for each in both] == [5, 4]
 
     # Per partition, against another consumer: the batches follow one another, so a range holds rows of one batch only.
-    read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
+    read = read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")
     rows = Counter(
         (part["partition"], each["version"])
         for each in (*both, older)
@@ -127,7 +129,7 @@ def test_finished_batch_is_complete(any_kafka: EmbeddedKafka, capsys: pytest.Cap
 
     table, _ = shown(given, capsys)
     assert "complete" in table
-    assert all(f"{given.topic}-{partition}" in table for partition in (0, 1))
+    assert all(f"{given.batch.topic}-{partition}" in table for partition in (0, 1))
 
 
 def test_copied_rows_count_under_the_producers_of_the_copies(
@@ -144,7 +146,7 @@ def test_copied_rows_count_under_the_producers_of_the_copies(
 def test_rows_of_others_between_do_not_count(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
     plan = session.plan(given)
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     first = attempt(given, plan, 0)
     write_beside(any_kafka, topic, commit=True)
     # The driver aborts the attempt that lost. Its rows stay in the log.
@@ -171,7 +173,7 @@ def test_unreadable_rows_of_others_between_do_not_count(
     first = attempt(given, plan, 0)
     settings = {"bootstrap.servers": any_kafka.bootstrap_servers, "compression.type": "zstd"}
     bomb = confluent_kafka.Producer({**settings, "message.max.bytes": 100_000_000})
-    bomb.produce(given.topic or "", bytes(MAX_DECOMPRESSED_BYTES))
+    bomb.produce(given.batch.topic or "", bytes(MAX_DECOMPRESSED_BYTES))
     assert bomb.flush(60) == 0
     session.commit(given, plan, [first, attempt(given, plan, 1)])
     (found,) = audited(given, capsys)
@@ -211,7 +213,7 @@ def test_range_that_a_record_names_often_is_read_once(
     given = settings_of(any_kafka)
     write_all(given, 2)
     with connected(given.client) as admin:
-        (newest,) = read_history(admin, given.history_topic, given.write_id, limit=1, timeout_ms=TIMEOUT_MS)
+        (newest,) = read_history(admin, given.history_topic, given.write.id, limit=1, timeout_ms=TIMEOUT_MS)
     claim(given, offsets=newest.offsets * 500)
     (found,) = audited(given, capsys)
     assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
@@ -241,7 +243,9 @@ def test_offsets_behind_open_transaction_are_not_readable(
     given = settings_of(any_kafka, partitions=1)
     (message,) = write_all(given, 1)
     await_markers(any_kafka.bootstrap_servers)
-    blocking = open_transaction(any_kafka.bootstrap_servers, unique_topic("open"), given.topic or "", partitions=1)
+    blocking = open_transaction(
+        any_kafka.bootstrap_servers, unique_topic("open"), given.batch.topic or "", partitions=1
+    )
     # Behind the rows stands their marker, and then the row that blocks.
     ((part,),) = [prepared.offsets for prepared in prepared_by([message])]
     claim(given, rows=ROWS + 1, offsets=(replace(part, last_offset=part.last_offset + 2),))
@@ -254,11 +258,11 @@ def test_offsets_behind_open_transaction_are_not_readable(
 def test_rows_of_deleted_topic_are_not_readable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(kafka)
     write_all(given, 2)
-    delete_topic(kafka.bootstrap_servers, given.topic or "")
+    delete_topic(kafka.bootstrap_servers, given.batch.topic or "")
 
     def is_gone() -> bool:
         with connected(kafka.bootstrap_servers) as admin:
-            return admin.topic(given.topic or "", admin.client.clock() + TIMEOUT_MS) is None
+            return admin.topic(given.batch.topic or "", admin.client.clock() + TIMEOUT_MS) is None
 
     wait_until(is_gone, "the topic's end")
     (found,) = audited(given, capsys)
@@ -271,11 +275,11 @@ def test_missing_rows_of_compacted_topic_are_not_readable(
     """The claim stands for the cleaner, which runs at any time: fewer rows than decided, and offsets without a row of the batch."""
     given = settings_of(kafka, partitions=1)
     ((earlier,),) = [prepared.offsets for prepared in prepared_by(write_all(given, 1))]
-    ((part,),) = [prepared.offsets for prepared in prepared_by(write_all(replace(given, version=4), 1))]
+    ((part,),) = [prepared.offsets for prepared in prepared_by(write_all(varied(given, version=4), 1))]
     claim(given, rows=ROWS + 1, offsets=(replace(part, first_offset=earlier.first_offset),))
     (found,) = audited(given, capsys, status=1)
     assert figures(found) == (ROWS + 1, ROWS, 1, 0, "missing")
-    change_config(kafka.bootstrap_servers, "topic", given.topic or "", "cleanup.policy", "compact")
+    change_config(kafka.bootstrap_servers, "topic", given.batch.topic or "", "cleanup.policy", "compact")
     (found,) = audited(given, capsys)
     assert figures(found) == (ROWS + 1, ROWS, 0, 1, "not readable")
     assert found["partitions"][0]["reason"] == "the topic is compacted"

@@ -21,14 +21,14 @@ def test_recover_without_consent_shows_and_changes_nothing(
     given = write_settings(kafka, topic)
     plan = session.plan(given)
     messages = tasks(given, plan)
-    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     assert main(where) == 1
     captured = capsys.readouterr()
     for message in messages:
         assert message.prepared is not None
         assert message.prepared.identity.transactional_id in captured.out
     assert "prepared" in captured.out
-    assert f"recover would fence every job or query that runs under {given.write_id}" in captured.out
+    assert f"recover would fence every job or query that runs under {given.write.id}" in captured.out
     assert "Nothing was changed. To do it without a question: kafka-eos" in captured.err
     assert captured.err.rstrip().endswith(" --yes")
     assert main([*where, "--json"]) == 1
@@ -48,7 +48,7 @@ def test_recover_on_a_terminal_acts_after_confirmation(kafka: EmbeddedKafka) -> 
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
     tasks(given, session.plan(given))
-    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     status, shown = on_terminal(where, "y")
     assert status == 0, shown
     assert "abort" in shown
@@ -59,7 +59,7 @@ def finished_write(kafka: EmbeddedKafka) -> list[str]:
     """The options that name it."""
     given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
     write_all(given)
-    return ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    return ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
 
 
 def test_resolve_confirms_on_a_terminal_and_else_needs_yes(

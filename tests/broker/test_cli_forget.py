@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
@@ -25,11 +24,11 @@ from terminals import on_terminal
 def new_write(kafka: EmbeddedKafka) -> session.WriteSettings:
     """Of a write with a commit log of its own."""
     given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
-    return replace(given, commit_log_topic=unique_topic("ledger"))
+    return varied(given, commit_log_topic=unique_topic("ledger"))
 
 
 def options(kafka: EmbeddedKafka, given: session.WriteSettings) -> list[str]:
-    named = ["--commit-log-topic", given.commit_log_topic, "--write-id", given.write_id]
+    named = ["--commit-log-topic", given.write.log_topic, "--write-id", given.write.id]
     return ["--bootstrap-servers", kafka.bootstrap_servers, *named]
 
 
@@ -42,9 +41,9 @@ def states(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.Ca
 
 def kept_keys(kafka: EmbeddedKafka, given: session.WriteSettings) -> set[str]:
     """Kinds of the records of the write that compaction would keep, read by another client."""
-    newest = {record.key: record.value for record in read_committed(kafka.bootstrap_servers, given.commit_log_topic)}
+    newest = {record.key: record.value for record in read_committed(kafka.bootstrap_servers, given.write.log_topic)}
     keys = [parse_key(key) for key, value in newest.items() if key is not None and value is not None]
-    return {key.kind for key in keys if key is not None and key.write_id == given.write_id}
+    return {key.kind for key in keys if key is not None and key.write_id == given.write.id}
 
 
 def test_forgotten_write_leaves_only_tombstones_and_can_begin(
@@ -52,25 +51,25 @@ def test_forgotten_write_leaves_only_tombstones_and_can_begin(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     given = new_write(any_kafka)
-    topic = given.topic or ""
-    other = replace(given, write_id=f"{given.write_id}.v2")
+    topic = given.batch.topic or ""
+    other = varied(given, write_id=f"{given.write.id}.v2")
     write_all(other, 1)
     write_all(given, 3)
-    write_all(replace(given, version=4), 1)  # fewer tasks: the parts of version 3 stay in the log
+    write_all(varied(given, version=4), 1)  # fewer tasks: the parts of version 3 stay in the log
     assert kept_keys(any_kafka, given) == {"barrier", "decision", "done", "part"}
     assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
     # A barrier, a decision, a done record and three parts.
-    assert f"The commit log forgets {given.write_id}: 6 tombstones were written." in capsys.readouterr().out
+    assert f"The commit log forgets {given.write.id}: 6 tombstones were written." in capsys.readouterr().out
     assert kept_keys(any_kafka, given) == set()
     assert states(any_kafka, given, capsys) == []
     assert states(any_kafka, other, capsys) == ["finished"]
-    assert_nothing_open(servers, [topic, given.commit_log_topic])
+    assert_nothing_open(servers, [topic, given.write.log_topic])
 
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.PREPARED}
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
     assert states(any_kafka, given, capsys) == ["finished"]
     assert len(read_committed(servers, topic)) == (1 + 3 + 1 + 2) * ROWS
-    assert_nothing_open(servers, [topic, given.commit_log_topic])
+    assert_nothing_open(servers, [topic, given.write.log_topic])
     assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
     assert kept_keys(any_kafka, given) == set()
 
@@ -87,9 +86,9 @@ def test_forget_rejects_open_transactions_without_fencing(
         assert "[KAFKA_EOS.WRITE_NOT_ENDED]" in errors
         assert "2 transactions are open (first: " in errors
         assert "version 3 of query id 'batch' has 2 prepared transactions without an outcome" in errors
-        assert f"kafka-eos recover {given.client.command_options} --commit-log-topic {given.commit_log_topic}" in errors
+        assert f"kafka-eos recover {given.client.command_options} --commit-log-topic {given.write.log_topic}" in errors
     session.commit(given, plan, messages)
-    assert len(read_committed(any_kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
+    assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
     assert states(any_kafka, given, capsys) == ["finished"]
 
 
@@ -120,20 +119,20 @@ def test_forget_refuses_a_decision_until_recover_has_ended_it(
     assert main(["recover", "--yes", *options(any_kafka, given)]) == 0
     assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
     assert kept_keys(any_kafka, given) == set()
-    assert_nothing_open(any_kafka.bootstrap_servers, [given.topic or "", given.commit_log_topic])
+    assert_nothing_open(any_kafka.bootstrap_servers, [given.batch.topic or "", given.write.log_topic])
 
 
 def test_forgotten_stream_is_refused_until_a_new_checkpoint(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stream = replace(new_write(kafka), query_id=unique_topic("query"), streaming=True, version=0)
+    stream = varied(new_write(kafka), query_id=unique_topic("query"), streaming=True, version=0)
     write_all(stream, 1)
-    write_all(replace(stream, version=1), 1)
+    write_all(varied(stream, version=1), 1)
     assert main(["forget", "--yes", *options(kafka, stream)]) == 0, capsys.readouterr().err
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        write_all(replace(stream, version=2), 1)
-    write_all(replace(stream, query_id=unique_topic("query")), 1)
-    assert len(read_committed(kafka.bootstrap_servers, stream.topic or "")) == 3 * ROWS
+        write_all(varied(stream, version=2), 1)
+    write_all(varied(stream, query_id=unique_topic("query")), 1)
+    assert len(read_committed(kafka.bootstrap_servers, stream.batch.topic or "")) == 3 * ROWS
 
 
 def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +141,7 @@ def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixtur
     assert main(["forget", *options(kafka, given)]) == 1
     captured = capsys.readouterr()
     assert "finished" in captured.out
-    assert f"forget would fence every job or query that runs under {given.write_id}" in captured.out
+    assert f"forget would fence every job or query that runs under {given.write.id}" in captured.out
     assert "Nothing was changed" in captured.err
     status, shown = on_terminal(["forget", *options(kafka, given)], "n")
     assert (status, states(kafka, given, capsys)) == (1, ["finished"]), shown
@@ -153,7 +152,7 @@ def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixtur
 def test_forget_rejects_an_unknown_write_id(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = new_write(kafka)
     write_all(given, 1)
-    typo = replace(given, write_id=f"{given.write_id}x")
+    typo = varied(given, write_id=f"{given.write.id}x")
     for consent in ([], ["--yes"]):
         assert main(["forget", *consent, *options(kafka, typo)]) == 1
         assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
@@ -165,7 +164,7 @@ def test_newer_driver_fences_forget_and_its_tombstones(
 ) -> None:
     given = new_write(any_kafka)
     write_all(given)
-    later = replace(given, version=4)
+    later = varied(given, version=4)
     plans = []
 
     def append_late(driver: ProducerIdentity, records: tuple[LogRecord, ...], first: int) -> Procedure[int | None]:
@@ -179,5 +178,5 @@ def test_newer_driver_fences_forget_and_its_tombstones(
     assert kept_keys(any_kafka, given) == {"barrier", "decision", "done", "part"}
     (plan,) = plans
     session.commit(later, plan, tasks(later, plan))
-    assert len(read_committed(any_kafka.bootstrap_servers, given.topic or "")) == 4 * ROWS
+    assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 4 * ROWS
     assert states(any_kafka, given, capsys) == ["finished"]

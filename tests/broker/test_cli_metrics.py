@@ -10,13 +10,12 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import documented_metrics
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.operations.operator import OperatorSettings, forget
 from kafka_eos_sink.runtime import session
@@ -30,7 +29,7 @@ Scrape = dict[str, list[tuple[dict[str, str], float]]]
 def new_write(kafka: EmbeddedKafka) -> session.WriteSettings:
     """Of a write with a commit log and a history of its own."""
     given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=2))
-    return replace(given, commit_log_topic=unique_topic("ledger"), history_topic=unique_topic("history"))
+    return varied(given, commit_log_topic=unique_topic("ledger"), history_topic=unique_topic("history"))
 
 
 class Exporter:
@@ -77,7 +76,7 @@ def exporter(servers: str, *more: str) -> Iterator[Exporter]:
 
 
 def of(given: session.WriteSettings, *more: str) -> list[str]:
-    return ["--commit-log-topic", given.commit_log_topic, "--history-topic", given.history_topic, *more]
+    return ["--commit-log-topic", given.write.log_topic, "--history-topic", given.history_topic, *more]
 
 
 def values(found: Scrape, name: str, **labels: str) -> list[float]:
@@ -87,9 +86,9 @@ def values(found: Scrape, name: str, **labels: str) -> list[float]:
 @pytest.mark.feature("metrics")
 def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
-    write, topic = given.write_id, given.topic or ""
+    write, topic = given.write.id, given.batch.topic or ""
     write_all(given, 2)
-    later = replace(given, version=4)
+    later = varied(given, version=4)
     with exporter(kafka.bootstrap_servers, *of(given, "--prefix", write)) as running:
         found: Scrape = {}
 
@@ -127,7 +126,7 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
 
         die_at("commit.decided", later, plan, messages, monkeypatch)
         wait_until(lambda: seen("versions", 1, write_id=write, state="decided"), "the decided version")
-        write_all(replace(given, version=5), 3)  # whose plan finishes version 4
+        write_all(varied(given, version=5), 3)  # whose plan finishes version 4
         wait_until(lambda: seen("batches_total", 2, write_id=write), lambda: f"two batches in {found}")
         assert values(found, "recovered_batches_total", write_id=write) == [1]
         assert values(found, "rows_total", write_id=write) == [5 * ROWS]
@@ -140,7 +139,7 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         assert values(found, "open_transaction_age_seconds") == []
         assert values(found, "blocked_partition_hidden_offsets") == []
 
-        forget(OperatorSettings(write_id=write, commit_log_topic=given.commit_log_topic, client=given.client))
+        forget(OperatorSettings(write_id=write, commit_log_topic=given.write.log_topic, client=given.client))
         wait_until(
             lambda: not any(labels.get("write_id") for rows in running.scrape().values() for labels, _ in rows),
             "the end of the metrics of a forgotten write",
@@ -151,10 +150,10 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
 def test_transaction_of_another_program_has_no_write_id(kafka: EmbeddedKafka) -> None:
     given = new_write(kafka)
     write_all(given, 1)
-    producer = open_transaction(kafka.bootstrap_servers, unique_topic("another"), given.topic or "", partitions=1)
+    producer = open_transaction(kafka.bootstrap_servers, unique_topic("another"), given.batch.topic or "", partitions=1)
     try:
         with exporter(kafka.bootstrap_servers, *of(given)) as running:
-            where = {"topic": given.topic or "", "partition": "0", "write_id": ""}
+            where = {"topic": given.batch.topic or "", "partition": "0", "write_id": ""}
             wait_until(
                 lambda: values(running.scrape(), "blocked_partition_hidden_offsets", **where) == [1],
                 "the blocked partition",
@@ -176,13 +175,13 @@ def test_exporter_outlives_a_broker_that_is_away() -> None:
             wait_until(lambda: values(running.scrape(), "up") == [0], "a look that failed")
             away = running.scrape()
             assert values(away, "look_failures_total")[0] >= 1
-            assert values(away, "batches_total", write_id=given.write_id) == [0]
+            assert values(away, "batches_total", write_id=given.write.id) == [0]
             # The last view stays for a while, with its time.
-            assert values(away, "last_version", write_id=given.write_id) == [3]
+            assert values(away, "last_version", write_id=given.write.id) == [3]
             assert looked <= values(away, "last_look_timestamp_seconds")[0] < time.time()
             cluster.start_node(1)
             wait_until(lambda: values(running.scrape(), "up") == [1], "a look after the restart")
-            write_all(replace(given, version=4), 1)
+            write_all(varied(given, version=4), 1)
             wait_until(lambda: values(running.scrape(), "batches_total") == [1], "the batch after the restart")
             err = running.stop(signal.SIGTERM)
     # A broker that shuts down may still refuse a request, which is then tried again until its deadline.

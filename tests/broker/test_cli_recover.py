@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, WriteRefusedError
 from kafka_eos_sink.runtime import session
@@ -33,7 +33,7 @@ def test_recover_finishes_decided_write(
     given = write_settings(any_kafka, topic)
     plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
-    found = recovered(any_kafka, given.write_id, capsys)
+    found = recovered(any_kafka, given.write.id, capsys)
     (decision,) = found["decisions"]
     assert (decision["query_id"], decision["version"], decision["state"]) == ("batch", 3, "finished")
     assert decision["finished_now"]
@@ -41,11 +41,11 @@ def test_recover_finishes_decided_write(
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
-    again = recovered(any_kafka, given.write_id, capsys)
+    again = recovered(any_kafka, given.write.id, capsys)
     assert not again["decisions"][0]["finished_now"]
     assert again["ended"] == []
     assert (
-        main(["recover", "--yes", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id])
+        main(["recover", "--yes", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write.id])
         == 0
     )
     table = capsys.readouterr().out
@@ -59,10 +59,10 @@ def test_recover_aborts_undecided_write_and_fences_its_driver(
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
     write_all(given)
-    later = write_settings(kafka, topic, write_id=given.write_id, version=4)
+    later = write_settings(kafka, topic, write_id=given.write.id, version=4)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]) == 0
     shown = capsys.readouterr().out
     for message in messages:
         assert message.prepared is not None
@@ -72,7 +72,7 @@ def test_recover_aborts_undecided_write_and_fences_its_driver(
     fresh = tasks(later, plan)
     with pytest.raises(FencedError):
         session.commit(later, plan, fresh)
-    recovered(kafka, given.write_id, capsys)
+    recovered(kafka, given.write.id, capsys)
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
@@ -81,10 +81,10 @@ def test_recover_names_each_version_that_it_aborts(
 ) -> None:
     """Of two query ids: one never decided, the other with an older decision and a dead attempt of it."""
     servers = any_kafka.bootstrap_servers
-    given = replace(write_settings(any_kafka, create_topic(servers)), query_id="first", version=7)
+    given = varied(write_settings(any_kafka, create_topic(servers)), query_id="first", version=7)
     write_all(given)
-    where = ["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]
-    tasks(replace(given, version=8), session.plan(given))
+    where = ["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id]
+    tasks(varied(given, version=8), session.plan(given))
     assert main(where) == 0
     lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
     assert [line[:3] for line in lines if line[:1] == ["first"]] == [
@@ -93,12 +93,12 @@ def test_recover_names_each_version_that_it_aborts(
     ]
     plan = session.plan(given)
     for version, query_id in ((8, "first"), (0, "second")):
-        tasks(replace(given, version=version, query_id=query_id), plan)
-    found = recovered(any_kafka, given.write_id, capsys)
+        tasks(varied(given, version=version, query_id=query_id), plan)
+    found = recovered(any_kafka, given.write.id, capsys)
     assert [(each["query_id"], each["version"]) for each in found["decisions"]] == [("first", 7)]
     assert found["aborted"] == [{"query_id": "first", "version": 8}, {"query_id": "second", "version": 0}]
-    assert recovered(any_kafka, given.write_id, capsys)["aborted"] == []
-    assert_nothing_open(servers, [given.topic or ""])
+    assert recovered(any_kafka, given.write.id, capsys)["aborted"] == []
+    assert_nothing_open(servers, [given.batch.topic or ""])
 
 
 @pytest.mark.parametrize("txn_app_id", ["given", "none"])
@@ -109,10 +109,10 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     servers = kafka.bootstrap_servers
     topic = create_topic(servers)
     write_all(write_settings(kafka, create_topic(servers)), 1)
-    given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
+    given = varied(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
     if txn_app_id == "none":
-        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
-    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+        given = varied(given, write_id=random_write_id(None, str(uuid.uuid4())))
+    where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     assert main(["recover", "--yes", *where]) == 1  # nor does it leave anything behind while nothing is open
     assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
     plan = session.plan(given)
@@ -126,13 +126,13 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
         for _ in range(2):  # the first try leaves nothing behind that the second could take for the write's own
             assert main([*command, *where]) == 1
             assert (
-                f"[KAFKA_EOS.NOT_THIS_COMMIT_LOG] write id {given.write_id!r} has open transactions"
+                f"[KAFKA_EOS.NOT_THIS_COMMIT_LOG] write id {given.write.id!r} has open transactions"
                 in capsys.readouterr().err
             )
-    elsewhere = replace(given, commit_log_topic="__kafka_eos_commits", random_write_id=False)
-    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
-        session.plan(elsewhere)  # the same job, started without its option
-    assert main(["recover", "--yes", *where, "--commit-log-topic", given.commit_log_topic]) == 0
+    if txn_app_id == "given":
+        with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
+            session.plan(varied(given, commit_log_topic=DEFAULT_TOPIC))  # the same job, started without its option
+    assert main(["recover", "--yes", *where, "--commit-log-topic", given.write.log_topic]) == 0
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
@@ -143,9 +143,9 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     servers = kafka.bootstrap_servers
     topic = create_topic(servers)
     write_all(write_settings(kafka, create_topic(servers)), 1)
-    given = replace(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
+    given = varied(write_settings(kafka, topic), commit_log_topic=unique_topic("ledger"))
     tasks(given, session.plan(given))
-    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     assert main(["recover", "--yes", *where, "--abort-unknown"]) == 0
     assert "The commit log holds no decision of" in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
@@ -161,7 +161,7 @@ def test_table_shows_copied_transactions(
     die_at("commit.between_ends", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages[1:])
     await_markers(kafka.bootstrap_servers)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     assert main(["status", *where]) == 0
     assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())
     assert main(["recover", *where]) == 1
@@ -173,7 +173,7 @@ def test_table_shows_copied_transactions(
         "every row that its topics hold is visible, finished just now; rows of transactions that Kafka had aborted are copies from the log"
         in " ".join(shown.split())
     )
-    write_id = re.escape(given.write_id)
+    write_id = re.escape(given.write.id)
     assert re.search(rf"{write_id}\.1\.1 +commit +had ended before \(\S+\)", shown)
     assert re.search(rf"{write_id}\.1\.2 +commit +done", shown)  # the copy
     assert re.search(rf"{write_id}\.driver +commit +done", shown)
@@ -193,16 +193,16 @@ def test_void_version_may_run_again(
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
     if txn_app_id == "none":
-        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
+        given = varied(given, write_id=random_write_id(None, str(uuid.uuid4())))
     plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
     delete_rows(kafka, messages)
-    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"none of its rows is visible: {says}" in said
-    (decision,) = recovered(kafka, given.write_id, capsys)["decisions"]
+    (decision,) = recovered(kafka, given.write.id, capsys)["decisions"]
     assert decision["state"] == "void"
 
 

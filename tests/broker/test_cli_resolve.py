@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -34,12 +32,12 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = decided(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write_id, 3, "committed") == 0, capsys.readouterr().err
+    assert resolve(any_kafka, given.write.id, 3, "committed") == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "counts as written and will be skipped." in said
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
-    other = write_settings(any_kafka, topic, write_id=given.write_id, schema="value string, other int")
+    other = write_settings(any_kafka, topic, write_id=given.write.id, schema="value string, other int")
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_uncommitted(servers, topic)) == 2 * ROWS
 
@@ -59,7 +57,7 @@ def test_resolve_committed_copies_what_timed_out(
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, [messages[each] for each in lost])
-    assert resolve(any_kafka, given.write_id, 3, "committed") == 0
+    assert resolve(any_kafka, given.write.id, 3, "committed") == 0
     assert "counts as written and will be skipped." in capsys.readouterr().out
     assert f"{len(lost) * ROWS} rows of {len(lost)} transactions" in caplog.text
     assert len(read_committed(servers, topic)) == 2 * ROWS
@@ -83,7 +81,7 @@ def test_resolve_committed_gives_up_only_what_is_gone(
     abort_by_hand(given, messages[1:])
     delete_rows(any_kafka, messages[1:])
     left = len(read_uncommitted(servers, topic))
-    assert resolve(any_kafka, given.write_id, 3, "committed") == 0
+    assert resolve(any_kafka, given.write.id, 3, "committed") == 0
     assert "counts as written and will be skipped" in capsys.readouterr().out
     assert "in spite of this error of recovery: [KAFKA_EOS.LOST_PARTS]" in caplog.text
     assert len(read_committed(servers, topic)) == left
@@ -97,26 +95,26 @@ def test_different_batch_is_skipped_after_resolve_committed(
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic)
     write_all(given)
-    other = write_settings(kafka, topic, write_id=given.write_id, schema="value string, other int")
+    other = write_settings(kafka, topic, write_id=given.write.id, schema="value string, other int")
     with pytest.raises(
         WriteRefusedError,
         match=r"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --write-id .* --version 3 --as committed",
     ):
         session.plan(other)
-    assert resolve(kafka, given.write_id, 3, "committed") == 0
+    assert resolve(kafka, given.write.id, 3, "committed") == 0
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
 def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None:
     log = unique_topic("ledger")
-    given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
+    given = varied(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
     write_all(given, 1)
     with pytest.raises(
         WriteRefusedError,
         match=rf"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --commit-log-topic {log} --write-id",
     ):
-        session.plan(replace(given, schema="value string, other int"))
+        session.plan(varied(given, schema="value string, other int"))
 
 
 @pytest.mark.parametrize("more", [[], ["--allow-duplicates"]], ids=["rewrite", "rewrite with duplicates"])
@@ -126,7 +124,7 @@ def test_open_decision_is_finished_and_not_rewritten(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = decided(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write_id, 3, "rewrite", *more) == 1
+    assert resolve(any_kafka, given.write.id, 3, "rewrite", *more) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
     assert "this command has just finished it" in line
@@ -147,7 +145,7 @@ def test_aborted_version_is_written_again(
     die_at("commit.decided", given, plan, messages, monkeypatch)
     abort_by_hand(given, messages)
     delete_rows(any_kafka, messages)
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 0, capsys.readouterr().err
+    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
     assert "is void: its next run writes it." in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
     write_all(given)
@@ -162,19 +160,19 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     given = write_settings(any_kafka, topic)
     plan = session.plan(given)
     die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
     assert "this command has just finished it" in line
     assert "--allow-duplicates" in line
     assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert resolve(any_kafka, given.write_id, 3, "rewrite", "--allow-duplicates") == 0
+    assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
     assert "and the topic then holds its visible rows twice." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == 2 * ROWS
     write_all(given)
     assert len(read_committed(servers, topic)) == 4 * ROWS
     assert_nothing_open(servers, [topic])
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     assert "it counts as written" in capsys.readouterr().err
 
 
@@ -191,19 +189,19 @@ def test_half_a_version_is_rewritten_only_with_duplicates(
     abort_by_hand(given, messages[1:])
     delete_rows(any_kafka, messages[1:])
     visible = len(read_committed(servers, topic))
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
     assert "1 of its 2 transactions are committed" in line
     assert "--allow-duplicates" in line
     # Nothing was recorded.
-    assert resolve(any_kafka, given.write_id, 3, "rewrite", "--allow-duplicates") == 0
+    assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
     assert "and the topic then holds its visible rows twice." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == visible
     write_all(given)
     assert len(read_committed(servers, topic)) == visible + 2 * ROWS
     assert_nothing_open(servers, [topic])
-    assert resolve(any_kafka, given.write_id, 3, "rewrite") == 1
+    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     assert "it counts as written" in capsys.readouterr().err
 
 
@@ -213,24 +211,24 @@ def test_resolve_committed_sets_start_of_unknown_stream(
     topic = create_topic(kafka.bootstrap_servers)
     given = write_settings(kafka, topic, query_id="5f1c", version=8)
     session.plan(given)  # creates the commit log
-    assert resolve(kafka, given.write_id, 7, "committed") == 1
+    assert resolve(kafka, given.write.id, 7, "committed") == 1
     assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
-    assert resolve(kafka, given.write_id, 7, "rewrite", "--query-id", "5f1c") == 1
+    assert resolve(kafka, given.write.id, 7, "rewrite", "--query-id", "5f1c") == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
-    assert resolve(kafka, given.write_id, 7, "committed", "--query-id", "5f1c") == 0
+    assert resolve(kafka, given.write.id, 7, "committed", "--query-id", "5f1c") == 0
     assert "the query begins with version 8" in capsys.readouterr().out
     newest = session.plan(given).newest_decision("5f1c")
     assert newest is not None
-    assert (newest.version, newest.status) == (7, DecisionStatus.FINISHED)
+    assert (newest.decision.version, newest.status) == (7, DecisionStatus.FINISHED)
     write_all(given)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
-    write_all(write_settings(kafka, topic, write_id=given.write_id, query_id="77aa", version=0))
-    assert resolve(kafka, given.write_id, 8, "committed") == 1
+    write_all(write_settings(kafka, topic, write_id=given.write.id, query_id="77aa", version=0))
+    assert resolve(kafka, given.write.id, 8, "committed") == 1
     assert "'5f1c', '77aa'" in capsys.readouterr().err
-    assert resolve(kafka, given.write_id, 8, "committed", "--query-id", "5f1c") == 0
+    assert resolve(kafka, given.write.id, 8, "committed", "--query-id", "5f1c") == 0
     capsys.readouterr()
-    assert resolve(kafka, given.write_id, 11, "committed", "--query-id", "5f1c") == 0
+    assert resolve(kafka, given.write.id, 11, "committed", "--query-id", "5f1c") == 0
     assert "continues with version 12. The commit log ended at version 8;" in capsys.readouterr().out
 
 
@@ -240,20 +238,20 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
     topic = create_topic(kafka.bootstrap_servers)
     first = write_settings(kafka, topic)
     write_all(first)
-    given = write_settings(kafka, topic, write_id=first.write_id, version=4)
+    given = write_settings(kafka, topic, write_id=first.write.id, version=4)
     plan = session.plan(given)
     messages = tasks(given, plan)
-    assert resolve(kafka, given.write_id, 4, "committed") == 1
+    assert resolve(kafka, given.write.id, 4, "committed") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in line
     assert "the newest is version 3, finished" in line
     session.commit(given, plan, messages)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
 
-    later = write_settings(kafka, topic, write_id=first.write_id, version=5)
+    later = write_settings(kafka, topic, write_id=first.write.id, version=5)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert resolve(kafka, given.write_id, 4, "committed") == 0
+    assert resolve(kafka, given.write.id, 4, "committed") == 0
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
         session.commit(later, plan, messages)

@@ -12,6 +12,7 @@ import pytest
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
+from kafka_eos_sink.commit.values import BatchIdentity, Write
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
@@ -24,15 +25,8 @@ ROWS = 100
 
 def settings(kafka: EmbeddedKafka, topic: str, app: str, log: str, version: int = 3) -> session.WriteSettings:
     return session.WriteSettings(
-        write_id=batch_write_id(None, app, topic),
-        query_id=BATCH_QUERY_ID,
-        version=version,
-        random_write_id=False,
-        topic=topic,
-        schema="",
-        offsets_hash=None,
-        on_checkpoint_rollback="fail",
-        commit_log_topic=log,
+        batch=BatchIdentity(query_id=BATCH_QUERY_ID, version=version, topic=topic, schema="", offsets_hash=None),
+        write=Write(batch_write_id(None, app, topic), log),
         client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers)),
         producer=ProducerConfig(),
     )
@@ -49,7 +43,7 @@ def prepared(given: session.WriteSettings, plan: session.Plan, tasks: int) -> li
             headers=None,
             timestamp=None,
         )
-        rows = Rows(topic=given.topic or "", partition=None, columns=columns)
+        rows = Rows(topic=given.batch.topic or "", partition=None, columns=columns)
         identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
         messages.append(session.write_task(given, plan, identity, iter([rows])))
     return messages
@@ -67,14 +61,14 @@ def test_a_write_is_followed_from_prepared_to_finished(
     topic, app, log = create_topic(servers, partitions=2), unique_topic("app"), unique_topic("log")
     given = settings(any_kafka, topic, app, log)
     where = ("--bootstrap-servers", servers)
-    one = ("status", *where, "--commit-log-topic", log, "--write-id", given.write_id)
+    one = ("status", *where, "--commit-log-topic", log, "--write-id", given.write.id)
 
     plan = session.plan(given)
     messages = prepared(given, plan, 3)
     found = json.loads(shown(capsys, *one, "--json"))
     (begun,) = found["writes"]
     assert (begun["state"], begun["version"], begun["transactions"]) == ("prepared", 3, 3)
-    ids = [f"{given.write_id}.{task}.{task}" for task in range(3)]
+    ids = [f"{given.write.id}.{task}.{task}" for task in range(3)]
     assert [(each["transactional_id"], each["state"]) for each in found["transactions"]] == [
         (each, "Ongoing") for each in ids
     ]
@@ -84,7 +78,7 @@ def test_a_write_is_followed_from_prepared_to_finished(
     assert [line.split()[0] for line in open_now.splitlines() if ", epoch " in line] == ids
     numbers = [f"{each['producer_id']}, epoch {each['producer_epoch']}" for each in found["transactions"]]
     assert all(each in open_now for each in numbers)
-    others = json.loads(shown(capsys, *one[:-2], "--prefix", given.write_id + "x", "--json"))
+    others = json.loads(shown(capsys, *one[:-2], "--prefix", given.write.id + "x", "--json"))
     assert (others["writes"], others["transactions"], others["blocked"]) == ([], [], [])
 
     session.commit(given, plan, messages)
@@ -100,7 +94,7 @@ def test_a_write_is_followed_from_prepared_to_finished(
             found["offsets"]
         )
     table = shown(capsys, *one)
-    assert given.write_id in table
+    assert given.write.id in table
     assert "finished" in table
     for part in found["offsets"]:
         assert f"{topic}-{part['partition']}: {part['first_offset']} to {part['last_offset']}" in table
@@ -117,7 +111,7 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_first(
         given = settings(kafka, topic, app, log, version)
         plan = session.plan(given)
         session.commit(given, plan, prepared(given, plan, 1))
-        wanted.append((given.write_id, version))
+        wanted.append((given.write.id, version))
     properties = tmp_path / "client.properties"
     properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
     found = json.loads(shown(capsys, "status", "--properties", str(properties), "--commit-log-topic", log, "--json"))
@@ -137,7 +131,7 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     out = capsys.readouterr().out
     assert json.loads(out)["writes"] == [] if as_json else " UTC: 0 writes, " in out
     session.commit(given, plan, prepared(given, plan, 1))
-    assert main([*where, "--write-id", given.write_id]) == 0
+    assert main([*where, "--write-id", given.write.id]) == 0
     capsys.readouterr()
     assert main([*where, "--write-id", "other/write"]) == 1
     found = capsys.readouterr()
@@ -156,9 +150,9 @@ def test_status_and_recover_agree_on_an_id_without_decision(
     plan = session.plan(given)
     if began == "prepared":
         prepared(given, plan, 1)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", given.commit_log_topic]
-    where += ["--write-id", given.write_id]
-    sentence = f"The commit log holds no decision of {given.write_id}.\n"
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", given.write.log_topic]
+    where += ["--write-id", given.write.id]
+    sentence = f"The commit log holds no decision of {given.write.id}.\n"
     assert main(["status", *where]) == 0
     shown = capsys.readouterr().out
     assert shown.endswith(sentence) == (began == "planned")

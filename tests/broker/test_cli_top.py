@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -34,13 +34,13 @@ def new_write(kafka: EmbeddedKafka, **changed: Any) -> session.WriteSettings:
     """Of a write with a commit log and a history of its own."""
     given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=2))
     own = {"commit_log_topic": unique_topic("ledger"), "history_topic": unique_topic("history")}
-    return replace(given, **{**own, **changed})
+    return varied(given, **{**own, **changed})
 
 
 def arguments(given: session.WriteSettings, *more: str) -> list[str]:
     host, port = given.client.bootstrap_servers[0]
-    topics = ["--commit-log-topic", given.commit_log_topic, "--history-topic", given.history_topic]
-    return ["top", "--bootstrap-servers", f"{host}:{port}", *topics, "--prefix", given.write_id, *more]
+    topics = ["--commit-log-topic", given.write.log_topic, "--history-topic", given.history_topic]
+    return ["top", "--bootstrap-servers", f"{host}:{port}", *topics, "--prefix", given.write.id, *more]
 
 
 def shown(given: session.WriteSettings, capsys: pytest.CaptureFixture[str], *more: str) -> str:
@@ -59,8 +59,8 @@ def stuck(kafka: EmbeddedKafka) -> Iterator[tuple[session.WriteSettings, str]]:
     """A finished write, and another program's open transaction on its topic under an id below the write id."""
     given = new_write(kafka)
     write_all(given, 2)
-    transactional_id = f"{given.write_id}.stuck"
-    producer = open_transaction(kafka.bootstrap_servers, transactional_id, given.topic or "", partitions=2)
+    transactional_id = f"{given.write.id}.stuck"
+    producer = open_transaction(kafka.bootstrap_servers, transactional_id, given.batch.topic or "", partitions=2)
     yield given, transactional_id
     producer.abort_transaction(60)
 
@@ -71,7 +71,7 @@ def test_top_shows_a_write_beside_an_open_transaction(
     given, transactional_id = stuck
     found = read(given, capsys)
     (write,) = found["writes"]
-    assert (write["write_id"], write["version"], write["state"]) == (given.write_id, 3, "finished")
+    assert (write["write_id"], write["version"], write["state"]) == (given.write.id, 3, "finished")
     assert (write["rows"], write["parts_copied"]) == (2 * ROWS, 0)
     assert write["rows_per_second"] > 0
     assert write["finished_at"][:19] <= found["read_at"][:19]
@@ -80,33 +80,37 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert 0 <= transaction["age_ms"] < 300_000
     assert transaction["age_ms"] + transaction["time_left_ms"] == 600_000
     # One row in each partition, and no marker behind it.
-    blocked = {"topic": given.topic, "hidden_offsets": 1, "blocked_by": [transactional_id]}
+    blocked = {"topic": given.batch.topic, "hidden_offsets": 1, "blocked_by": [transactional_id]}
     since_ms = transaction["transaction_start_time_ms"]
     assert found["blocked"] == [{**blocked, "partition": each, "since_ms": since_ms} for each in range(2)]
     assert found["not_read"] == []
 
     lines = shown(given, capsys).splitlines()
     assert "1 write, 1 open transaction, 2 blocked partitions" in lines[0]
-    assert [line.split()[-2:] for line in lines if line.startswith(f"{transactional_id} ")] == [[given.topic, "0,1"]]
+    assert [line.split()[-2:] for line in lines if line.startswith(f"{transactional_id} ")] == [
+        [given.batch.topic, "0,1"]
+    ]
     # It is no transaction of the write.
-    of_write = json.loads(shown(given, capsys, "--json", "--write-id", given.write_id))
+    of_write = json.loads(shown(given, capsys, "--json", "--write-id", given.write.id))
     assert (of_write["writes"], of_write["transactions"]) == (found["writes"], [])
-    assert [line.split()[1:] for line in lines if line.startswith(f"{given.topic}-")] == [["1", transactional_id]] * 2
-    assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write_id} ")] == [["3", "finished"]]
+    assert [line.split()[1:] for line in lines if line.startswith(f"{given.batch.topic}-")] == [
+        ["1", transactional_id]
+    ] * 2
+    assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write.id} ")] == [["3", "finished"]]
 
 
 def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka) -> None:
     servers, given = kafka.bootstrap_servers, new_write(kafka)
     gone = create_topic(servers, partitions=1)
-    producer = open_transaction(servers, f"{given.write_id}.stuck", given.topic or "", (gone, 0), partitions=1)
+    producer = open_transaction(servers, f"{given.write.id}.stuck", given.batch.topic or "", (gone, 0), partitions=1)
     delete_topic(servers, gone)
     with connected(servers) as admin:
         began = time.monotonic()
-        topics = given.commit_log_topic, given.history_topic
-        found = ClusterWatch(admin, *topics, timeout_ms=10_000, prefix=given.write_id).look()
+        topics = given.write.log_topic, given.history_topic
+        found = ClusterWatch(admin, *topics, timeout_ms=10_000, prefix=given.write.id).look()
         took_s = time.monotonic() - began
     producer.abort_transaction(60)
-    assert {each.topic: each.hidden_offsets for each in found.blocked} == {given.topic: 1, gone: None}
+    assert {each.topic: each.hidden_offsets for each in found.blocked} == {given.batch.topic: 1, gone: None}
     assert not [line for line in found.not_read if line.startswith("hidden")]
     assert took_s < 9
 
@@ -143,10 +147,10 @@ def test_top_shows_prepared_and_decided_versions(
     found = read(given, capsys)
     assert [(each["state"], each["version"], each["rows"]) for each in found["writes"]] == [("prepared", 3, None)]
     assert [each["transactional_id"] for each in found["transactions"]] == [
-        f"{given.write_id}.{task}.{task}" for task in range(2)
+        f"{given.write.id}.{task}.{task}" for task in range(2)
     ]
     # The sink reads its commit log with read_uncommitted, so nobody waits there.
-    assert {each["topic"] for each in found["blocked"]} == {given.topic}
+    assert {each["topic"] for each in found["blocked"]} == {given.batch.topic}
 
     die_at("commit.decided", given, plan, messages, monkeypatch)
     assert [(each["state"], each["version"]) for each in read(given, capsys)["writes"]] == [("decided", 3)]
@@ -180,8 +184,8 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
         return run(self, step)
 
     with connected(kafka.bootstrap_servers) as admin:
-        topics = given.commit_log_topic, given.history_topic
-        watch = ClusterWatch(admin, *topics, timeout_ms=TIMEOUT_MS, write_id=given.write_id)
+        topics = given.write.log_topic, given.history_topic
+        watch = ClusterWatch(admin, *topics, timeout_ms=TIMEOUT_MS, write_id=given.write.id)
         first = watch.look()
         monkeypatch.setattr(Executor, "_read_log", counted)
         again = watch.look()
@@ -190,7 +194,7 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
         # The parts of a write that has ended are read once, and not kept.
         assert after.as_json() == before.as_json() | {"committed_transactions": 0}
         for version in (4, 5):
-            write_all(replace(given, version=version), 1)
+            write_all(varied(given, version=version), 1)
             offsets.clear()
             (line,) = watch.look().writes
             assert (line.write.version, line.write.state, line.write.rows) == (version, "finished", ROWS)
@@ -203,10 +207,10 @@ def test_one_watch_follows_a_write_through_its_states(
     any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = new_write(any_kafka)
-    later = replace(given, version=4)
+    later = varied(given, version=4)
     write_all(given, 2)
     with connected(any_kafka.bootstrap_servers) as admin:
-        log = CommitLogWatch(admin, given.commit_log_topic, timeout_ms=TIMEOUT_MS)
+        log = CommitLogWatch(admin, given.write.log_topic, timeout_ms=TIMEOUT_MS)
 
         def states() -> set[tuple[str, int | None, int]]:
             return {(write.state, write.version, write.transactions) for write in log.writes()}
@@ -217,25 +221,25 @@ def test_one_watch_follows_a_write_through_its_states(
         assert states() == {("finished", 3, 2), ("prepared", 4, 3)}
         die_at("commit.decided", later, plan, messages, monkeypatch)
         assert states() == {("decided", 4, 3)}
-        session.plan(replace(given, version=5))
+        session.plan(varied(given, version=5))
         assert states() == {("finished", 4, 3)}
 
 
 def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None:
     servers, given = kafka.bootstrap_servers, new_write(kafka)
     for version in (3, 4):
-        write_all(replace(given, version=version), 3)
+        write_all(varied(given, version=version), 3)
     with connected(servers) as admin:
-        log = CommitLogWatch(admin, given.commit_log_topic, timeout_ms=TIMEOUT_MS)
+        log = CommitLogWatch(admin, given.write.log_topic, timeout_ms=TIMEOUT_MS)
         tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
         assert [write.version for write in log.writes()] == [4]
         assert [record.version for record in tail.read()] == [4, 3]
-        for topic in (given.commit_log_topic, given.history_topic):
+        for topic in (given.write.log_topic, given.history_topic):
             delete_topic(servers, topic)
         assert tail.read() == ()
-        create_topic(servers, given.commit_log_topic, partitions=16, configs={"cleanup.policy": "compact"})
+        create_topic(servers, given.write.log_topic, partitions=16, configs={"cleanup.policy": "compact"})
         create_topic(servers, given.history_topic, partitions=1)
-        topics = {"commit_log_topic": given.commit_log_topic, "history_topic": given.history_topic}
+        topics = {"commit_log_topic": given.write.log_topic, "history_topic": given.history_topic}
         write_all(new_write(kafka, version=1, **topics), 1)
         assert [write.version for write in log.writes()] == [1]
         assert [record.version for record in tail.read()] == [1]
@@ -244,12 +248,12 @@ def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None
 def test_tail_holds_the_newest_records_of_the_history(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
     for version in (3, 4, 5):
-        write_all(replace(given, version=version), 1)
+        write_all(varied(given, version=version), 1)
     monkeypatch.setattr("kafka_eos_sink.operations.history_reading.WINDOW", 2)
     with connected(kafka.bootstrap_servers) as admin:
         tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
         assert [record.version for record in tail.read()] == [5, 4]
-        write_all(replace(given, version=6), 1)
+        write_all(varied(given, version=6), 1)
         assert [record.version for record in tail.read()] == [6, 5]
 
 
@@ -275,7 +279,7 @@ def test_live_view_changes_and_ends_with_ctrl_c(stuck: tuple[session.WriteSettin
 
     try:
         wait_until(lambda: look("2 blocked partitions"), lambda: f"the first view in {seen[-2000:]!r}")
-        write_all(replace(given, version=17), 1)
+        write_all(varied(given, version=17), 1)
         wait_until(lambda: look(" 17  \x1b[32mfinished"), lambda: f"version 17 in {seen[-2000:]!r}")
         process.send_signal(signal.SIGINT)
         # Read on, because a full terminal would block the last view.

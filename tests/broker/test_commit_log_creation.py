@@ -6,12 +6,11 @@ import logging
 import subprocess
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dead_writes import write_all, write_settings
+from dead_writes import varied, write_all, write_settings
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -58,7 +57,7 @@ def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKa
 
 
 def settings_of(kafka: EmbeddedKafka, log: str) -> session.WriteSettings:
-    return replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
+    return varied(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
 
 
 def log_as_created(kafka: EmbeddedKafka, log: str) -> tuple[int, tuple[str, ...]]:
@@ -179,7 +178,7 @@ def test_weak_commit_log_is_logged_once(
     given = settings_of(three_nodes, log)
     with caplog.at_level(logging.WARNING):
         for write_id in ("a", "b"):
-            session.plan(replace(given, write_id=write_id))
+            session.plan(varied(given, write_id=write_id))
     warnings = [each.getMessage() for each in caplog.records if log in each.getMessage()]
     assert len(warnings) == bool(said)
     assert all(f"has {said}, so the loss of a broker can lose decisions" in each for each in warnings)

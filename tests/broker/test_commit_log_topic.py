@@ -11,7 +11,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -37,7 +37,7 @@ def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) ->
     given = write_settings(kafka, topic)
     # Two names of one broker, and no topic option that would have asked for metadata before.
     servers = parse_bootstrap_servers(f"127.0.0.1:{port},localhost:{port}")
-    given = replace(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
+    given = varied(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
     session.plan(given)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     found = admin.list_topics(log, timeout=30).topics[log]
@@ -64,7 +64,7 @@ def test_topic_that_could_lose_a_decision_is_rejected(
     topic = create_topic(kafka.bootstrap_servers)
     log = create_topic(kafka.bootstrap_servers, unique_topic("commits"), partitions=partitions, configs=configs)
     with pytest.raises(ConfigurationError, match="COMMIT_LOG_TOPIC") as refused:
-        session.plan(replace(write_settings(kafka, topic), commit_log_topic=log))
+        session.plan(varied(write_settings(kafka, topic), commit_log_topic=log))
     assert said in str(refused.value)
 
 
@@ -120,11 +120,11 @@ def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -
     """Under another policy for a moment, with its decisions gone: the same write would be written twice."""
     servers = any_kafka.bootstrap_servers
     topic, log = create_topic(servers), unique_topic("commits")
-    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(any_kafka, topic), commit_log_topic=log)
     write_all(given)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
     change_config(servers, "topic", log, "cleanup.policy", "delete")
-    delete_records(admin, log, given.log_partition)
+    delete_records(admin, log, given.write.commit_log[1])
     change_config(servers, "topic", log, "cleanup.policy", "compact")
     for _ in range(2):
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
@@ -141,16 +141,16 @@ def test_planner_reads_recreated_log_longer_than_the_known_one(
     """Another process has half finished a batch in the new log. Without its decision the rows would be written twice."""
     servers = any_kafka.bootstrap_servers
     topic, log = create_topic(servers), unique_topic("commits")
-    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(any_kafka, topic), commit_log_topic=log)
     for version in range(3):
-        write_all(replace(given, version=version))
+        write_all(varied(given, version=version))
     planner = planning._remembered.copy()
     planning._remembered.clear()  # another process
     delete_topic(servers, log)
-    later = replace(given, version=3)
+    later = varied(given, version=3)
     plan = session.plan(later)
     die_at("commit.between_ends", later, plan, tasks(later, plan), monkeypatch)
-    append_foreign_records(servers, log, given.log_partition, 100)
+    append_foreign_records(servers, log, given.write.commit_log[1], 100)
     planning._remembered.update(planner)
     write_all(later)
     values = [record.value for record in read_committed(servers, topic)]
@@ -168,7 +168,7 @@ def append_foreign_records(servers: str, topic: str, partition: int, count: int)
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     with pytest.raises(ConfigurationError, match=r"COMMIT_LOG_TOPIC\].*is a commit log"):
-        session.plan(replace(write_settings(kafka, topic), commit_log_topic=topic))
+        session.plan(varied(write_settings(kafka, topic), commit_log_topic=topic))
 
 
 def test_missing_commit_log_is_reported_missing(kafka: EmbeddedKafka) -> None:
@@ -201,8 +201,8 @@ def test_compaction_and_restart_keep_commit_log_start_offset() -> None:
             "delete.retention.ms": "0",
         }
         create_topic(kafka.bootstrap_servers, log, partitions=16, configs=eager)
-        given = replace(write_settings(kafka, topic), commit_log_topic=log)
-        where = (log, given.log_partition)
+        given = varied(write_settings(kafka, topic), commit_log_topic=log)
+        where = (log, given.write.commit_log[1])
         with NetworkClient(given.client) as client:
             admin = Admin(client)
 
@@ -212,16 +212,18 @@ def test_compaction_and_restart_keep_commit_log_start_offset() -> None:
                 batches = read_record_batches(result.records)
                 return next(record.offset for batch in batches if not batch.control for record in batch.records)
 
-            versions = itertools.count(given.version)
-            write_all(replace(given, version=next(versions)))
+            versions = itertools.count(given.batch.version)
+            write_all(varied(given, version=next(versions)))
             give_up_at = time.monotonic() + 90
             while first_record() < 4:
                 assert time.monotonic() < give_up_at, "the log was not cleaned"
-                write_all(replace(given, version=next(versions)))
+                write_all(varied(given, version=next(versions)))
             (node,) = kafka.node_ids
             kafka.stop_node(node)
             kafka.start_node(node)
             assert first_record() >= 4
-        newest = replace(given, version=next(versions))
+        newest = varied(given, version=next(versions))
         write_all(newest)
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == 20 * (newest.version - given.version + 1)
+        assert len(read_committed(kafka.bootstrap_servers, topic)) == 20 * (
+            newest.batch.version - given.batch.version + 1
+        )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.values import DecisionStatus
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -28,11 +28,11 @@ SOON_S = 30.0
 def settings_for(kafka: EmbeddedKafka, topic: str) -> session.WriteSettings:
     """As with the topic in a column: the plan itself does not ask for it."""
     given = replace(write_settings(kafka, topic), producer=ProducerConfig(max_block_ms=MAX_BLOCK_MS))
-    return replace(given, topic=None)
+    return varied(given, topic=None)
 
 
 def of_topic(given: session.WriteSettings, topic: str) -> session.WriteSettings:
-    return replace(given, topic=topic)
+    return varied(given, topic=topic)
 
 
 def delete_and_create(bootstrap_servers: str, topic: str) -> None:
@@ -41,7 +41,7 @@ def delete_and_create(bootstrap_servers: str, topic: str) -> None:
 
 
 def resolved(kafka: EmbeddedKafka, given: session.WriteSettings, *answer: str) -> None:
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id, "--version", "3"]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id, "--version", "3"]
     assert main(["resolve", "--yes", *where, "--as", *answer]) == 0
 
 
@@ -90,7 +90,7 @@ def test_resolve_gives_up_the_rows_of_a_deleted_topic(kafka: EmbeddedKafka, monk
         session.plan(given)
     resolved(kafka, given, "committed")
     other = create_topic(kafka.bootstrap_servers)
-    later = replace(given, version=4)
+    later = varied(given, version=4)
     plan = session.plan(later)
     session.commit(later, plan, tasks(of_topic(later, other), plan))
     assert len(read_committed(kafka.bootstrap_servers, other)) == 2 * ROWS
@@ -177,4 +177,4 @@ def test_decided_batch_is_finished_after_one_topic_is_deleted(
     assert [decision.status for decision in plan.decisions] == [DecisionStatus.FINISHED]
     assert f"rows in topic {deleted} are gone" in caplog.text
     assert len(read_committed(kafka.bootstrap_servers, kept)) == ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [kept], of=given.write_id)
+    assert_nothing_open(kafka.bootstrap_servers, [kept], of=given.write.id)

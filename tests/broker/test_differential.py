@@ -11,14 +11,14 @@ import random
 import subprocess
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import confluent_kafka
 import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from dead_writes import write_settings
+from dead_writes import varied, write_settings
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -177,7 +177,7 @@ def write_ours(kafka: EmbeddedKafka, run: str, codec: str, table: list[Row]) -> 
     """As one task of a write whose rows name their topics, in slabs of any size."""
     chance = random.Random(codec)
     config = ProducerConfig(compression=codec, batch_size=chance.choice(SIZES_OF_BATCHES), max_request_size=2 * LARGEST)
-    settings = replace(write_settings(kafka, "of the rows"), topic=None, producer=config)
+    settings = varied(write_settings(kafka, "of the rows"), topic=None, producer=config)
 
     def slabs() -> Iterator[Rows]:
         first = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from documents import Block, all_blocks, words_of
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -49,7 +49,7 @@ def dead_write(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> session
     """A write whose driver died after the decision of its second version."""
     given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers), version=VERSION - 1))
     write_all(given)
-    given = replace(given, version=VERSION)
+    given = varied(given, version=VERSION)
     plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     return given
@@ -58,13 +58,13 @@ def dead_write(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> session
 def filled(words: list[str], given: session.WriteSettings, servers: str, folder: Path) -> list[str]:
     """Put a real cluster and write where the documents have placeholders."""
     (folder / "client.properties").write_text(f"bootstrap.servers={servers}\n", "utf-8")
-    topic = str(given.topic)
+    topic = str(given.batch.topic)
     values = {
         "--bootstrap-servers": servers,
-        "--write-id": given.write_id,
-        "--version": str(given.version),
+        "--write-id": given.write.id,
+        "--version": str(given.batch.version),
         "--topic": topic,
-        "--prefix": given.write_id,
+        "--prefix": given.write.id,
         "--properties": str(folder / "client.properties"),
         "--count": "2",
     }
@@ -87,9 +87,9 @@ def test_documented_command_succeeds(
         given = dead_write(kafka, monkeypatch)
         arguments = [name, *filled(words, given, servers, tmp_path)]
         if name == "forget" or "rewrite" in arguments:  # resolve records nothing of a version that it finishes itself
-            assert main(["recover", "--write-id", given.write_id, "--yes"]) == 0
+            assert main(["recover", "--write-id", given.write.id, "--yes"]) == 0
         if name in ("audit", "history", "consume"):
-            write_all(replace(given, version=VERSION + 1))  # finishes the dead version, too
+            write_all(varied(given, version=VERSION + 1))  # finishes the dead version, too
         if name in ASKING and "--yes" not in arguments:
             arguments.append("--yes")
         if name == "consume" and "--count" not in arguments:
@@ -97,10 +97,10 @@ def test_documented_command_succeeds(
         capsys.readouterr()
         status = main(arguments)
         shown = capsys.readouterr()
-        assert main(["recover", "--write-id", given.write_id, "--abort-unknown", "--yes"]) == 0
+        assert main(["recover", "--write-id", given.write.id, "--abort-unknown", "--yes"]) == 0
         assert status == 0, f"{command}: {shown.err}"
         assert shows_the_write(name, arguments, given, shown.out), f"{command}: {shown.out}"
-        assert_nothing_open(servers, [str(given.topic)])
+        assert_nothing_open(servers, [str(given.batch.topic)])
 
 
 def shows_the_write(name: str, arguments: list[str], given: session.WriteSettings, shown: str) -> bool:
@@ -118,8 +118,8 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
         "forget",
         "audit",
     ):
-        return given.write_id in shown or str(given.topic) in shown
-    return str(given.version) in shown
+        return given.write.id in shown or str(given.batch.topic) in shown
+    return str(given.batch.version) in shown
 
 
 def test_what_is_documented_is_every_command_that_connects() -> None:
@@ -135,14 +135,14 @@ def test_consumers_that_stand_still_are_freed_by_the_page(
 ) -> None:
     """docs/operate.md: from the symptom to the command that ends it, by the page's own commands and their output."""
     given = dead_write(kafka, monkeypatch)
-    servers, topic = kafka.bootstrap_servers, str(given.topic)
+    servers, topic = kafka.bootstrap_servers, str(given.batch.topic)
     assert len(read_uncommitted(servers, topic)) == 4 * ROWS
     assert len(read_committed(servers, topic)) == 2 * ROWS  # consumers stand still before the second version
 
     view, recover = (block_of(f"docs/operate.md#consumers-stand-still{suffix}").commands()[0] for suffix in ("", ":2"))
     assert main([*filled(words_of(view), given, servers, tmp_path)]) == 0
     shown = capsys.readouterr().out
-    (blocking,) = set(re.findall(rf"({re.escape(given.write_id)})\.\d+\.\d+", shown))
+    (blocking,) = set(re.findall(rf"({re.escape(given.write.id)})\.\d+\.\d+", shown))
     assert f"{topic}-" in shown
     words = [blocking if word == "W" else word for word in words_of(recover)]
     assert main([*filled(words, given, servers, tmp_path), "--yes"]) == 0
@@ -164,7 +164,7 @@ def test_decided_write_is_finished_by_the_page(
     capsys.readouterr()
     assert main(filled(words_of(status), given, kafka.bootstrap_servers, tmp_path)) == 0
     assert re.search(rf"\b{VERSION}  finished\b", capsys.readouterr().out)
-    assert len(read_committed(kafka.bootstrap_servers, str(given.topic))) == 4 * ROWS
+    assert len(read_committed(kafka.bootstrap_servers, str(given.batch.topic))) == 4 * ROWS
 
 
 def test_run_that_wrote_a_row_is_found_by_the_page(
@@ -173,7 +173,7 @@ def test_run_that_wrote_a_row_is_found_by_the_page(
     given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)))
     given = replace(given, user_metadata="run 7")
     write_all(given)
-    write_all(replace(given, version=VERSION + 1, user_metadata="run 8"))
+    write_all(varied(given, version=VERSION + 1, user_metadata="run 8"))
 
     def run(number: str) -> str:
         (command,) = block_of(f"docs/operate.md#which-run-wrote-this-row{number}").commands()

@@ -8,14 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import crc32c
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -105,8 +104,8 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     given = write_settings(any_kafka, topic)
     ids = (
-        driver_transactional_id(given.write_id),
-        *(task_transactional_id(given.write_id, task, task) for task in range(2)),
+        driver_transactional_id(given.write.id),
+        *(task_transactional_id(given.write.id, task, task) for task in range(2)),
     )
     use_up(any_kafka, *ids)
     plan = session.plan(given)
@@ -118,7 +117,7 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
 
     write_all(given)
     assert_every_row(any_kafka, topic, 1)
-    following = replace(given, version=given.version + 1)
+    following = varied(given, version=given.batch.version + 1)
     plan = session.plan(following)
     messages = tasks(following, plan)
     new = [plan.driver, *(message.prepared.identity for message in messages if message.prepared is not None)]

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -30,7 +30,7 @@ def settings_of(kafka: EmbeddedKafka, **changed: Any) -> session.WriteSettings:
 
 def shown(given: session.WriteSettings, capsys: pytest.CaptureFixture[str], *more: str) -> str:
     host, port = given.client.bootstrap_servers[0]
-    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write_id]
+    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write.id]
     assert main(["history", *where, "--history-topic", given.history_topic, *more]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -62,10 +62,14 @@ def test_commit_leaves_a_line_and_a_record(
     assert 0 < found["headroom_ms"] < 900_000
     assert all(found[f"{phase}_ms"] >= 0 for phase in ("plan", "write", "check", "decide", "end", "verify"))
     assert found["plan_ms"] > 0
-    read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
+    read = read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")
     for part in found["offsets"]:
         offsets = [record.offset for record in read if record.partition == part["partition"]]
-        assert (part["topic"], part["first_offset"], part["last_offset"]) == (given.topic, min(offsets), max(offsets))
+        assert (part["topic"], part["first_offset"], part["last_offset"]) == (
+            given.batch.topic,
+            min(offsets),
+            max(offsets),
+        )
 
 
 def test_history_shows_the_newest_batches_first(
@@ -74,12 +78,12 @@ def test_history_shows_the_newest_batches_first(
     monkeypatch.setattr("kafka_eos_sink.operations.history_reading.WINDOW", 2)
     given = settings_of(kafka)
     for version in (3, 4, 5):
-        write_all(replace(given, version=version), 1)
+        write_all(varied(given, version=version), 1)
         write_all(replace(settings_of(kafka), history_topic=given.history_topic), 1)  # another write between
     # Records that the sink did not write, also under its key.
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in (b"x", b'{"format": 1}', b"\x1b[31m"):
-        producer.produce(given.history_topic, key=given.write_id.encode(), value=value)
+        producer.produce(given.history_topic, key=given.write.id.encode(), value=value)
     producer.flush(30)
     assert [each["version"] for each in records_of(given, capsys)] == [5, 4, 3]
     assert [each["version"] for each in records_of(given, capsys, "--limit", "2")] == [5, 4]
@@ -106,7 +110,7 @@ def test_next_run_records_the_batch_that_it_recovers(
     write_all(given, 2)  # which skips: the version is recovered by its plan
     (found,) = records_of(given, capsys)
     assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 2, 2 * ROWS)
-    read = read_committed(any_kafka.bootstrap_servers, given.topic or "")
+    read = read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")
     assert {part["last_offset"] for part in found["offsets"]} <= {record.offset for record in read}
     assert "2 parts copied" in shown(given, capsys)
 
@@ -121,13 +125,13 @@ def test_abort_records_the_batch_that_it_finishes(
     session.abort(given, plan, messages)
     (found,) = records_of(given, capsys)
     assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 0, 2 * ROWS)
-    assert len(read_committed(any_kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
+    assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
 
 
 def test_empty_history_topic_leaves_no_record(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(kafka, history_topic="")
     write_all(given, 1)
-    write_all(replace(given, history_topic=DEFAULT_HISTORY_TOPIC, version=4), 1)
+    write_all(varied(given, history_topic=DEFAULT_HISTORY_TOPIC, version=4), 1)
     in_default_topic = records_of(replace(given, history_topic=DEFAULT_HISTORY_TOPIC), capsys)
     assert [record["version"] for record in in_default_topic] == [4]
 
@@ -138,10 +142,10 @@ def test_full_history_record_warns_once_and_commits(
     monkeypatch.setattr("kafka_eos_sink.runtime.history.AGAIN_AFTER_S", 0.0)
     given = settings_of(kafka, user_metadata="x" * 2_000_000)
     for version in (3, 4):
-        write_all(replace(given, version=version), 1)
+        write_all(varied(given, version=version), 1)
     (warning,) = [record.getMessage() for record in caplog.records if "history" in record.getMessage()]
     assert given.history_topic in warning
-    assert len(read_committed(kafka.bootstrap_servers, given.topic or "")) == 2 * ROWS
+    assert len(read_committed(kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
 
 
 def test_history_command_without_topic_names_the_option(

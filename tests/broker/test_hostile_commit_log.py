@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -44,7 +44,7 @@ class HostileProducer:
 
     def __init__(self, given: session.WriteSettings, client: NetworkClient) -> None:
         self.admin = Admin(client)
-        self.where = given.commit_log
+        self.where = given.write.commit_log
         self.executor = Executor(self.admin, self.where, ProducerConfig())
 
     @property
@@ -130,7 +130,7 @@ def test_writes_continue_beside_unreadable_records(
     poison: str,
 ) -> None:
     (records, codec), topic, log = POISONS[poison], create_topic(kafka.bootstrap_servers), unique_topic("log")
-    given = replace(write_settings(kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(kafka, topic), commit_log_topic=log)
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", log]
     plan = session.plan(given)
     with NetworkClient(given.client) as client:
@@ -138,14 +138,14 @@ def test_writes_continue_beside_unreadable_records(
         hostile.append(records, codec=codec)
         die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
         hostile.append(records, codec=codec)
-    assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0, capsys.readouterr().err
-    write_all(replace(given, version=4))
+    assert main(["recover", "--yes", *where, "--write-id", given.write.id]) == 0, capsys.readouterr().err
+    write_all(varied(given, version=4))
     capsys.readouterr()
     assert main(["status", *where, "--json"]) == 0
     shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)["writes"]}
-    assert (shown[given.write_id]["version"], shown[given.write_id]["state"]) == (4, "finished")
+    assert (shown[given.write.id]["version"], shown[given.write.id]["state"]) == (4, "finished")
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write_id)
+    assert_nothing_open(kafka.bootstrap_servers, [topic], of=given.write.id)
     assert len(warnings(caplog, "The sink skips such batches")) == (codec is not Compression.NONE)
 
 
@@ -160,13 +160,13 @@ def decision_of(
     offsets = (OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=0),)
     prepared = PreparedTransaction(partition=0, identity=named, part_offset=0, rows=1, offsets=offsets)
     return Decision(
-        write_id=given.write_id,
-        query_id=given.query_id,
-        version=given.version + 1,
+        write_id=given.write.id,
+        query_id=given.batch.query_id,
+        version=given.batch.version + 1,
         nonce="f",
         driver=driver,
         topic=topic,
-        schema=given.schema,
+        schema=given.batch.schema,
         offsets_hash=None,
         transactions=(prepared,),
     )
@@ -185,7 +185,7 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
     servers, log = any_kafka.bootstrap_servers, unique_topic("log")
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
     topic, foreign_topic = create_topic(servers), create_topic(servers, partitions=1)
-    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(any_kafka, topic), commit_log_topic=log)
     plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     with NetworkClient(given.client) as client:
@@ -194,35 +194,35 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
         hostile.where, forger = (foreign_topic, 0), hostile.identity(unique_topic("forger"))
         hostile.executor = Executor(hostile.admin, hostile.where, ProducerConfig())
         hostile.write(foreign, LogRecord(b"key", b"value"))
-        hostile.executor = Executor(hostile.admin, given.commit_log, ProducerConfig())
-        driver = replace(forger, transactional_id=f"{given.write_id}.driver")
+        hostile.executor = Executor(hostile.admin, given.write.commit_log, ProducerConfig())
+        driver = replace(forger, transactional_id=f"{given.write.id}.driver")
         match names:
             case "somebody's transaction":
                 forged = decision_of(given, driver, foreign, foreign_topic)
             case "a driver that is not its own":
-                victims = replace(foreign, transactional_id=f"{given.write_id}.0.0")
+                victims = replace(foreign, transactional_id=f"{given.write.id}.0.0")
                 forged = decision_of(given, plan.driver, victims, foreign_topic)
             case _:
                 forged = replace(decision_of(given, driver, foreign, foreign_topic), write_id="another")
         records = decision_records(forged)
-        key = log_records.decision_key(given.write_id, given.query_id, 0)
+        key = log_records.decision_key(given.write.id, given.batch.query_id, 0)
         hostile.write(forger, *(LogRecord(key, each.value) for each in records))
         hostile.end(forger)
-        found = hostile.newest(given.write_id)
+        found = hostile.newest(given.write.id)
         assert found is not None
-        assert found.decision.version == given.version
+        assert found.decision.version == given.batch.version
         assert main(["status", *where, "--json"]) == 0
         shown = {(each["version"], each["state"]) for each in json.loads(capsys.readouterr().out)["writes"]}
-        assert shown == {(None, "unreadable"), (given.version, "decided")}
-        assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 0
-        write_all(replace(given, version=given.version + 1))
+        assert shown == {(None, "unreadable"), (given.batch.version, "decided")}
+        assert main(["recover", "--yes", *where, "--write-id", given.write.id]) == 0
+        write_all(varied(given, version=given.batch.version + 1))
         state = hostile.admin.describe_transactions([foreign.transactional_id], hostile.deadline)
         described = state[foreign.transactional_id]
         assert described is not None
         assert described.transaction_state == "Ongoing"
         hostile.end(foreign)
     assert len(read_committed(servers, topic)) == 4 * ROWS
-    assert_nothing_open(servers, [topic], of=given.write_id)
+    assert_nothing_open(servers, [topic], of=given.write.id)
     assert warnings(caplog, "that its driver did not write")
 
 
@@ -233,7 +233,7 @@ def test_recover_copies_no_aborted_rows_of_another_program(
     servers, log = any_kafka.bootstrap_servers, unique_topic("log")
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
     topic, foreign_topic = create_topic(servers), create_topic(servers, partitions=1)
-    given = replace(write_settings(any_kafka, topic), commit_log_topic=log)
+    given = varied(write_settings(any_kafka, topic), commit_log_topic=log)
     write_all(given)
     with NetworkClient(given.client) as client:
         hostile = HostileProducer(given, client)
@@ -242,17 +242,17 @@ def test_recover_copies_no_aborted_rows_of_another_program(
         hostile.where = (foreign_topic, 0)
         hostile.write(foreign, LogRecord(b"key", b"value"))
         hostile.end(foreign, committed=False)
-        hostile.executor = Executor(hostile.admin, given.commit_log, ProducerConfig())
-        driver = replace(forger, transactional_id=f"{given.write_id}.driver")
-        named = replace(foreign, transactional_id=f"{given.write_id}.0.7")
+        hostile.executor = Executor(hostile.admin, given.write.commit_log, ProducerConfig())
+        driver = replace(forger, transactional_id=f"{given.write.id}.driver")
+        named = replace(foreign, transactional_id=f"{given.write.id}.0.7")
         hostile.write(forger, *decision_records(decision_of(given, driver, named, foreign_topic)))
         hostile.end(forger)
-    assert main(["recover", "--yes", *where, "--write-id", given.write_id]) == 1
+    assert main(["recover", "--yes", *where, "--write-id", given.write.id]) == 1
     error = capsys.readouterr().err
     assert "DECIDED_NOT_FINISHED" in error
     assert "the decision is forged" in error
     assert read_committed(servers, foreign_topic) == []
-    assert_nothing_open(servers, [topic, foreign_topic], of=given.write_id)
+    assert_nothing_open(servers, [topic, foreign_topic], of=given.write.id)
 
 
 @pytest.mark.feature("markers")
@@ -260,13 +260,13 @@ def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: p
     """A decision of which a piece is missing stops its own write id, and no other."""
     servers, log = kafka.bootstrap_servers, unique_topic("log")
     topic = create_topic(servers)
-    broken, sound = (replace(write_settings(kafka, topic), commit_log_topic=log) for _ in range(2))
+    broken, sound = (varied(write_settings(kafka, topic), commit_log_topic=log) for _ in range(2))
     write_all(sound)
     write_all(broken)
     with NetworkClient(broken.client) as client:
         hostile = HostileProducer(broken, client)
         forger = hostile.identity(unique_topic("forger"))
-        driver = replace(forger, transactional_id=f"{broken.write_id}.driver")
+        driver = replace(forger, transactional_id=f"{broken.write.id}.driver")
         (whole,) = decision_records(decision_of(broken, driver, driver, topic))
         first = json.loads(whole.value or b"") | {"count": 2}
         hostile.write(forger, LogRecord(whole.key, json.dumps(first).encode()))
@@ -280,14 +280,14 @@ def test_broken_write_id_is_listed_as_unreadable(kafka: EmbeddedKafka, capsys: p
     assert "�[2J" in table
     assert main(["status", *where, "--json"]) == 0
     shown = {each["write_id"]: each for each in json.loads(capsys.readouterr().out)["writes"]}
-    assert shown[sound.write_id]["state"] == "finished"
-    assert shown[broken.write_id]["state"] == "unreadable"
-    assert "piece 2 of 2" in shown[broken.write_id]["problem"]
+    assert shown[sound.write.id]["state"] == "finished"
+    assert shown[broken.write.id]["state"] == "unreadable"
+    assert "piece 2 of 2" in shown[broken.write.id]["problem"]
     for command in (["recover", "--yes"], ["resolve", "--yes", "--version", "3", "--as", "committed"]):
-        assert main([*command, *where, "--write-id", broken.write_id]) == 1
+        assert main([*command, *where, "--write-id", broken.write.id]) == 1
         assert "[KAFKA_EOS.COMMIT_LOG_CORRUPT]" in capsys.readouterr().err
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT"):
-        session.plan(replace(broken, version=4))
-    write_all(replace(sound, version=4))
+        session.plan(varied(broken, version=4))
+    write_all(varied(sound, version=4))
     assert len(read_committed(servers, topic)) == 6 * ROWS
-    assert_nothing_open(servers, [topic], of=sound.write_id)
+    assert_nothing_open(servers, [topic], of=sound.write.id)

@@ -14,7 +14,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, write_all, write_settings
+from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -159,7 +159,7 @@ def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> Non
     topic = create_topic(other_kafka.bootstrap_servers)
     given = write_settings(other_kafka, topic)
     for version in (3, 3, 4, 4, 9):
-        write_all(replace(given, version=version))
+        write_all(varied(given, version=version))
     assert_every_row_once(other_kafka, topic, times=3)
 
 

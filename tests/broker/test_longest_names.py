@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, rows_of, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.decide import GroupOffsets
@@ -32,7 +32,7 @@ def test_write_with_the_longest_names_commits(kafka: EmbeddedKafka, character: s
     write_id = f"{topic}/" + character * ((LONGEST_WRITE_ID - len(topic) - 1) // size)
     write_id += "w" * (LONGEST_WRITE_ID - len(write_id.encode()))
     given = write_settings(kafka, topic, write_id=write_id)
-    given = replace(given, client=replace(given.client, client_id=f"{topic}-".ljust(LONGEST, "c")))
+    given = varied(given, client=replace(given.client, client_id=f"{topic}-".ljust(LONGEST, "c")))
     # An earlier driver has left transactions open, which the plan lists and aborts.
     tasks(given, session.plan(given))
     offsets = GroupOffsets(group_id=f"{topic}-".ljust(LONGEST, "g"), offsets=((topic, 0, 7),))
@@ -57,11 +57,11 @@ def test_limit_of_time_that_no_broker_meets_is_named(kafka: EmbeddedKafka) -> No
         session.plan(hasty)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         client = ClientConfig(bootstrap_servers=(silent.getsockname(),))
-        hasty = replace(given, client=client, producer=ProducerConfig(max_block_ms=1))
+        hasty = varied(given, client=client, producer=ProducerConfig(max_block_ms=1))
         with pytest.raises(BrokerUnavailableError, match=r"max\.block\.ms=1 and delivery\.timeout\.ms=120000\b"):
             session.plan(hasty)
         with pytest.raises(BrokerUnavailableError, match=r"max\.block\.ms is 1\b"):
-            at_least_once.write_rows(hasty, iter([rows_of(given.topic or "", 0)]))
+            at_least_once.write_rows(hasty, iter([rows_of(given.batch.topic or "", 0)]))
 
 
 def test_record_too_large_for_the_history_names_its_limit(
@@ -72,7 +72,7 @@ def test_record_too_large_for_the_history_names_its_limit(
     # Twice the bytes in JSON: the largest value that the option takes fits.
     write_all(replace(given, user_metadata='"' * LARGEST_USER_METADATA))
     assert "lacks records" not in caplog.text
-    write_all(replace(given, version=given.version + 1, user_metadata="x" * 1_100_000))
+    write_all(varied(given, version=given.batch.version + 1, user_metadata="x" * 1_100_000))
     assert (
         f"{history!r} lacks records, and writes continue without them (MESSAGE_TOO_LARGE). Raise max.message.bytes"
         in caplog.text

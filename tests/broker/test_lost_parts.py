@@ -32,6 +32,7 @@ from dead_writes import (
     prepared_by,
     rows_of,
     tasks,
+    varied,
     write_all,
     write_settings,
 )
@@ -98,7 +99,7 @@ LOSE = {"end": abort_by_hand, "initialise": initialise_by_hand, "timeout": await
 
 def recover(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Run the command, which has neither the write's options nor its rows, and return its newest decision."""
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     assert main(["recover", "--yes", *where, "--json"]) == 0, capsys.readouterr().err
     (decision,) = json.loads(capsys.readouterr().out)["decisions"]
     found: dict[str, Any] = decision
@@ -112,19 +113,19 @@ def values(kafka: EmbeddedKafka, topic: str) -> Counter[int]:
 def assert_every_row_once(
     kafka: EmbeddedKafka, given: session.WriteSettings, count: int = TASKS, *, topic: str | None = None
 ) -> None:
-    assert values(kafka, topic or given.topic or "") == Counter(range(count * ROWS))
+    assert values(kafka, topic or given.batch.topic or "") == Counter(range(count * ROWS))
     assert_none_of_ours_open(kafka, given)
 
 
 def assert_none_of_ours_open(kafka: EmbeddedKafka, given: session.WriteSettings) -> None:
-    assert_nothing_open(kafka.bootstrap_servers, [given.topic or ""], of=given.write_id)
+    assert_nothing_open(kafka.bootstrap_servers, [given.batch.topic or ""], of=given.write.id)
 
 
 def assert_next_run_skips(given: session.WriteSettings) -> None:
     """Whatever rows its source has now: here those of other tasks."""
     plan = session.plan(given)
     task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    message = session.write_task(given, plan, task, iter([rows_of(given.topic or "", 77)]))
+    message = session.write_task(given, plan, task, iter([rows_of(given.batch.topic or "", 77)]))
     assert message.outcome is TaskOutcome.ALREADY_COMMITTED
     assert session.commit(given, plan, [message]) is None
 
@@ -148,13 +149,13 @@ def test_recover_restores_aborted_rows_without_spark(
     assert sum(values(any_kafka, topic).values()) == (ROWS if lost == "some" else 0)
 
     decision = recover(any_kafka, given, capsys)
-    assert (decision["version"], decision["state"]) == (given.version, "finished")
+    assert (decision["version"], decision["state"]) == (given.batch.version, "finished")
     assert decision["finished_now"]
     assert_every_row_once(any_kafka, given)
     assert_next_run_skips(given)
     assert not recover(any_kafka, given, capsys)["finished_now"]
     assert_every_row_once(any_kafka, given)
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert sum(values(any_kafka, topic).values()) == (TASKS + 1) * ROWS
 
 
@@ -250,10 +251,10 @@ def test_records_of_others_in_the_ranges_are_not_copied(
     given = write_settings(any_kafka, topic)
     session.plan(given)  # makes the commit log
     with NetworkClient(given.client) as client:
-        executor = Executor(Admin(client), given.commit_log, given.producer)
+        executor = Executor(Admin(client), given.write.commit_log, given.producer)
 
         def aborted(slot: int, value: bytes) -> ProducerIdentity:
-            identity: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write_id, 0, slot)))
+            identity: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write.id, 0, slot)))
             producer = Producer(
                 client,
                 given.producer,
@@ -273,8 +274,8 @@ def test_records_of_others_in_the_ranges_are_not_copied(
         found = {value: aborted(slot, value) for slot, value in zip(slots, [b"first", b"second"], strict=True)}
         assert (found[b"first"].producer_id == found[b"second"].producer_id) == (slots == (0, 0))
         everything = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2 * ROWS)
-        part = part_record(given.write_id, given.query_id, 0, given.version, 0)
-        to: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write_id, 0, 7)))
+        part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
+        to: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write.id, 0, 7)))
         copied = executor.run(copied_and_committed(Copy(to, found[source], (everything,), part)))
         assert copied.written.rows == ROWS
     assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [source] * ROWS
@@ -330,7 +331,7 @@ def test_rows_of_all_topics_of_a_task_are_restored(any_kafka: EmbeddedKafka, mon
     servers = any_kafka.bootstrap_servers
     configs: list[dict[str, str]] = [{"compression.type": "gzip"}, {"message.timestamp.type": "LogAppendTime"}]
     topics = [create_topic(servers, partitions=1, configs=config) for config in configs]
-    given = replace(write_settings(any_kafka, topics[0]), topic=None)
+    given = varied(write_settings(any_kafka, topics[0]), topic=None)
     plan = session.plan(given)
     task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
     messages = [session.write_task(given, plan, task, iter([rows_of(topic, 0) for topic in topics]))]
@@ -380,7 +381,7 @@ def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.Monke
 
 
 def partition_task(given: session.WriteSettings, plan: session.Plan, task: int) -> session.TaskMessage:
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     rows = replace(rows_of(topic, task), partition=pa.array([task] * ROWS, pa.int32()))
     identity = session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task)
     return session.write_task(given, plan, identity, iter([rows]))
@@ -391,20 +392,20 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     given = lost_to_deletion(any_kafka, "commit.between_ends", monkeypatch)
-    topic = given.topic or ""
-    where = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    topic = given.batch.topic or ""
+    where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     for _ in range(2):
         assert main(["recover", "--yes", *where]) == 1
         said = capsys.readouterr().err
         assert "[KAFKA_EOS.LOST_PARTS]" in said
         lost, _, gone = said.partition("can be copied from the log: ")
-        assert f"{2 * ROWS} rows of version 3 of write id {given.write_id!r} are missing from the topic" in lost
+        assert f"{2 * ROWS} rows of version 3 of write id {given.write.id!r} are missing from the topic" in lost
         assert f"2 of its {TASKS} transactions were aborted" in lost
         assert f"in {topic}-1 [0..{ROWS - 1}], {topic}-2 [" in lost
         assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in gone
         assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in gone
         assert f"{topic}-1" not in gone  # whose records are still there
-        assert f"kafka-eos resolve {given.client.command_options} --write-id {given.write_id} --version 3" in said
+        assert f"kafka-eos resolve {given.client.command_options} --write-id {given.write.id} --version 3" in said
         with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
             session.plan(given)
         assert values(any_kafka, topic) == Counter(range(ROWS))
@@ -423,7 +424,7 @@ def test_version_of_which_nothing_can_be_copied_is_void(
 ) -> None:
     """Not even those of its rows that are still there."""
     given = lost_to_deletion(any_kafka, "commit.decided", monkeypatch)
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     assert recover(any_kafka, given, capsys)["state"] == "void"
     assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in caplog.text
     assert values(any_kafka, topic) == Counter()
@@ -465,7 +466,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
     topic = create_topic(any_kafka.bootstrap_servers, partitions=3)
     given = write_settings(any_kafka, topic)
     if txn_app_id == "none":
-        given = replace(given, write_id=random_write_id(None, str(uuid.uuid4())), random_write_id=True)
+        given = varied(given, write_id=random_write_id(None, str(uuid.uuid4())))
     plan = session.plan(given)
     messages = tasks(given, plan, TASKS)
     aborted = messages[1:] if lost == "some" else messages
@@ -477,7 +478,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
         assert_next_run_skips(given)
     else:
         # Nothing is left behind for others to look at.
-        where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write_id]
+        where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write.id]
         assert main(["recover", "--yes", *where]) == 0
         assert "The commit log holds no decision" in capsys.readouterr().out
     assert_every_row_once(any_kafka, given)
@@ -486,7 +487,7 @@ def test_commit_restores_rows_aborted_behind_its_decision(
 def test_commit_without_txn_app_id_needs_new_run_if_rows_gone(kafka: EmbeddedKafka, held_commit: HeldCommit) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=TASKS)
     write_id = random_write_id(None, str(uuid.uuid4()))
-    given = replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
+    given = varied(write_settings(kafka, topic, write_id=write_id))
     plan = session.plan(given)
     messages = [partition_task(given, plan, task) for task in range(TASKS)]
 
@@ -532,9 +533,9 @@ def test_version_that_a_commit_called_void_stays_void(
 def leave_open(given: session.WriteSettings, partition: int) -> None:
     """What a worker leaves that was killed before its message."""
     with NetworkClient(given.client) as client:
-        name = task_transactional_id(given.write_id, partition, 5)
+        name = task_transactional_id(given.write.id, partition, 5)
         with closing(started_producer(client, name, given.producer)) as producer:
-            producer.write(rows_of(given.topic or "", partition))
+            producer.write(rows_of(given.batch.topic or "", partition))
             producer.flush()
 
 
@@ -558,7 +559,7 @@ def job_with_id(kafka: EmbeddedKafka, topic: str, txn_app_id: str) -> session.Wr
     if txn_app_id == "given":
         return write_settings(kafka, topic)
     write_id = random_write_id(None, str(uuid.uuid4()))
-    return replace(write_settings(kafka, topic, write_id=write_id), random_write_id=True)
+    return varied(write_settings(kafka, topic, write_id=write_id))
 
 
 @pytest.mark.parametrize("txn_app_id", ["given", "none"])

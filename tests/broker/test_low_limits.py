@@ -10,8 +10,8 @@ import pytest
 
 from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
@@ -111,7 +111,7 @@ def test_expired_task_id_is_named_at_the_first_row(low: EmbeddedKafka) -> None:
 
     def rows() -> Iterator[Rows]:
         yield rows_of(topic, 0)
-        await_expired(low, task_transactional_id(settings.write_id, 0, 0))
+        await_expired(low, task_transactional_id(settings.write.id, 0, 0))
         yield rows_of(topic, 1)
 
     task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)

@@ -18,7 +18,7 @@ import kafka as kafka_python
 import pytest
 from kafka.admin import AbortTransactionSpec
 
-from dead_writes import ROWS, decided, die_at, tasks, write_all, write_settings
+from dead_writes import ROWS, decided, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -94,8 +94,8 @@ def abort_by_hand(kafka: EmbeddedKafka, where: tuple[str, int], producer_id: int
 
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write_id]
-    return main(["resolve", "--yes", *where, "--version", str(given.version), "--as", "committed"])
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
+    return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed"])
 
 
 @contextmanager
@@ -154,13 +154,13 @@ def produce_without_adding(
 
 def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
     return Decision(
-        write_id=given.write_id,
-        query_id=given.query_id,
-        version=given.version,
+        write_id=given.write.id,
+        query_id=given.batch.query_id,
+        version=given.batch.version,
         nonce=plan.nonce,
         driver=plan.driver,
-        topic=given.topic,
-        schema=given.schema,
+        topic=given.batch.topic,
+        schema=given.batch.schema,
         offsets_hash=None,
         transactions=named,
     )
@@ -180,14 +180,14 @@ def committed_without_a_marker(
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, SETTINGS)
+        executor = Executor(admin, given.write.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
+            identity = yield from InitProducerId(task_transactional_id(given.write.id, 0, 0), 60_000)
             return identity
 
         def end(identity: ProducerIdentity, written: OffsetRange) -> Procedure[None]:
-            part = part_record(given.write_id, given.query_id, 0, given.version, 0)
+            part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
             appended = yield from append_in_transaction(identity, (part,), 0)
             prepared = PreparedTransaction(
                 partition=0,
@@ -203,7 +203,7 @@ def committed_without_a_marker(
 
         identity = executor.run(begin())
         rows = [(None, b"%d" % number) for number in range(ROWS)]
-        executor.run(end(identity, produce_without_adding(admin, identity, (given.topic or "", 0), rows)))
+        executor.run(end(identity, produce_without_adding(admin, identity, (given.batch.topic or "", 0), rows)))
 
 
 def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
@@ -218,7 +218,7 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
         records = decision_records(decision_of(given, plan, *named))
-        where = (given.commit_log_topic, given.log_partition)
+        where = (given.write.log_topic, given.write.commit_log[1])
         produce_without_adding(admin, plan.driver, where, [(record.key, record.value) for record in records])
 
         def end() -> Procedure[None]:
@@ -240,17 +240,17 @@ def test_recover_names_then_writes_missing_marker_and_finishes(
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given)
     assert read_committed(servers, topic) == []
-    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write_id} --write-markers"
+    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id} --write-markers"
 
     # It shows the marker before it asks, and before recovery fails for want of it.
-    assert recover(any_kafka, given.write_id) == 1
+    assert recover(any_kafka, given.write.id) == 1
     shown = capsys.readouterr()
     assert f"on {topic}-0, version 3" in shown.out
     assert "Add --write-markers to write them" in shown.out
     assert "Nothing was changed" in shown.err
-    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    assert recover(any_kafka, given.write.id, "--write-markers") == 1
     assert "It would write the missing COMMIT markers (KAFKA-20734): 1; prove" in capsys.readouterr().out
-    assert recover(any_kafka, given.write_id, "--yes", "--json") == 1
+    assert recover(any_kafka, given.write.id, "--yes", "--json") == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     lines = shown.err.splitlines()
@@ -261,7 +261,7 @@ def test_recover_names_then_writes_missing_marker_and_finishes(
     assert read_committed(servers, topic) == []
 
     if consent == "--yes":
-        assert recover(any_kafka, given.write_id, "--write-markers", consent, "--json") == 0
+        assert recover(any_kafka, given.write.id, "--write-markers", consent, "--json") == 0
         found = json.loads(capsys.readouterr().out)
         assert found["markers_written"]
         (missing,) = found["markers"]
@@ -269,7 +269,7 @@ def test_recover_names_then_writes_missing_marker_and_finishes(
         (decision,) = found["decisions"]
         assert (decision["state"], decision["finished_now"]) == ("finished", True)
     else:
-        words = ["recover", "--bootstrap-servers", servers, "--write-id", given.write_id, "--write-markers"]
+        words = ["recover", "--bootstrap-servers", servers, "--write-id", given.write.id, "--write-markers"]
         status, text = on_terminal(words, "n")
         assert status == 1
         assert "It would write the missing COMMIT markers" in text
@@ -280,9 +280,9 @@ def test_recover_names_then_writes_missing_marker_and_finishes(
         assert "every row that its topics hold is visible, finished just now" in text
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
-    finishes(any_kafka, given.write_id, capsys)
+    finishes(any_kafka, given.write.id, capsys)
     # The partition goes on as if nothing had happened, for the same producer ids too.
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
@@ -296,20 +296,20 @@ def test_marker_missing_in_commit_log_alone_stops_no_write(
     decided_with_part_outside(any_kafka, given)
     (finished,) = session.plan(given).decisions
     assert finished.status is DecisionStatus.FINISHED
-    assert f"the marker of {task_transactional_id(given.write_id, 0, 0)} in the commit log" in caplog.text
+    assert f"the marker of {task_transactional_id(given.write.id, 0, 0)} in the commit log" in caplog.text
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
     # The version is finished, and its marker is missing nevertheless.
     capsys.readouterr()
-    assert recover(any_kafka, given.write_id, "--yes") == 1
+    assert recover(any_kafka, given.write.id, "--yes") == 1
     shown = capsys.readouterr()
-    assert f"on {given.commit_log_topic}-{given.log_partition}, version 3" in shown.out
+    assert f"on {given.write.log_topic}-{given.write.commit_log[1]}, version 3" in shown.out
     assert "every row that its topics hold is visible" in shown.out
     assert "COMMIT markers missing (KAFKA-20734): 1. To write them: kafka-eos recover" in shown.err
 
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
-    finishes(any_kafka, given.write_id, capsys)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write.id)
+    finishes(any_kafka, given.write.id, capsys)
 
 
 def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka) -> None:
@@ -317,15 +317,15 @@ def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     given = write_settings(any_kafka, topic)
     decided_with_part_outside(any_kafka, given)
-    following = replace(given, version=given.version + 1)
+    following = varied(given, version=given.batch.version + 1)
     plan = session.plan(following)
     tasks(following, plan, 1)
     with NetworkClient(given.client) as client:
-        older = replace(decision_of(given, plan), version=given.version - 1, nonce="older")
-        Executor(Admin(client), given.commit_log, SETTINGS).run(write_done(older))
+        older = replace(decision_of(given, plan), version=given.batch.version - 1, nonce="older")
+        Executor(Admin(client), given.write.commit_log, SETTINGS).run(write_done(older))
     write_all(following, 1)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write_id)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write.id)
 
 
 def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
@@ -334,13 +334,13 @@ def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings
     Returns:
         The task's identity.
     """
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     plan: Plan = session.plan(given)
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
 
         def write() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write_id, 0, 0), 60_000)
+            identity = yield from InitProducerId(task_transactional_id(given.write.id, 0, 0), 60_000)
             rows = tuple(LogRecord(b"", b"%d" % number) for number in range(ROWS))
             appended = yield from append_in_transaction(identity, rows, 0)
             assert appended.error == 0
@@ -351,14 +351,14 @@ def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings
             yield from commit_at_coordinator(plan.driver)
 
         identity = Executor(admin, (topic, 0), SETTINGS).run(write())
-        part = part_record(given.write_id, given.query_id, 0, given.version, 0)
-        log = (given.commit_log_topic, given.log_partition)
+        part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
+        log = (given.write.log_topic, given.write.commit_log[1])
         lies = produce_without_adding(admin, identity, log, [(part.key, part.value)])
         offsets = (OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=ROWS - 1),)
         prepared = PreparedTransaction(
             partition=0, identity=identity, part_offset=lies.first_offset, rows=ROWS, offsets=offsets
         )
-        Executor(admin, given.commit_log, SETTINGS).run(decide(prepared))
+        Executor(admin, given.write.commit_log, SETTINGS).run(decide(prepared))
         return identity
 
 
@@ -368,7 +368,7 @@ def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, caps
     topic = create_topic(servers)
     given = write_settings(any_kafka, topic)
     decided_without_a_marker(any_kafka, given)
-    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 0
+    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 0
     shown = capsys.readouterr()
     assert "marker" not in shown.out + shown.err
     messages = write_all(given)
@@ -388,7 +388,7 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
     session.plan(given)
     assert_nothing_open(servers, [topic])
     assert read_committed(servers, topic) == []
-    log_topic, log_partition = given.commit_log
+    log_topic, log_partition = given.write.commit_log
     marker = TransactionMarker(
         topic=log_topic,
         partition=log_partition,
@@ -400,7 +400,7 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
     )
     with NetworkClient(given.client) as client:
         Admin(client).write_txn_marker(marker, client.clock() + 30_000)
-    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write_id]) == 0
+    assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id]) == 0
     assert "every row that its topics hold is visible, finished just now" in capsys.readouterr().out
     found = Counter(int(record.value or b"") for record in read_committed(servers, topic))
     assert found == Counter(range(2 * ROWS))
@@ -413,17 +413,17 @@ def test_no_marker_is_missing_on_a_healthy_cluster(
     topic = create_topic(any_kafka.bootstrap_servers)
     given = write_settings(any_kafka, topic)
     write_all(given)
-    finishes(any_kafka, given.write_id, capsys)
+    finishes(any_kafka, given.write.id, capsys)
     # Nor of transactions that wait for their decision.
-    later = replace(given, version=given.version + 1)
+    later = varied(given, version=given.batch.version + 1)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    assert recover(any_kafka, given.write.id, "--write-markers") == 1
     shown = capsys.readouterr()
     assert "It would abort the open transactions: 2." in shown.out
     assert "COMMIT marker" not in shown.out + shown.err
     session.commit(later, plan, messages)  # and nobody was fenced
-    assert recover(any_kafka, given.write_id, "--write-markers") == 1
+    assert recover(any_kafka, given.write.id, "--write-markers") == 1
     assert "It would change nothing else" in capsys.readouterr().out
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
@@ -437,25 +437,25 @@ def test_commit_log_proves_commit_after_id_has_newer_epoch(
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given)
     with NetworkClient(given.client) as client:
-        Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
+        Admin(client).init_producer_id(task_transactional_id(given.write.id, 0, 0), 60_000, client.clock() + 30_000)
 
     # Whoever calls it written now would have the next batch's transaction under the id join it.
     with monkeypatch.context() as patched:
         patched.setattr(
             "kafka_eos_sink.cli.resolve.ResolveRequest",
-            lambda **fields: ResolveRequest(**(fields | {"within_ms": 5_000})),
+            lambda run, **fields: ResolveRequest(run=replace(run, within_ms=5_000), **fields),
         )
         assert resolve_as_committed(any_kafka, given) == 1
     said = capsys.readouterr().err
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
     assert f"partition {topic}-0 does not let readers past" in said
-    assert f"kafka-eos recover {given.client.command_options} --write-id {given.write_id} --write-markers" in said
+    assert f"kafka-eos recover {given.client.command_options} --write-id {given.write.id} --write-markers" in said
 
-    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 0
+    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 0
     assert "COMMIT markers written: 1." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == ROWS
     assert resolve_as_committed(any_kafka, given) == 0
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
@@ -467,7 +467,7 @@ def test_decision_aborted_by_kafka_tool_is_rewritten(any_kafka: EmbeddedKafka, m
     given = write_settings(any_kafka, topic)
     plan = session.plan(given)
     die_at("commit.decision_written", given, plan, tasks(given, plan), monkeypatch)
-    abort_by_hand(any_kafka, given.commit_log, plan.driver.producer_id, plan.driver.producer_epoch)
+    abort_by_hand(any_kafka, given.write.commit_log, plan.driver.producer_id, plan.driver.producer_epoch)
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
@@ -482,12 +482,12 @@ def test_data_topics_outvote_manual_abort_in_commit_log(
     named = [message.prepared for message in decided(given, "commit.decided", monkeypatch, 2)]
     assert named[1] is not None
     aborted = named[1].identity
-    abort_by_hand(any_kafka, given.commit_log, aborted.producer_id, aborted.producer_epoch)
+    abort_by_hand(any_kafka, given.write.commit_log, aborted.producer_id, aborted.producer_epoch)
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
-    write_all(replace(given, version=given.version + 1))
+    write_all(varied(given, version=given.batch.version + 1))
     assert len(read_committed(servers, topic)) == 4 * ROWS
-    assert_nothing_open(servers, [topic], of=given.write_id)
+    assert_nothing_open(servers, [topic], of=given.write.id)
 
 
 def test_data_topics_prove_commit_that_coordinator_forgot(any_kafka: EmbeddedKafka) -> None:
@@ -497,13 +497,13 @@ def test_data_topics_prove_commit_that_coordinator_forgot(any_kafka: EmbeddedKaf
     given = write_settings(any_kafka, topic)
     named = decided_with_part_outside(any_kafka, given)
     with connected(servers) as admin:
-        Executor(admin, given.commit_log, SETTINGS).run(commit_at_coordinator(named))
+        Executor(admin, given.write.commit_log, SETTINGS).run(commit_at_coordinator(named))
         admin.init_producer_id(named.transactional_id, 60_000, admin.client.clock() + 30_000)
     write_all(given)
     assert len(read_committed(servers, topic)) == ROWS
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic], of=given.write_id)
+    assert_nothing_open(servers, [topic], of=given.write.id)
 
 
 def ended_without_a_marker(
@@ -512,16 +512,16 @@ def ended_without_a_marker(
     """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
-        executor = Executor(admin, given.commit_log, SETTINGS)
+        executor = Executor(admin, given.write.commit_log, SETTINGS)
 
         def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write_id, task, 5), 60_000)
-            part = part_record(given.write_id, given.query_id, task, given.version, 5)
+            identity = yield from InitProducerId(task_transactional_id(given.write.id, task, 5), 60_000)
+            part = part_record(given.write.id, given.batch.query_id, task, given.batch.version, 5)
             yield from append_in_transaction(identity, (part,), 0)
             return identity
 
         identity = executor.run(begin())
-        produce_without_adding(admin, identity, (given.topic or "", 0), [(None, value)])
+        produce_without_adding(admin, identity, (given.batch.topic or "", 0), [(None, value)])
         executor.run(commit_at_coordinator(identity, commit))
         return identity
 
@@ -536,7 +536,7 @@ def test_aborted_attempt_blocking_readers_is_reported(
     given = write_settings(any_kafka, topic)
     write_all(given, 1)
     loser = ended_without_a_marker(any_kafka, given, b"lost", commit=False, task=57)
-    later = replace(given, version=given.version + 1)
+    later = varied(given, version=given.batch.version + 1)
     if newest == "empty":
         plan = session.plan(later)
         nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
@@ -548,7 +548,7 @@ def test_aborted_attempt_blocking_readers_is_reported(
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
 
-    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 1
+    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
     shown = capsys.readouterr()
     assert loser.transactional_id in shown.out
     assert f"on {topic}-0, an attempt" in shown.out
@@ -556,7 +556,7 @@ def test_aborted_attempt_blocking_readers_is_reported(
     assert len(read_committed(servers, topic)) == ROWS
 
     abort_as_printed(any_kafka, shown.err)
-    finishes(any_kafka, given.write_id, capsys)
+    finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
 
@@ -574,10 +574,10 @@ def test_marker_is_written_when_another_topic_is_deleted(
     )
     committed_without_a_marker(any_kafka, given, also=also)
     # The marker does not wait for the operator's decision about the other topic.
-    assert recover(any_kafka, given.write_id, "--write-markers", "--yes") == 1
+    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
     shown = capsys.readouterr()
     assert shown.out.endswith("COMMIT markers written: 1.\n")
-    assert f"[KAFKA_EOS.TOPIC_GONE] version 3 of write id '{given.write_id}' is committed" in shown.err
+    assert f"[KAFKA_EOS.TOPIC_GONE] version 3 of write id '{given.write.id}' is committed" in shown.err
     assert len(read_committed(servers, topic)) == ROWS
     assert_nothing_open(servers, [topic])
 
@@ -593,17 +593,17 @@ def test_lost_part_without_abort_marker_is_restored_and_reported(
     committed_without_a_marker(any_kafka, given, commits_part=False)
     if taken:
         with NetworkClient(given.client) as client:
-            Admin(client).init_producer_id(task_transactional_id(given.write_id, 0, 0), 60_000, client.clock() + 30_000)
+            Admin(client).init_producer_id(task_transactional_id(given.write.id, 0, 0), 60_000, client.clock() + 30_000)
     assert resolve_as_committed(any_kafka, given) == 0
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
     capsys.readouterr()
-    assert recover(any_kafka, given.write_id, "--yes") == 1
+    assert recover(any_kafka, given.write.id, "--yes") == 1
     shown = capsys.readouterr()
     assert f"on {topic}-0, an attempt" in shown.out
     abort_as_printed(any_kafka, shown.err)
     assert len(read_committed(servers, topic)) == ROWS
-    write_all(replace(given, version=given.version + 1), 1)
+    write_all(varied(given, version=given.batch.version + 1), 1)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
 
@@ -616,7 +616,7 @@ def test_copies_are_visible_once_blocking_transaction_is_aborted(
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     committed_without_a_marker(any_kafka, given, commits_part=False)
-    assert recover(any_kafka, given.write_id, "--yes") == 1
+    assert recover(any_kafka, given.write.id, "--yes") == 1
     assert "blocks read_committed readers there" in caplog.text
     assert read_committed(servers, topic) == []
     shown = capsys.readouterr()

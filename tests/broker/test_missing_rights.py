@@ -10,13 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import confluent_kafka.admin as confluent
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -261,7 +260,7 @@ def client_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> Cli
 def settings_of(guarded: EmbeddedKafka, user: str) -> session.WriteSettings:
     given = write_settings(guarded, f"data-{user}")
     offsets = GroupOffsets(group_id="group", offsets=(("source", 0, 7),))
-    return replace(
+    return varied(
         given,
         client=client_of(guarded, user),
         commit_log_topic=f"log-{user}",
@@ -373,7 +372,7 @@ def test_batch_with_a_topic_without_read_is_not_decided(guarded: EmbeddedKafka, 
     topics = [f"data-{user}", *([f"letters-{user}"] if user == "letters" else [])]
     given = settings_of(guarded, user)
     if user != "revoked":
-        given = replace(given, topic=None)
+        given = varied(given, topic=None)
     if user == "letters":
         given = replace(given, producer=replace(given.producer, dead_letter_topic=f"letters-{user}"))
     bad = 3 if user == "letters" else 0
@@ -413,20 +412,15 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     abort_by_hand(given, messages[kept:])
     revoke(guarded, read)
     with pytest.raises(AuthorizationError, match=f"may not Read {topic}"):
-        session.plan(replace(given, client=client_of(guarded, user, "another process")))
-    resolution = ResolveRequest(
-        write_id=given.write_id,
-        query_id=None,
-        version=3,
-        resolution="committed",
-        nonce="operator",
-        transaction_timeout_ms=60_000,
-    )
+        session.plan(varied(given, client=client_of(guarded, user, "another process")))
     operator_without_read = OperatorSettings(
-        write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client
+        write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client
     )
     with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):
-        perform(operator_without_read, partial(resolve, resolution))
+        perform(
+            operator_without_read,
+            lambda run: resolve(ResolveRequest(run=run, query_id=None, version=3, resolution="committed")),
+        )
     assert len(read_committed(guarded.plaintext_servers, topic)) == kept * ROWS
     assert_nothing_open(guarded.plaintext_servers)
     allow(guarded, read)
@@ -440,7 +434,7 @@ def test_missing_right_on_history_topic_warns_once_and_commits(
     monkeypatch.setattr("kafka_eos_sink.runtime.history.AGAIN_AFTER_S", 0.0)
     given = replace(settings_of(guarded, "history"), history_topic="log-everything")
     for version in (3, 4):
-        write_all(replace(given, version=version))
+        write_all(varied(given, version=version))
     (warning,) = [record.getMessage() for record in caplog.records if "history topic" in record.getMessage()]
     assert "TOPIC_AUTHORIZATION_FAILED" in warning
     assert "'log-everything'" in warning
@@ -451,7 +445,7 @@ def test_missing_right_on_history_topic_warns_once_and_commits(
 def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> None:
     transactional_id = "kafka-eos/top/data.0.0"
     super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    write_all(replace(write_settings(guarded, "data-top"), client=super_user, commit_log_topic="log-top"))
+    write_all(varied(write_settings(guarded, "data-top"), client=super_user, commit_log_topic="log-top"))
     producer = open_transaction(guarded.plaintext_servers, transactional_id, "data-top", partitions=1)
     try:
         with connected(client_of(guarded, "top")) as admin:
@@ -469,19 +463,19 @@ def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> 
 
 def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
     super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    given = replace(write_settings(guarded, "data-watch"), client=super_user, commit_log_topic="log-watch")
+    given = varied(write_settings(guarded, "data-watch"), client=super_user, commit_log_topic="log-watch")
     given = replace(given, history_topic="source")
     with connected(client_of(guarded, "watch")) as admin:
-        watch = ClusterWatch(admin, "log-watch", "source", given.write_id)
+        watch = ClusterWatch(admin, "log-watch", "source", given.write.id)
         assert watch.look().writes == ()
         write_all(given)
-        producer = open_transaction(guarded.plaintext_servers, f"{given.write_id}.0.0", "data-watch", partitions=1)
+        producer = open_transaction(guarded.plaintext_servers, f"{given.write.id}.0.0", "data-watch", partitions=1)
         try:
             found = watch.look()
         finally:
             producer.abort_transaction(60)
     assert found.not_read == ()
-    assert [(each.write_id, each.rows) for each in found.batches] == [(given.write_id, 2 * ROWS)]
+    assert [(each.write_id, each.rows) for each in found.batches] == [(given.write.id, 2 * ROWS)]
     assert [(line.write.state, line.record is not None) for line in found.writes] == [("finished", True)]
     assert [(each.topic, each.hidden_offsets) for each in found.blocked] == [("data-watch", 1)]
 

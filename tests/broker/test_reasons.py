@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from dead_writes import ROWS, tasks, write_all, write_settings
+from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -22,7 +20,7 @@ def of_log(kafka: EmbeddedKafka, limit: int) -> session.WriteSettings:
     log = unique_topic("log")
     configs = {"cleanup.policy": "compact", "max.message.bytes": str(limit)}
     create_topic(kafka.bootstrap_servers, log, partitions=16, configs=configs)
-    return replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
+    return varied(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
 
 
 def test_plan_rejects_commit_log_without_room_for_a_decision(kafka: EmbeddedKafka) -> None:
@@ -31,7 +29,7 @@ def test_plan_rejects_commit_log_without_room_for_a_decision(kafka: EmbeddedKafk
         session.plan(settings)
     assert raised.value.code == "COMMIT_LOG_TOPIC"
     assert "max.message.bytes=65535" in raised.value.message
-    assert f"--entity-name {settings.commit_log_topic} --alter --add-config max.message.bytes=1048576" in str(
+    assert f"--entity-name {settings.write.log_topic} --alter --add-config max.message.bytes=1048576" in str(
         raised.value
     )
 
@@ -40,7 +38,7 @@ def test_decision_above_the_commit_logs_limit_names_the_option(
     kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The schema is part of the decision, so a long one stands for many tasks.
-    settings = replace(of_log(kafka, 65_536), schema="value binary" * 6_000)
+    settings = varied(of_log(kafka, 65_536), schema="value binary" * 6_000)
     plan = session.plan(settings)
     assert "max.message.bytes=65536: it rejects larger decisions" in caplog.text
     messages = tasks(settings, plan, 1)
@@ -55,7 +53,7 @@ def test_decision_above_the_commit_logs_limit_names_the_option(
 
 def test_check_shows_the_commit_logs_limit(kafka: EmbeddedKafka) -> None:
     for limit, result in ((65_535, CheckResult.FAILS), (65_536, CheckResult.WARNING), (1_000_000, CheckResult.WORKS)):
-        log = of_log(kafka, limit).commit_log_topic
+        log = of_log(kafka, limit).write.log_topic
         with connected(kafka.bootstrap_servers) as admin:
             found = check_cluster(admin, topic=None, commit_log_topic=log, timeout_ms=30_000)
         (row,) = (each for each in found if (each.about, each.what) == (f"commit log {log}", "max.message.bytes"))
@@ -64,9 +62,9 @@ def test_check_shows_the_commit_logs_limit(kafka: EmbeddedKafka) -> None:
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_decision_of_any_size_fits_the_limit_that_messages_name(kafka: EmbeddedKafka, pieces: int) -> None:
-    settings = replace(of_log(kafka, LARGEST_BATCH_BYTES), schema='"\\' * (pieces * 120_000))
+    settings = varied(of_log(kafka, LARGEST_BATCH_BYTES), schema='"\\' * (pieces * 120_000))
     write_all(settings, 1)
-    assert len(read_committed(kafka.bootstrap_servers, settings.topic or "")) == ROWS
+    assert len(read_committed(kafka.bootstrap_servers, settings.batch.topic or "")) == ROWS
 
 
 # two clusters
@@ -77,7 +75,7 @@ def test_task_on_another_cluster_names_both(kafka: EmbeddedKafka, kafka_tv0: Emb
     settings = write_settings(kafka, topic)
     plan = session.plan(settings)
     create_topic(kafka_tv0.bootstrap_servers, topic)
-    elsewhere = replace(settings, client=write_settings(kafka_tv0, topic).client)
+    elsewhere = varied(settings, client=write_settings(kafka_tv0, topic).client)
     with connected(kafka_tv0.bootstrap_servers) as admin:
         assert admin.client.wait_for_metadata(admin.client.clock() + 30_000)
         other = admin.client.metadata.cluster_id

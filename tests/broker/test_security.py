@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from certificates import Authority, Certificate
-from dead_writes import rows_of, tasks, write_settings
+from dead_writes import rows_of, tasks, varied, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import ANY_VERSION, Connection, ConnectionLost
@@ -220,7 +220,7 @@ def test_wrong_password_fails_write_before_it_begins(sasl_ssl: EmbeddedKafka, au
     client = config(scram(sasl_ssl, authority, sasl__password=WRONG))
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED\].*invalid credentials"):
-        session.plan(replace(settings, client=client))
+        session.plan(varied(settings, client=client))
     assert time.monotonic() - began < settings.producer.max_block_ms / 2_000
 
 
@@ -614,7 +614,7 @@ def test_sessions_are_renewed_while_task_writes(
     topic = create_topic(sasl_ssl.plaintext_servers)
     client = config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))
     settings = write_settings(sasl_ssl, topic)
-    settings = replace(settings, client=client, producer=replace(settings.producer, linger_ms=0))
+    settings = varied(settings, client=client, producer=replace(settings.producer, linger_ms=0))
     plan = session.plan(settings)
     written: list[int] = []
 

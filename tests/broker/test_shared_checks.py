@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, tasks, write_all, write_settings
+from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import InvalidRowError
@@ -21,7 +21,7 @@ CONNECTION = "kafka_eos_sink.client.connection"
 
 def random_write(kafka: EmbeddedKafka, topic: str, **of_producer: int) -> session.WriteSettings:
     given = write_settings(kafka, topic, write_id=random_write_id(None, str(uuid.uuid4())), version=0)
-    return replace(given, random_write_id=True, producer=replace(given.producer, **of_producer))
+    return varied(given, producer=replace(given.producer, **of_producer))
 
 
 def requested(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -43,7 +43,7 @@ def short_lived(kafka: EmbeddedKafka, topic: str) -> session.WriteSettings:
 
 def second_task(settings: session.WriteSettings, plan: session.Plan, first_after_s: float, attempt: int = 1) -> None:
     identity = session.TaskIdentity(partition=1, attempt_number=attempt - 1, task_attempt_id=attempt)
-    session.write_task(settings, plan, identity, late_rows(settings.topic or "", first_after_s))
+    session.write_task(settings, plan, identity, late_rows(settings.batch.topic or "", first_after_s))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def open_at(
 
     def reached(name: str) -> None:
         if name == point and not opened:
-            attempt = task_transactional_id(write.settings.write_id, 0, KILLED_SLOT)
+            attempt = task_transactional_id(write.settings.write.id, 0, KILLED_SLOT)
             opened.append(open_transaction(kafka.bootstrap_servers, attempt, topic, partitions=1))
 
     monkeypatch.setattr(failpoints, "reached", reached)
@@ -61,7 +61,7 @@ def test_batch_commit_ends_the_transaction_of_a_killed_attempt(
     opened = open_at("commit.decided", any_kafka, write, topic, monkeypatch)
     write.writer.commit(write.messages)
     assert opened()
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=write.settings.write_id)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=write.settings.write.id)
     assert [record.value for record in read_committed(any_kafka.bootstrap_servers, topic)] == [b"0"]
 
 
@@ -73,5 +73,5 @@ def test_batch_abort_ends_the_transaction_of_a_killed_attempt(
     opened = open_at("plan.finished", any_kafka, write, topic, monkeypatch)
     write.writer.abort(write.messages)
     assert opened()
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=write.settings.write_id)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=write.settings.write.id)
     assert read_committed(any_kafka.bootstrap_servers, topic) == []

@@ -21,6 +21,7 @@ PROGRAM = textwrap.dedent("""
     import numpy as np
     import pyarrow as pa
     from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+    from kafka_eos_sink.commit.values import BatchIdentity, Write
     from kafka_eos_sink.runtime import session
     from kafka_eos_sink.producer.config import ProducerConfig
     from kafka_eos_sink.producer.rows import Rows
@@ -28,8 +29,8 @@ PROGRAM = textwrap.dedent("""
 
     servers, topic, rows, size, batches, memory = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
     settings = session.WriteSettings(
-        write_id=f"kafka-eos/{uuid.uuid4()}", query_id="batch", version=0, random_write_id=True, topic=topic,
-        schema="value binary", offsets_hash=None, on_checkpoint_rollback="fail", commit_log_topic="__kafka_eos_commits",
+        batch=BatchIdentity(query_id="batch", version=0, topic=topic, schema="value binary", offsets_hash=None),
+        write=Write(f"kafka-eos/{uuid.uuid4()}", "__kafka_eos_commits"),
         client=ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers)),
         producer=ProducerConfig(buffer_memory=memory, compression="lz4"),
     )

@@ -10,7 +10,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, rows_of, write_all, write_settings
+from dead_writes import ROWS, rows_of, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -50,7 +50,7 @@ def test_missing_topic_is_logged_and_awaited(kafka: EmbeddedKafka) -> None:
         log.removeHandler(creates)
     creates.close()
     assert creates.times == 1
-    assert planned.write_id
+    assert planned.write.id
 
 
 def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKafka) -> None:
@@ -65,7 +65,7 @@ def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKa
 def settings_for(kafka: EmbeddedKafka, topic: str | None, **producer: object) -> session.WriteSettings:
     """A write that waits for missing topics for a moment only."""
     given = write_settings(kafka, topic or "by-column", schema="topic string, value binary")
-    return replace(given, topic=topic, producer=replace(given.producer, max_block_ms=3_000, **producer))
+    return varied(given, topic=topic, producer=replace(given.producer, max_block_ms=3_000, **producer))
 
 
 def write_rows(given: session.WriteSettings, guarantee: str, *rows: Rows) -> None:

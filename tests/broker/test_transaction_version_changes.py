@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import POINTS, RESTORE_POINTS, ROWS, abort_open, write_all, write_settings
+from dead_writes import POINTS, RESTORE_POINTS, ROWS, abort_open, varied, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, unique_topic
@@ -34,8 +34,8 @@ def test_write_during_feature_upgrade_is_visible_once(
     topic = create_topic(servers, partitions=3)
     given = write_settings(changing_kafka, topic)
     # A client of its own: those of other tests know of the version that the feature had.
-    given = replace(given, client=replace(given.client, client_id=unique_topic("client")))
-    write_all(replace(given, version=given.version - 1))
+    given = varied(given, client=replace(given.client, client_id=unique_topic("client")))
+    write_all(varied(given, version=given.batch.version - 1))
     reached: list[str] = []
 
     def change(name: str) -> None:
@@ -51,7 +51,7 @@ def test_write_during_feature_upgrade_is_visible_once(
         write_all(given)
     assert reached == [point]
     write_all(given)
-    write_all(replace(given, version=given.version + 1))
+    write_all(varied(given, version=given.batch.version + 1))
     for reader in READERS:
         values = Counter(int(each.value or b"") for each in read_committed(servers, topic, reader=reader))
         assert values == Counter(dict.fromkeys(range(2 * ROWS), 3))

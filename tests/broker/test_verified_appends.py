@@ -70,7 +70,7 @@ def test_write_is_rejected_if_leaders_append_behind_an_abort(
             with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\]") as refused:
                 session.plan(given)
             assert way_out in refused.value.message
-            log = given.commit_log_topic
+            log = given.write.log_topic
             found = check_cluster(admin, topic=topic, commit_log_topic=log, timeout_ms=TIMEOUT_MS)
             assert {each.what for each in found if each.result is CheckResult.FAILS} == {"verified appends"}
             assert admin.topic(log, admin.client.clock() + TIMEOUT_MS) is None

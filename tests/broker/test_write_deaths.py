@@ -70,7 +70,7 @@ def test_recover_finishes_a_restore_that_was_killed(
         be_killed_at(point, any_kafka, settings, TASKS)
         before = ROWS
     assert sum(visible(any_kafka, topic).values()) == before  # of the copies all are visible, or none
-    recover(any_kafka, settings.write_id)
+    recover(any_kafka, settings.write.id)
     assert_every_row_once(any_kafka, topic)
     write_all(settings, TASKS)
     assert_every_row_once(any_kafka, topic)
@@ -84,7 +84,7 @@ def test_copies_lost_in_their_turn_are_copied_again(any_kafka: EmbeddedKafka) ->
         abort_open(settings)
         be_killed_at("restore.decided", any_kafka, settings, TASKS)
     abort_open(settings)
-    recover(any_kafka, settings.write_id)
+    recover(any_kafka, settings.write.id)
     assert_every_row_once(any_kafka, topic)
     write_all(settings, TASKS)
     assert_every_row_once(any_kafka, topic)

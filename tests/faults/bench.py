@@ -16,7 +16,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pyarrow as pa
 
-from dead_writes import ROWS, write_settings
+from dead_writes import ROWS, varied, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -112,14 +112,14 @@ class Bench:
         self, topic: str, *, client: dict[str, Any] | None = None, commit_log: str | None = None, **producer: Any
     ) -> session.WriteSettings:
         settings = write_settings(self.proxy, topic)  # type: ignore[arg-type]
-        return replace(
+        return varied(
             settings,
             client=self.client_config(**(client or {})),
             producer=replace(
                 settings.producer,
                 **{"batch_size": BATCH_SIZE, "delivery_timeout_ms": 60_000, "max_block_ms": 60_000, **producer},
             ),
-            commit_log_topic=commit_log or settings.commit_log_topic,
+            commit_log_topic=commit_log or settings.write.log_topic,
         )
 
     # what came of it
@@ -223,7 +223,7 @@ def numbered(topic: str, first: int, count: int, *, partition: int | None = None
 
 def of_process(settings: session.WriteSettings, name: str) -> session.WriteSettings:
     """The settings in a process of their own: planner, tasks and committer share no connection, as in Spark."""
-    return replace(settings, client=replace(settings.client, client_id=f"{settings.client.client_id}-{name}"))
+    return varied(settings, client=replace(settings.client, client_id=f"{settings.client.client_id}-{name}"))
 
 
 def write_whole(settings: session.WriteSettings) -> None:
@@ -234,7 +234,7 @@ def write_whole(settings: session.WriteSettings) -> None:
 
 def write_tasks(settings: session.WriteSettings, plan: session.Plan) -> list[session.TaskMessage]:
     """What the tasks hand over; each gets its rows in two deliveries."""
-    topic = settings.topic or ""
+    topic = settings.batch.topic or ""
 
     def rows(task: int) -> Iterator[Rows]:
         yield numbered(topic, task * ROWS, ROWS // 2)
@@ -253,5 +253,5 @@ def write_tasks(settings: session.WriteSettings, plan: session.Plan) -> list[ses
 
 def write_at_least_once(settings: session.WriteSettings) -> None:
     """All rows in one task without a transaction."""
-    rows = iter([numbered(settings.topic or "", 0, ROWS), numbered(settings.topic or "", ROWS, ROWS)])
+    rows = iter([numbered(settings.batch.topic or "", 0, ROWS), numbered(settings.batch.topic or "", ROWS, ROWS)])
     at_least_once.write_rows(settings, rows)

@@ -137,7 +137,7 @@ def test_plan_fails_without_an_api_before_anything_is_written(
         session.plan(given)
     assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
     with connected(bench.proxy.bootstrap_servers) as admin:
-        found = check_cluster(admin, topic=given.topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
+        found = check_cluster(admin, topic=given.batch.topic, commit_log_topic=given.write.log_topic, timeout_ms=30_000)
     (fails,) = (each for each in found if each.result is CheckResult.FAILS)
     assert re.search(shown, fails.meaning)
 
@@ -168,7 +168,7 @@ def test_only_write_markers_needs_write_txn_markers(
     bench.assert_exactly_once(topic)
     assert caplog.records == []
     with connected(bench.proxy.bootstrap_servers) as admin:
-        found = check_cluster(admin, topic=topic, commit_log_topic=given.commit_log_topic, timeout_ms=30_000)
+        found = check_cluster(admin, topic=topic, commit_log_topic=given.write.log_topic, timeout_ms=30_000)
         (broker,) = (each for each in found if each.what.startswith("broker "))
         assert broker.result is CheckResult.WARNING
         assert (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import die_at
+from dead_writes import die_at, varied
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
@@ -69,7 +69,7 @@ def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
 def test_slot_in_a_busy_state_is_not_taken(bench: Bench, state: str) -> None:
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    slots = [task_transactional_id(settings.write_id, 0, slot) for slot in range(3)]
+    slots = [task_transactional_id(settings.write.id, 0, slot) for slot in range(3)]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *slots[:2]), count=None, client="task-0"))
     plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
@@ -96,7 +96,7 @@ def test_transaction_in_an_unexpected_state_is_not_decided(bench: Bench, state: 
     with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*its coordinator reports {state}"):
         session.commit(of_process(settings, "committer"), plan, messages)
     assert not bench.proxy.unfired
-    assert states(bench, own, driver_transactional_id(settings.write_id)) == ["Ongoing", "Empty"]
+    assert states(bench, own, driver_transactional_id(settings.write.id)) == ["Ongoing", "Empty"]
     bench.assert_nothing_visible(topic)
     write_whole(settings)
     bench.assert_exactly_once(topic)
@@ -131,7 +131,7 @@ def test_sweep_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: s
     plan = session.plan(of_process(settings, "planner"))
     messages = write_tasks(settings, plan)
     decision = session.commit(of_process(settings, "committer"), plan, messages)
-    left = [task_transactional_id(settings.write_id, task, 5) for task in range(TASKS)]  # no ids of the decision
+    left = [task_transactional_id(settings.write.id, task, 5) for task in range(TASKS)]  # no ids of the decision
     _late = [open_transaction(bench.kafka.bootstrap_servers, each, topic, partitions=1) for each in left]
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, *left)))
     assert session.sweep(of_process(settings, "committer"), plan, decision) == 0
@@ -178,10 +178,10 @@ def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Ben
     bench = bench_of(2)
     topic = bench.topic()
     settings = bench.write_settings(topic)
-    driver = driver_transactional_id(settings.write_id)
+    driver = driver_transactional_id(settings.write.id)
     write_whole(settings)
     bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, driver), client="-planner"))
-    write_whole(replace(settings, version=settings.version + 1))
+    write_whole(varied(settings, version=settings.batch.version + 1))
     assert not bench.proxy.unfired
     of_its_own_end = state in ("PrepareCommit", "PrepareAbort")
     assert (m.ListTransactionsRequest in {seen.api for seen in bench.proxy.requests}) == (not of_its_own_end)
@@ -196,7 +196,7 @@ def test_recover_warns_if_a_broker_lists_no_transactions(
     topic = bench.topic()
     settings = bench.write_settings(topic)
     write_whole(settings)
-    later = replace(settings, version=settings.version + 1)
+    later = varied(settings, version=settings.batch.version + 1)
     write_tasks(later, session.plan(later))
     recover = [
         "recover",
@@ -204,7 +204,7 @@ def test_recover_warns_if_a_broker_lists_no_transactions(
         "--bootstrap-servers",
         bench.proxy.bootstrap_servers,
         "--write-id",
-        settings.write_id,
+        settings.write.id,
     ]
     monkeypatch.setattr(take_over, "LIST_WITHIN_MS", 300)
     loading = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

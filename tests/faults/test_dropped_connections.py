@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime import session
@@ -31,8 +31,8 @@ def write(bench: Bench, settings: session.WriteSettings, between: Callable[[], N
     messages = write_tasks(settings, plan)
     between()
     session.commit(of_process(settings, "committer"), plan, messages)
-    bench.assert_exactly_once(settings.topic or "")
-    bench.assert_nothing_open(settings.topic or "")
+    bench.assert_exactly_once(settings.batch.topic or "")
+    bench.assert_nothing_open(settings.batch.topic or "")
 
 
 @pytest.mark.feature("connections")
@@ -48,7 +48,7 @@ def test_write_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
 
 def another_write(bench: Bench, settings: session.WriteSettings) -> session.WriteSettings:
     """Another write of the same processes."""
-    return replace(settings, topic=bench.topic(), write_id=unique_topic("app"))
+    return varied(settings, topic=bench.topic(), write_id=unique_topic("app"))
 
 
 @pytest.mark.parametrize("transactional_id", IDS, ids=IDS.get)
@@ -72,7 +72,7 @@ def test_at_least_once_succeeds_over_dropped_connections(bench: Bench) -> None:
     bench.proxy.drop_silently()
     again = another_write(bench, settings)
     write_at_least_once(again)
-    bench.assert_exactly_once(again.topic or "")
+    bench.assert_exactly_once(again.batch.topic or "")
 
 
 @pytest.mark.parametrize("transactional_id", IDS, ids=IDS.get)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import ROWS
+from dead_writes import ROWS, varied
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
@@ -962,7 +962,7 @@ def test_login_rejected_after_the_decision_leaves_it_unknown(bench_of: Callable[
     messages = write_tasks(settings, plan)
     with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*SASL_AUTHENTICATION_FAILED"):
         session.commit(settings, plan, messages)
-    session.plan(replace(settings, client=bench.client_config()))
+    session.plan(varied(settings, client=bench.client_config()))
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
 

@@ -20,7 +20,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import abort_by_hand, die_at, write_settings
+from dead_writes import abort_by_hand, die_at, varied, write_settings
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -96,7 +96,7 @@ def tasks(settings: session.WriteSettings, plan: session.Plan, deliveries: Deliv
             settings,
             plan,
             session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
-            deliveries.to(settings.topic or "", task),
+            deliveries.to(settings.batch.topic or "", task),
         )
         for task in range(TASKS)
     ]
@@ -108,28 +108,28 @@ Find = Callable[[EmbeddedKafka, session.WriteSettings], int]
 
 
 def leads_rows(three: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    return leader(three, settings.topic or "", 0)
+    return leader(three, settings.batch.topic or "", 0)
 
 
 def leads_commit_log(three: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    return leader(three, settings.commit_log_topic, settings.log_partition)
+    return leader(three, settings.write.log_topic, settings.write.commit_log[1])
 
 
 def coordinates_task(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    return coordinator(settings, task_transactional_id(settings.write_id, 0, 0))
+    return coordinator(settings, task_transactional_id(settings.write.id, 0, 0))
 
 
 def coordinates_last_task(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    return coordinator(settings, task_transactional_id(settings.write_id, TASKS - 1, TASKS - 1))
+    return coordinator(settings, task_transactional_id(settings.write.id, TASKS - 1, TASKS - 1))
 
 
 def coordinates_driver(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    return coordinator(settings, driver_transactional_id(settings.write_id))
+    return coordinator(settings, driver_transactional_id(settings.write.id))
 
 
 def coordinates_copy(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
     """Of the first task's transaction, which had slot 0."""
-    return coordinator(settings, task_transactional_id(settings.write_id, 0, 1))
+    return coordinator(settings, task_transactional_id(settings.write.id, 0, 1))
 
 
 def is_known(settings: session.WriteSettings, transactional_id: str) -> bool:
@@ -206,17 +206,17 @@ WITHIN_THE_RESTORE: dict[str, tuple[str, Find]] = {
     "coordinator-decided": ("restore.decided", coordinates_copy),
 }
 WHOSE_ID: dict[str, Callable[[session.WriteSettings], str]] = {
-    "driver": lambda settings: driver_transactional_id(settings.write_id),
-    "task": lambda settings: task_transactional_id(settings.write_id, 0, 0),
+    "driver": lambda settings: driver_transactional_id(settings.write.id),
+    "task": lambda settings: task_transactional_id(settings.write.id, 0, 0),
 }
 
 
 def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings, count: int) -> None:
-    assert settings.topic is not None
+    assert settings.batch.topic is not None
     for reader in READERS:
-        records = read_committed(three.bootstrap_servers, settings.topic, reader=reader)
+        records = read_committed(three.bootstrap_servers, settings.batch.topic, reader=reader)
         assert Counter(int(record.value or b"") for record in records) == Counter(range(count))
-    assert_nothing_open(three.bootstrap_servers, [settings.topic, settings.commit_log_topic])
+    assert_nothing_open(three.bootstrap_servers, [settings.batch.topic, settings.write.log_topic])
 
 
 @pytest.mark.feature("fail-over", "metadata")
@@ -357,7 +357,7 @@ def test_coordinator_dies_during_init_producer_id(
 
     with FaultProxy(three.bootstrap_servers) as proxy, ThreadPoolExecutor(1) as beside:
         proxied = replace(settings.client, bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
-        through = replace(settings, client=proxied)
+        through = varied(settings, client=proxied)
         proxy.inject(
             Rule(
                 InitProducerIdRequest,
@@ -370,7 +370,7 @@ def test_coordinator_dies_during_init_producer_id(
             proxy.wait_until(lambda: not proxy.unfired)
             if side == "response":
                 # On a loaded machine the held response may be an error. The task then continues in its next slot.
-                ids = (transactional_id, task_transactional_id(settings.write_id, 0, 1))
+                ids = (transactional_id, task_transactional_id(settings.write.id, 0, 1))
                 wait_until(lambda: any(is_known(settings, each) for each in ids), "a producer id")
             victim.end(coordinates(three, settings))
 

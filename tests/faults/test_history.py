@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, write_all, write_settings
+from dead_writes import ROWS, varied, write_all, write_settings
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
@@ -52,7 +52,7 @@ def test_silent_broker_delays_the_batch_by_two_seconds_at_most(
         )
         write_all(given, 2)
         assert not proxy.unfired
-        write_all(replace(given, version=given.version + 1), 2)  # within a minute: not tried again
+        write_all(varied(given, version=given.batch.version + 1), 2)  # within a minute: not tried again
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     first, second = waited

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -589,7 +590,7 @@ def test_late_add_partitions_transaction_is_ended_by_next_batch(bench_of: Callab
     bench.proxy.wait_until(lambda: not bench.proxy.late)
     assert bench.open_transactions() == {late.request.v3_and_below_transactional_id: "Ongoing"}
     bench.assert_exactly_once(topic)
-    write_whole(replace(settings, topic=again, version=settings.version + 1))
+    write_whole(varied(settings, topic=again, version=settings.batch.version + 1))
     bench.assert_nothing_open(again)
     bench.assert_exactly_once(topic)
     bench.assert_exactly_once(again)
@@ -683,14 +684,14 @@ def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: i
     assert done, "this seed did nothing"
     bench.proxy.inject()
     bench.assert_exactly_once(topic)
-    patient = replace(bench.write_settings(topic), write_id=settings.write_id)
+    patient = varied(bench.write_settings(topic), write_id=settings.write.id)
     assert run_and_abort(bench, patient) is None  # the same version again: skipped
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
     # The log of a run is a test of its own.
     again, rules = bench.topic(), replay(done)
     bench.proxy.inject(*rules)
-    settings = replace(settings, topic=again, write_id=unique_topic("replayed"))
+    settings = varied(settings, topic=again, write_id=unique_topic("replayed"))
     while (failure := run_and_abort(bench, settings)) is not None:
         runs += 1
         assert runs < 60, failure

@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, tasks, write_all, write_settings
+from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -113,7 +113,7 @@ def test_missing_marker_is_found_named_and_written(
 
     # The marker does not come by itself, and whoever takes over says so as well.
     operator = OperatorSettings(
-        write_id=given.write_id, commit_log_topic=given.commit_log_topic, client=given.client, timeout_ms=6_000
+        write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client, timeout_ms=6_000
     )
     with pytest.raises(DecisionPendingError, match=rf"{topic}-{hidden} does not let readers past.*KAFKA-20734"):
         recover(operator)
@@ -122,9 +122,9 @@ def test_missing_marker_is_found_named_and_written(
     missing = set(range(2 * ROWS)) - set(values(three, topic))
     assert len(missing) >= prepared.rows
 
-    command = ["--bootstrap-servers", servers, "--write-id", given.write_id]
+    command = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     assert main(["recover", *command]) == 1
-    assert f"on {topic}-{hidden}, version {given.version}" in capsys.readouterr().out
+    assert f"on {topic}-{hidden}, version {given.batch.version}" in capsys.readouterr().out
     assert set(range(2 * ROWS)) - set(values(three, topic)) == missing
     # Another partition without a leader does not keep this one from its marker.
     other = min(written - {hidden})
@@ -142,9 +142,9 @@ def test_missing_marker_is_found_named_and_written(
     assert "every row that its topics hold is visible, finished just now" in capsys.readouterr().out
     assert values(three, topic) == Counter(range(2 * ROWS))
     write_all(given)  # written already
-    write_all(replace(given, version=given.version + 1))
+    write_all(varied(given, version=given.batch.version + 1))
     assert values(three, topic) == Counter(dict.fromkeys(range(2 * ROWS), 2))
-    assert_nothing_open(servers, [topic, given.commit_log_topic])
+    assert_nothing_open(servers, [topic, given.write.log_topic])
 
 
 def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKafka) -> None:
@@ -163,7 +163,7 @@ def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKaf
     assert values(three, topic) == Counter()
     write_all(given)
     assert values(three, topic) == Counter(range(2 * ROWS))
-    assert_nothing_open(servers, [topic, given.commit_log_topic])
+    assert_nothing_open(servers, [topic, given.write.log_topic])
 
 
 # the producer

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import abort_by_hand, die_at
+from dead_writes import abort_by_hand, die_at, varied
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -90,7 +90,7 @@ def test_restore_survives_a_lost_message_at_any_stage(
     api, where, nth = STAGES[stage]
     bench = bench_of(version)
     given = lost(bench, monkeypatch, client={"request_timeout_ms": 400})
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     bench.proxy.inject(Rule(api, loss, nth=nth, where=where))
     session.plan(of_process(given, "second-planner"))
     assert not bench.proxy.unfired
@@ -133,8 +133,8 @@ def test_late_end_of_the_first_decision_cuts_no_other(
     else:
         assert failure is None
     assert not bench.proxy.unfired
-    bench.assert_exactly_once(given.topic or "")
-    bench.assert_nothing_open(given.topic or "")
+    bench.assert_exactly_once(given.batch.topic or "")
+    bench.assert_nothing_open(given.batch.topic or "")
 
 
 def damaged(answer: m.FetchResponse) -> m.FetchResponse:
@@ -151,7 +151,7 @@ def damaged(answer: m.FetchResponse) -> m.FetchResponse:
 )
 def test_restore_retries_a_retriable_fetch_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     given = lost(bench, monkeypatch)
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     bench.proxy.inject(Rule(m.FetchRequest, Answer(ErrorCode[code]), count=2, where=of_rows))
     session.plan(of_process(given, "second-planner"))
     assert not bench.proxy.unfired
@@ -172,7 +172,7 @@ def test_unreadable_rows_raise_lost_parts_until_they_can_be_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, action: Action, says: str
 ) -> None:
     given = lost(bench, monkeypatch, "commit.between_ends")
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     # The second range of the transaction: by then the first one is copied.
     bench.proxy.inject(
         Rule(m.FetchRequest, action, count=None, where=lambda request: of_rows(request) and partition_of(request) == 1)
@@ -205,7 +205,7 @@ def test_restore_rerun_until_success_is_visible_exactly_once(
         delivery_timeout_ms=1_500,
         max_block_ms=3_000,
     )
-    topic = given.topic or ""
+    topic = given.batch.topic or ""
     bench.proxy.inject(random_faults=RandomFaults(seed=seed, rate=0.08, menu=MENU))
     for run in range(30):
         try:
@@ -218,6 +218,6 @@ def test_restore_rerun_until_success_is_visible_exactly_once(
     assert bench.proxy.faults, "this seed did nothing"
     bench.proxy.inject()
     bench.assert_exactly_once(topic)
-    write_whole(replace(bench.write_settings(topic), write_id=given.write_id))  # the same version again: skipped
+    write_whole(varied(bench.write_settings(topic), write_id=given.write.id))  # the same version again: skipped
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)

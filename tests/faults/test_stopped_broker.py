@@ -15,7 +15,7 @@ from dataclasses import replace
 import confluent_kafka.admin
 import pytest
 
-from dead_writes import write_settings
+from dead_writes import varied, write_settings
 from kafka_eos_sink import logs
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.commit.transactional_id import SLOTS, driver_transactional_id, task_transactional_id
@@ -74,18 +74,18 @@ def beside_the_victim(three: EmbeddedKafka) -> tuple[session.WriteSettings, list
     with connected(three.bootstrap_servers) as admin:
         while True:
             settings = write_settings(three, topic)
-            if leader(three, settings.commit_log_topic, settings.log_partition) == VICTIM:
+            if leader(three, settings.write.log_topic, settings.write.commit_log[1]) == VICTIM:
                 continue
-            if coordinators(admin, [driver_transactional_id(settings.write_id)]) == [VICTIM]:
+            if coordinators(admin, [driver_transactional_id(settings.write.id)]) == [VICTIM]:
                 continue
             slots = [
-                coordinators(admin, [task_transactional_id(settings.write_id, task, slot) for slot in range(SLOTS)])
+                coordinators(admin, [task_transactional_id(settings.write.id, task, slot) for slot in range(SLOTS)])
                 for task in range(TASKS)
             ]
             if all(VICTIM in each and set(each) != {VICTIM} for each in slots):
                 break
     client = replace(settings.client, request_timeout_ms=5_000)
-    return replace(settings, client=client), [each.index(VICTIM) for each in slots]
+    return varied(settings, client=client), [each.index(VICTIM) for each in slots]
 
 
 def coordinators(admin: Admin, ids: list[str]) -> list[int]:
@@ -101,7 +101,7 @@ def tasks(
             settings,
             plan,
             session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=slots[task] if slots else 0),
-            iter([numbered(settings.topic or "", settings.version * 100 + task * ROWS, ROWS)]),
+            iter([numbered(settings.batch.topic or "", settings.batch.version * 100 + task * ROWS, ROWS)]),
         )
         for task in range(TASKS)
     ]
@@ -124,7 +124,7 @@ def test_batches_continue_while_a_broker_hangs(three: EmbeddedKafka, caplog: pyt
     settings, slots = beside_the_victim(three)
     session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
     with stopped(three):
-        later = replace(settings, version=settings.version + 1)
+        later = varied(settings, version=settings.batch.version + 1)
         planning._remembered.clear()  # a new planner process, which always lists, and has warned of nothing
         logs.forget()
         plan = session.plan(later)
@@ -132,18 +132,18 @@ def test_batches_continue_while_a_broker_hangs(three: EmbeddedKafka, caplog: pyt
         messages = tasks(later, plan, slots)
         assert session.commit(later, plan, messages) is not None
         wanted = [version * 100 + number for version in (3, 4) for number in range(TASKS * ROWS)]
-        assert values(three, settings.topic) == wanted
+        assert values(three, settings.batch.topic) == wanted
     for task, message in enumerate(messages):
         assert message.prepared is not None
-        assert message.prepared.identity.transactional_id != task_transactional_id(settings.write_id, task, slots[task])
-    assert_nothing_open(three.bootstrap_servers, [settings.topic or ""], of=settings.write_id)
+        assert message.prepared.identity.transactional_id != task_transactional_id(settings.write.id, task, slots[task])
+    assert_nothing_open(three.bootstrap_servers, [settings.batch.topic or ""], of=settings.write.id)
 
 
 def test_abort_ends_prepared_transactions_while_a_broker_hangs(three: EmbeddedKafka) -> None:
     settings, slots = beside_the_victim(three)
     session.commit(settings, plan := session.plan(settings), tasks(settings, plan))
     with stopped(three):
-        later = replace(settings, version=settings.version + 1)
+        later = varied(settings, version=settings.batch.version + 1)
         plan = session.plan(later)
         messages = tasks(later, plan, slots)
         session.abort(later, plan, messages)
@@ -156,4 +156,4 @@ def test_abort_ends_prepared_transactions_while_a_broker_hangs(three: EmbeddedKa
                 return states == ["CompleteAbort"] * TASKS
 
             wait_until(are_ended, "the markers of the aborts")
-    assert_nothing_open(three.bootstrap_servers, [settings.topic or ""], of=settings.write_id)
+    assert_nothing_open(three.bootstrap_servers, [settings.batch.topic or ""], of=settings.write.id)

@@ -38,7 +38,7 @@ def test_debug_log_names_lost_produce_and_moved_coordinator(bench: Bench, caplog
     bench.assert_exactly_once(topic)
     lines = [record.getMessage() for record in caplog.records]
     on_node, ok = r"v\d+, node \d+, correlation id \d+", r"\d+ ms: no error"
-    log = re.escape("{}-{}".format(*settings.commit_log))
+    log = re.escape("{}-{}".format(*settings.write.commit_log))
     task, committer = re.escape(f"[{client}-task-0]"), re.escape(f"[{client}-committer]")
     assert_in_order(
         lines,

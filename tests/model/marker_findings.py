@@ -8,6 +8,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.missing_markers import Finding, gather, judge
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.protocol.messages import ProducerState
+from tests.runs import WRITE, run_of
 
 from . import performer
 from . import simulated_cluster as kafka
@@ -15,12 +16,12 @@ from .simulated_cluster import LOG, Cluster
 
 T = TypeVar("T")
 DATA = 1
-WHERE = {LOG: (performer.LOG_TOPIC, 0), DATA: ("t", 0)}
+WHERE = {LOG: WRITE.commit_log, DATA: ("t", 0)}
 
 
 def findings(cluster: Cluster, version: int) -> tuple[Finding, ...]:
     """What `kafka-eos recover` finds; the cluster itself, which gets a barrier by it, is not kept."""
-    cluster, evidence = perform(cluster, gather("w", "look", WHERE[LOG]), version)
+    cluster, evidence = perform(cluster, gather(run_of(version=version)), version)
     return judge(evidence, {WHERE[partition]: _held(cluster, partition) for partition in WHERE})
 
 

@@ -123,14 +123,15 @@ MISSING_MARKER = _small(
 )
 NO_FENCE = Edit(
     take_over_module._take_over,
-    "identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
+    "identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
     "from kafka_eos_sink.commit.steps import DescribeTransactions\n"
+    "    driver_id = run.write.driver_id\n"
     "    known = (yield from DescribeTransactions((driver_id,)))[driver_id]\n"
     "    if known is None:\n"
-    "        identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+    "        identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
     "    else:\n"
     "        identity = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
-    "producer_epoch=known.producer_epoch, transaction_version=transaction_version)",
+    "producer_epoch=known.producer_epoch, transaction_version=run.transaction_version)",
 )
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
 
@@ -158,7 +159,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 decide.decide,
-                "yield from _await_marker(logged, ended.error, within_ms)",
+                "yield from _await_marker(run, logged, ended.error)",
                 "pass",
             ),
         ),
@@ -171,8 +172,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 abort.abort,
-                "    found = yield from take_over(replace(request, also_abort=own), transaction_version)\n",
-                "    opened = yield from list_open(request.write_id, transaction_version)\n"
+                "    found = yield from take_over(replace(request, also_abort=own))\n",
+                "    opened = yield from list_open(request.run)\n"
                 "    yield from end_open((*own, *opened))\n"
                 "    return plan\n",
             ),
@@ -242,13 +243,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
                 "",
             ),
             Edit(
                 take_over_module._take_over,
                 '    yield from Reached("plan.read")\n',
-                "    identity = yield from InitProducerId(driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                "    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
             ),
         ),
         setting=_small("read before fence", drivers=2, **ONE_ROW),
@@ -260,13 +261,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "        opened = yield from list_open(write_id, transaction_version, None if is_new else LIST_WITHIN_MS)\n",
+                "        opened = yield from list_open(run, None if is_new else LIST_WITHIN_MS)\n",
                 "        pass\n",
             ),
             Edit(
                 take_over_module._take_over,
                 '    yield from Reached("plan.finished")\n',
-                "    opened = yield from list_open(write_id, transaction_version)\n",
+                "    opened = yield from list_open(run)\n",
             ),
         ),
         setting=_small("list after fence", drivers=2, **ONE_ROW),
@@ -520,9 +521,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 task.write_attempt,
                 "    identity = yield from fresh_identity(",
-                "    from kafka_eos_sink.commit.transactional_id import task_transactional_id\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
-                "    name = task_transactional_id(plan.write_id, task.partition, slot_of(task.task_attempt_id))\n"
+                "    name = plan.write.task_id(task.partition, slot_of(task.task_attempt_id))\n"
                 "    known = (yield from DescribeTransactions((name,)))[name]\n"
                 "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
                 "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
@@ -571,7 +571,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "            committed, lost = _sort_facts(decision, doubtful, facts)\n",
+                "            committed, lost = _sort_facts(write, decision, doubtful, facts)\n",
                 "            committed, lost = [], doubtful\n",
             ),
         ),
@@ -604,12 +604,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        marked = yield from verify_markers(decision, ended, deadline)\n",
+                "        marked = yield from verify_markers(write, decision, ended, deadline)\n",
                 "        marked = True\n",
             ),
             Edit(
                 settle.settle,
-                "        yield from verify_visible(decision, ended, deadline)\n",
+                "        yield from verify_visible(write, decision, ended, deadline)\n",
                 "",
             ),
         ),
@@ -635,7 +635,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 open_transactions.list_open,
-                "tuple(transactional_id for transactional_id in listed if parse(transactional_id, write_id) is not None)",
+                "tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)",
                 "listed",
             ),
         ),
@@ -736,9 +736,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="sweep of a write id fenced by a newer driver",
         what="the sweep after a batch ends what the tasks of the next one have prepared",
-        edits=(
-            Edit(abort.sweep, " or not (is_random_write_id(plan.write_id) or (yield from still_holds(driver)))", ""),
-        ),
+        edits=(Edit(abort.sweep, " or not (plan.write.is_random or (yield from still_holds(driver)))", ""),),
         setting=_small(
             "late sweep",
             batches=2,
@@ -790,14 +788,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="the call only in the done record",
         what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
-        edits=(Edit(commit_batch.commit, "foreach_call=complete[0].foreach_call", "foreach_call=None"),),
+        edits=(Edit(commit_batch.commit, "foreach_call=complete[0].batch.foreach_call", "foreach_call=None"),),
         setting=Setting(name="two writes of a call", **{**CALLS, "foreach_call": lambda driver: "a"}),
         caught=("I15",),
     ),
     Mutation(
         name="a skip not decided again",
         what="a second write of a foreachBatch call is skipped if the first one was skipped",
-        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, complete[0].foreach_call)", "pass"),),
+        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, complete[0].batch.foreach_call)", "pass"),),
         setting=Setting(name="a skip and a write", **{**CALLS, "foreach_call": lambda driver: "abbb"[driver]}),
         caught=("I15",),
     ),

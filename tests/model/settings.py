@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.resolve import Resolution
+from kafka_eos_sink.commit.transactional_id import random_write_id
 
 WRITE_ID = "w"
 START_MS = 1_000_000
@@ -97,7 +99,7 @@ class Setting:
         return self.timeout_ms != NEVER_TIMES_OUT_MS
 
     def write_id(self, driver: int) -> str:
-        return f"{WRITE_ID}{driver}" if self.random_write_id else WRITE_ID
+        return random_write_id(None, str(UUID(int=driver))) if self.random_write_id else WRITE_ID
 
     @property
     def write_ids(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ scheduled again; therefore there is no action for the death of a driver beside t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kafka_eos_sink.commit import abort as aborting
@@ -18,7 +17,16 @@ from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
 from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.take_over import TakeOver
-from kafka_eos_sink.commit.values import BatchIdentity, DecisionStatus, Plan, TaskIdentity, TaskMessage
+from kafka_eos_sink.commit.values import (
+    DEFAULT_TOPIC,
+    BatchIdentity,
+    DecisionStatus,
+    Plan,
+    Run,
+    TaskIdentity,
+    TaskMessage,
+    Write,
+)
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -31,6 +39,8 @@ from .simulated_cluster import BLOCKED, LOG, Cluster, Identity
 PENDING = -1
 """A request of an unordered step that was not processed yet."""
 NO_ANSWER = -2
+NONCES = {"commit": "c", "abort": "a"}
+"""How the nonces of a procedure's runs begin."""
 
 Name = tuple[int, str, int, int, int]
 """(driver, procedure, batch version, Spark partition, attempt)."""
@@ -166,25 +176,24 @@ class World:
         """How to make a procedure; ``inputs`` are numbers of the ended nodes whose results it works on."""
         setting = self.setting
         number, kind, version, partition, attempt = name
-        write_id = setting.write_id(number)
-        request = TakeOver(write_id=write_id, nonce=f"{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
+        run = Run(
+            write=Write(setting.write_id(number), DEFAULT_TOPIC),
+            nonce=f"r{attempt}" if kind == "resolve" else f"{NONCES.get(kind, '')}{number}.{version}",
+            transaction_timeout_ms=setting.timeout_ms,
+            transaction_version=setting.version,
+        )
         if kind == "resolve":
             asked = ResolveRequest(
-                write_id=write_id,
-                query_id=setting.query_id(number),
-                version=version,
-                resolution=setting.resolution,
-                nonce=f"r{attempt}",
-                transaction_timeout_ms=setting.timeout_ms,
+                run=run, query_id=setting.query_id(number), version=version, resolution=setting.resolution
             )
-            return lambda: resolve(asked, setting.version)
+            return lambda: resolve(asked)
         batch = self._batch(number, version)
         results = [None if node < 0 else self.procedures.nodes[node].result for node in inputs]
         if kind == "plan":
             if setting.random_write_id:
-                return lambda: take_over_module.fence_only(request)
-            request = replace(request, predecessor=results[0])
-            return lambda: take_over_module.take_over(request, setting.version)
+                return lambda: take_over_module.fence_only(run)
+            request = TakeOver(run=run, predecessor=results[0])
+            return lambda: take_over_module.take_over(request)
         plan: Plan = results[0]
         if kind == "task":
             stride = 8 if setting.same_slot else 1
@@ -193,21 +202,15 @@ class World:
             )
             return lambda: task_module.write_attempt(plan, batch, task)
         if kind == "commit":
-            commit = commit_batch.CommitRequest(
-                plan=plan,
-                batch=batch,
-                random_write_id=setting.random_write_id,
-                nonce=f"c{number}.{version}",
-            )
+            commit = commit_batch.CommitRequest(run=run, plan=plan, batch=batch)
             messages: list[TaskMessage] = results[1:]
             return lambda: commit_batch.commit(commit, messages)
         if kind == "sweep":
-            return lambda: aborting.sweep(plan, results[1])
-        abort = TakeOver(write_id=write_id, nonce=f"a{number}.{version}", transaction_timeout_ms=setting.timeout_ms)
+            return lambda: aborting.sweep(run, plan, results[1])
         handed_over: list[TaskMessage | None] = results[1:]
         # The commit process of a stream knows the plan from the messages alone.
         known = plan if any(handed_over) or not setting.streaming else None
-        return lambda: aborting.abort(abort, known, handed_over, setting.version)
+        return lambda: aborting.abort(TakeOver(run=run), known, handed_over)
 
     def _spawn(self, state: State, name: Name, inputs: tuple[int, ...]) -> State:
         node = self.procedures.start(name[1], (name, inputs), self._factory(name, inputs))
@@ -433,7 +436,7 @@ class World:
                 plan: Plan = node.result
                 newest = plan.newest_decision(self.setting.query_id(number))
                 if newest is not None:
-                    copied = newest.status is DecisionStatus.FINISHED and "~" in newest.nonce
+                    copied = newest.status is DecisionStatus.FINISHED and newest.decision.copies
                     self.count(f"plan:{newest.status.value}{' by copies' if copied else ''}")
                 partitions = len(self.setting.rows(number, version))
                 driver = Driver("tasks", version, node.number, (1,) * partitions, (-1,) * partitions)
@@ -453,7 +456,7 @@ class World:
                 self._check_committed(state, number, version, node)
                 self._check_second_write(state, number, node)
                 newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
-                if node.result is not None and newest is not None and newest.version == version:
+                if node.result is not None and newest is not None and newest.decision.version == version:
                     self.count(f"commit:after {newest.status.value}")
                 if node.result is not None and node.result.copies:
                     self.count("commit:copied")
@@ -566,7 +569,7 @@ class World:
             return False
         plan: Plan = self.procedures.nodes[state.drivers[number].plan].result
         newest = plan.newest_decision(self.setting.query_id(number))
-        return newest is not None and newest.version > version
+        return newest is not None and newest.decision.version > version
 
     def ends_badly(self, state: State, found: list[tuple[Label, State]]) -> str | None:
         """I14: somebody waits, and nothing but a fault or the deadline will ever end it. I8: see `_left_open`."""

@@ -10,7 +10,7 @@ import pytest
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 from kafka_eos_sink.errors import TransactionAbortedError
-from kafka_eos_sink.runtime.write_settings import take_over_request
+from tests.runs import run_of
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
@@ -339,8 +339,7 @@ def test_write_is_forgotten_only_once_its_tombstones_are_marked(version: int, wi
     for kind in ("plan", "task", "commit"):
         found.run(0, kind)
     # The marker that is there comes with the last read, behind the deadline.
-    timeout_ms = 500 if without is None else 9_000
-    procedure = forget_write(take_over_request("w", timeout_ms), version)
+    procedure = forget_write(run_of(version=version, within_ms=500 if without is None else 9_000))
     if without is None:
         _, tombstones = perform(found.cluster, procedure, version)
         assert tombstones == 4, "of a barrier, a part, a decision and a done record"

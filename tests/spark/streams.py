@@ -20,11 +20,10 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.values import Decision
+from kafka_eos_sink.commit.values import Decision, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, rows_to_stream, writer_of
 from tests.spark.killable_job import KillableJob

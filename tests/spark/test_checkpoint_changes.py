@@ -21,9 +21,8 @@ from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id
-from kafka_eos_sink.commit.values import Decision
+from kafka_eos_sink.commit.values import Decision, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, writer_of
 from tests.spark.streams import Stream

@@ -170,8 +170,8 @@ def test_the_plan_is_made_once_however_often_spark_pickles(monkeypatch: pytest.M
     planned = []
 
     def plan(settings: Any) -> str:
-        planned.append(settings.write_id)
-        return f"the plan of {settings.write_id}"
+        planned.append(settings.write.id)
+        return f"the plan of {settings.write.id}"
 
     monkeypatch.setattr(writer_module.session, "plan", plan)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
@@ -182,8 +182,8 @@ def test_the_plan_is_made_once_however_often_spark_pickles(monkeypatch: pytest.M
     for copy in copies:
         assert isinstance(copy, KafkaEosBatchWriter)
         assert copy._plan == f"the plan of {planned[0]}"
-        assert copy._planned_settings().write_id == planned[0]
-        assert copy._planned_settings().random_write_id
+        assert copy._planned_settings().write.id == planned[0]
+        assert copy._planned_settings().write.is_random
         pickle.dumps(copy)
     assert len(planned) == 1
 
@@ -192,7 +192,7 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     planned = []
 
     def plan(settings: Any) -> str:
-        planned.append(settings.write_id)
+        planned.append(settings.write.id)
         if len(planned) == 1:
             raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
         return "planned"
@@ -218,8 +218,8 @@ def test_the_write_id_follows_from_the_options(
     monkeypatch.setattr(writer_module.session, "plan", lambda settings: "planned")
     writer = KafkaEosDataSource(UNREACHABLE | options).writer(VALUE, overwrite=False)
     settings = pickle.loads(pickle.dumps(writer))._planned_settings()
-    assert (settings.write_id, settings.version, settings.random_write_id) == (write_id, version, False)
-    assert (settings.query_id, settings.topic, settings.offsets_hash) == ("batch", "orders", None)
+    assert (settings.write.id, settings.batch.version, settings.write.is_random) == (write_id, version, False)
+    assert (settings.batch.query_id, settings.batch.topic, settings.batch.offsets_hash) == ("batch", "orders", None)
 
 
 def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,11 +25,10 @@ from pyspark.sql.functions import expr
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit.values import PreparedTransaction
+from kafka_eos_sink.commit.values import PreparedTransaction, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime.executor import end_txn_version
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,

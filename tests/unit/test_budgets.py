@@ -76,7 +76,6 @@ MANY_PARAMETERS = {
     "audit": "the options of a command",
     "broker": "the options of a command",
     "consume": "the options of a command",
-    "finish": "a decision, its driver, and how the two callers finish it",
     "recover": "the options of a command",
     "metrics": "the options of a command",
     "resolve": "the options of a command",

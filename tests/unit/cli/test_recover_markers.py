@@ -14,12 +14,12 @@ from kafka_eos_sink.cli import recover as command_line
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit.values import log_partition_of
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.operations import markers, operator
 from kafka_eos_sink.operations.markers import Markers
 from kafka_eos_sink.operations.operator import OperatorSettings, Preview, Recovered
-from kafka_eos_sink.runtime.write_settings import log_partition_of
 
 FOUND = Finding(
     transactional_id="w.0.0", where=("orders", 3), start_offset=17, version=3, verdict=Verdict.UNPROVEN, reason="why"

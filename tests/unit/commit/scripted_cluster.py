@@ -22,6 +22,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import performer
 from tests.model import simulated_cluster as kafka
 from tests.model.procedures import Throw
+from tests.runs import WRITE, run_of
 
 T = TypeVar("T")
 
@@ -127,13 +128,12 @@ class ScriptedCluster:
     # a write
 
     def plan(self, nonce: str = "mine", write_id: str = "w") -> Plan:
-        request = TakeOver(write_id=write_id, nonce=nonce, transaction_timeout_ms=TIMEOUT_MS)
-        return self.run(take_over(request, self.kafka.version))
+        run = run_of(nonce, write=replace(WRITE, id=write_id), version=self.kafka.version)
+        return self.run(take_over(TakeOver(run=run)))
 
     def fence(self, nonce: str) -> Plan:
         """Return the plan of a newer driver, which has not finished what older ones have decided."""
-        request = TakeOver(write_id="w", nonce=nonce, transaction_timeout_ms=TIMEOUT_MS)
-        return self.run(fence_only(request))
+        return self.run(fence_only(run_of(nonce, version=self.kafka.version)))
 
     def attempt(
         self, plan: Plan, partition: int = 0, slot: int = 0, batch: BatchIdentity = BATCH, into: Sequence[int] = ()
@@ -147,7 +147,8 @@ class ScriptedCluster:
     def commit(self, messages: Sequence[TaskMessage | None], **changes: Any) -> Decision | None:
         """Commit a batch; ``changes`` are fields of its `CommitRequest`."""
         plan = next((message.plan for message in messages if message is not None), None) or self.plan()
-        request = CommitRequest(plan=plan, batch=BATCH, random_write_id=False, nonce="barrier")
+        run = run_of(write=plan.write, version=self.kafka.version)
+        request = CommitRequest(run=run, plan=plan, batch=BATCH)
         return self.run(commit(replace(request, **changes), messages))
 
     def decide(self, messages: Sequence[TaskMessage | None], **changes: Any) -> LoggedDecision:
@@ -227,10 +228,12 @@ class ScriptedCluster:
         return [json.loads(value) for key, value in keys if key is not None and key.kind == kind and value]
 
 
-def written(partitions: int = 1, version: int = 2, **changes: Any) -> tuple[ScriptedCluster, list[TaskMessage]]:
+def written(
+    partitions: int = 1, version: int = 2, write_id: str = WRITE.id, **changes: Any
+) -> tuple[ScriptedCluster, list[TaskMessage]]:
     """Return a cluster on which each partition's task has written its rows; ``changes`` are fields of the batch."""
     cluster = ScriptedCluster(partitions, version)
-    plan = cluster.plan()
+    plan = cluster.plan(write_id=write_id)
     batch = replace(BATCH, **changes)
     return cluster, [cluster.attempt(plan, partition, batch=batch) for partition in range(partitions)]
 

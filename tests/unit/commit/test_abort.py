@@ -14,9 +14,10 @@ from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.values import Plan, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.unit.commit.scripted_cluster import TIMEOUT_MS, ScriptedCluster, written
+from tests.runs import RANDOM, WRITE, run_of
+from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 
-REQUEST = TakeOver(write_id="w", nonce="abort", transaction_timeout_ms=TIMEOUT_MS)
+REQUEST = TakeOver(run=run_of("abort"))
 
 
 def left_open(lists: bool = False) -> tuple[ScriptedCluster, TaskMessage, ProducerIdentity]:
@@ -35,13 +36,13 @@ def lists_of(cluster: ScriptedCluster) -> Iterator[steps.ListOpenTransactions]:
 
 def test_abort_ends_handed_over_transactions_without_a_list() -> None:
     cluster, message, task = left_open()
-    cluster.run(abort(REQUEST, message.plan, [message], 2))
+    cluster.run(abort(REQUEST, message.plan, [message]))
     assert cluster.ends == [(task, False)]
 
 
 def test_abort_lists_once_and_does_not_wait() -> None:
     cluster, message, task = left_open(lists=True)
-    cluster.run(abort(REQUEST, message.plan, [message], 2))
+    cluster.run(abort(REQUEST, message.plan, [message]))
     assert cluster.ends == [(task, False)]
     assert len(list(lists_of(cluster))) == 1
     assert not any(isinstance(step, steps.Wait) for step in cluster.steps)
@@ -49,7 +50,7 @@ def test_abort_lists_once_and_does_not_wait() -> None:
 
 def test_list_waits_only_seconds_for_a_write_that_the_log_knows() -> None:
     cluster, message, _ = left_open()
-    cluster.run(abort(REQUEST, message.plan, [message], 2))
+    cluster.run(abort(REQUEST, message.plan, [message]))
     (listing,) = lists_of(cluster)
     assert listing.within_ms is not None
     assert listing.within_ms <= 5_000
@@ -59,7 +60,7 @@ def test_list_of_a_new_write_waits_for_all_brokers() -> None:
     """Another commit log may hold the decision of what a silent broker does not list."""
     cluster, message, _ = left_open()
     cluster.delete_log()
-    cluster.run(abort(REQUEST, message.plan, [message], 2))
+    cluster.run(abort(REQUEST, message.plan, [message]))
     (listing,) = lists_of(cluster)
     assert listing.within_ms is None
 
@@ -76,21 +77,18 @@ def test_abort_of_fenced_driver_notices_another_commit_log(created_again: bool, 
     cluster.perform(steps.Append((barrier_record("other", "n"),) * kept))
     if created_again:
         with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
-            cluster.run(abort(REQUEST, plan, [message], 2))
+            cluster.run(abort(REQUEST, plan, [message]))
     else:
-        assert cluster.run(abort(REQUEST, plan, [message], 2)) is None
+        assert cluster.run(abort(REQUEST, plan, [message])) is None
     assert cluster.ends == ([] if created_again else [(task, False)])
     assert cluster.records("barrier")[-1]["log"] == str(plan.log_id)
-
-
-RANDOM = "kafka-eos/01234567-89ab-cdef-0123-456789abcdef"
 
 
 def behind_its_tombstones() -> tuple[ScriptedCluster, Plan, ProducerIdentity]:
     """Decision and tombstones bump the epoch of W.driver twice, and nobody else ever takes the id over."""
     cluster = ScriptedCluster()
     plan = cluster.plan(write_id=RANDOM)
-    cluster.commit([cluster.attempt(plan)], random_write_id=True)
+    cluster.commit([cluster.attempt(plan)])
     left = cluster.open(f"{RANDOM}.0.3")
     cluster.ends.clear()
     return cluster, plan, left
@@ -98,13 +96,15 @@ def behind_its_tombstones() -> tuple[ScriptedCluster, Plan, ProducerIdentity]:
 
 def test_sweep_of_a_random_write_id_needs_no_driver() -> None:
     cluster, plan, left = behind_its_tombstones()
-    assert cluster.run(sweep(plan, None)) == 1
+    assert cluster.run(sweep(run_of(write=plan.write), plan, None)) == 1
     assert cluster.ends == [(left, False)]
 
 
 def test_abort_of_a_random_write_id_needs_no_driver() -> None:
     cluster, plan, left = behind_its_tombstones()
-    assert cluster.run(abort(replace(REQUEST, write_id=RANDOM), plan, [], 2)) is not None
+    assert (
+        cluster.run(abort(replace(REQUEST, run=run_of("abort", write=replace(WRITE, id=RANDOM))), plan, [])) is not None
+    )
     assert cluster.ends == [(left, False)]
 
 
@@ -115,9 +115,9 @@ def test_abort_of_paused_driver_leaves_the_newer_one_alone(again: bool) -> None:
     cluster.commit([message])
     if again:
         skip = {"plan": cluster.plan("newer"), "outcome": TaskOutcome.ALREADY_COMMITTED, "prepared": None}
-        cluster.commit([replace(message, **skip, foreach_call="call 2")])
+        cluster.commit([replace(message, **skip, batch=replace(BATCH, foreach_call="call 2"))])
         assert cluster.newest().nonce == message.plan.nonce
     cluster.steps.clear()
-    found = cluster.run(abort(REQUEST, message.plan, [], 2))
+    found = cluster.run(abort(REQUEST, message.plan, []))
     assert (found is None) == again
     assert any(isinstance(step, steps.InitProducerId) for step in cluster.steps) != again

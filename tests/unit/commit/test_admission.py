@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from kafka_eos_sink.commit.admission import admit
-from kafka_eos_sink.commit.values import BatchIdentity, DecisionStatus, Plan, SettledDecision, TaskOutcome
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.runs import WRITE
 
 SKIP = TaskOutcome.ALREADY_COMMITTED
 BATCH = BatchIdentity(query_id="q", version=5, topic="t", schema="value string", offsets_hash="h5", streaming=True)
-DECIDED = SettledDecision(
-    query_id="q",
-    version=5,
-    nonce="n",
-    status=DecisionStatus.FINISHED,
-    topic="t",
-    schema="value string",
-    offsets_hash="h5",
-)
+DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
+
+
+def decided(status: DecisionStatus = DecisionStatus.FINISHED, **changes: Any) -> SettledDecision:
+    """The newest decision; ``changes`` are fields of it."""
+    decision = Decision(
+        write_id="w",
+        query_id="q",
+        version=5,
+        nonce="n",
+        driver=DRIVER,
+        topic="t",
+        schema="value string",
+        offsets_hash="h5",
+        transactions=(),
+    )
+    return SettledDecision(decision=replace(decision, **changes), status=status)
 
 
 def plan(*decisions: SettledDecision) -> Plan:
-    driver = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
     return Plan(
-        write_id="w",
+        write=WRITE,
         nonce="m",
-        driver=driver,
+        driver=DRIVER,
         started_ms=0,
         transaction_timeout_ms=900_000,
         log_offset=50,
@@ -39,7 +47,7 @@ def plan(*decisions: SettledDecision) -> Plan:
 
 
 def test_the_next_version_is_written() -> None:
-    assert admit(plan(replace(DECIDED, version=4)), BATCH) == (None, None)
+    assert admit(plan(decided(version=4)), BATCH) == (None, None)
 
 
 def test_the_first_batch_of_a_stream_is_written() -> None:
@@ -47,20 +55,20 @@ def test_the_first_batch_of_a_stream_is_written() -> None:
 
 
 def test_decision_of_another_query_id_is_ignored() -> None:
-    assert admit(plan(replace(DECIDED, query_id="other", version=9)), replace(BATCH, version=0)) == (None, None)
+    assert admit(plan(decided(query_id="other", version=9)), replace(BATCH, version=0)) == (None, None)
 
 
 def test_the_same_version_is_skipped() -> None:
-    assert admit(plan(DECIDED), BATCH) == (SKIP, None)
+    assert admit(plan(decided()), BATCH) == (SKIP, None)
 
 
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.DIFFERENT_BATCH\].*resolve"):
-        admit(plan(replace(DECIDED, offsets_hash="other")), BATCH)
+        admit(plan(decided(offsets_hash="other")), BATCH)
 
 
 def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
-    outcome, warning = admit(plan(replace(DECIDED, topic="old")), BATCH)
+    outcome, warning = admit(plan(decided(topic="old")), BATCH)
     assert outcome is SKIP
     assert warning is not None
     assert "'old'" in warning
@@ -73,32 +81,32 @@ def test_other_offsets_and_another_topic_are_both_named() -> None:
         WriteRefusedError,
         match=r"already committed with topic option 'old', and this run has .* copies of one checkpoint",
     ):
-        admit(plan(replace(DECIDED, offsets_hash="other", topic="old")), BATCH)
+        admit(plan(decided(offsets_hash="other", topic="old")), BATCH)
 
 
 @pytest.mark.parametrize("change", [{"topic": "old"}, {"schema": "value binary"}])
 def test_without_a_hash_another_topic_or_schema_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH"):
-        admit(plan(replace(DECIDED, offsets_hash=None, **change)), replace(BATCH, offsets_hash=None))
+        admit(plan(decided(offsets_hash=None, **change)), replace(BATCH, offsets_hash=None))
 
 
 def test_a_void_decision_is_compared_with_nothing() -> None:
-    void = replace(DECIDED, status=DecisionStatus.VOID, offsets_hash="other", topic="old")
+    void = decided(DecisionStatus.VOID, offsets_hash="other", topic="old")
     assert admit(plan(void), BATCH) == (None, None)
 
 
 def test_a_stream_version_above_a_void_one_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 4"):
-        admit(plan(replace(DECIDED, version=4, status=DecisionStatus.VOID)), BATCH)
+        admit(plan(decided(DecisionStatus.VOID, version=4)), BATCH)
 
 
 def test_a_void_batch_version_does_not_block_later_ones() -> None:
-    void = replace(DECIDED, version=4, status=DecisionStatus.VOID)
+    void = decided(DecisionStatus.VOID, version=4)
     assert admit(plan(void), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
-    newer = plan(replace(DECIDED, version=7))
+    newer = plan(decided(version=7))
     with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*onCheckpointRollback"):
         admit(newer, BATCH)
     outcome, warning = admit(newer, replace(BATCH, on_checkpoint_rollback="skip"))
@@ -121,7 +129,7 @@ def test_stream_unknown_to_the_log_is_rejected_above_version_0() -> None:
 def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | None) -> None:
     """An older log, or another one: what was decided since stands elsewhere, and may be this very batch."""
     for newest in (0, 3):
-        older = plan(replace(DECIDED, version=newest, resolution=resolution))
+        older = plan(decided(version=newest, resolution=resolution))
         with pytest.raises(
             WriteRefusedError,
             match=rf"COMMIT_LOG_LOST\] this run wrote nothing of batch 5: .* ends at batch {newest} .*commit\.log\.topic.*compare the topic"
@@ -134,16 +142,16 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
 @pytest.mark.parametrize("rollback", ["skip", "rewrite"])
 def test_rollback_option_does_not_accept_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        admit(plan(replace(DECIDED, version=3)), replace(BATCH, on_checkpoint_rollback=rollback))
+        admit(plan(decided(version=3)), replace(BATCH, on_checkpoint_rollback=rollback))
 
 
 def test_unfinished_version_of_older_log_is_rejected_first() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
-        admit(plan(replace(DECIDED, version=2, status=DecisionStatus.VOID)), BATCH)
+        admit(plan(decided(DecisionStatus.VOID, version=2)), BATCH)
 
 
 def test_the_newer_version_of_another_query_id_closes_no_gap() -> None:
-    decisions = plan(replace(DECIDED, query_id="other", version=4), replace(DECIDED, version=3))
+    decisions = plan(decided(query_id="other", version=4), decided(version=3))
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*ends at batch 3"):
         admit(decisions, BATCH)
 
@@ -153,11 +161,11 @@ def test_a_batch_write_may_begin_with_any_version() -> None:
 
 
 def test_batch_write_versions_may_have_gaps() -> None:
-    assert admit(plan(replace(DECIDED, version=1)), replace(BATCH, streaming=False)) == (None, None)
+    assert admit(plan(decided(version=1)), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_version_resolved_as_committed_is_skipped_unchecked() -> None:
-    resolved = replace(DECIDED, resolution="committed", offsets_hash="other", topic="old", schema="value binary")
+    resolved = decided(resolution="committed", offsets_hash="other", topic="old", schema="value binary")
     outcome, warning = admit(plan(resolved), BATCH)
     assert outcome is SKIP
     assert warning is not None

@@ -209,6 +209,26 @@ def test_records_are_written_in_format_2() -> None:
     assert [json.loads(record.value or b"")["format"] for record in written] == [2, 2, 2, 2]
 
 
+STORED = LogRecord(
+    b'["decision","payments/orders","batch",0]',
+    b'{"format":2,"nonce":"n1","transaction_version":2,"number":0,"count":1,"body":"{'
+    rb"\"write_id\":\"payments/orders\",\"query_id\":\"batch\",\"version\":4,\"nonce\":\"n1\","
+    rb"\"driver\":{\"transactional_id\":\"payments/orders.driver\",\"producer_id\":7,\"producer_epoch\":3,\"transaction_version\":2},"
+    rb"\"topic\":\"orders\",\"schema\":\"value string\",\"offsets_hash\":null,\"transactions\":[{\"partition\":0,"
+    rb"\"identity\":{\"transactional_id\":\"payments/orders.0.0\",\"producer_id\":100,\"producer_epoch\":0,\"transaction_version\":2},"
+    rb'\"part_offset\":5,\"rows\":10,\"offsets\":[[\"orders\",0,10,19]],\"proven\":false}],\"resolution\":null,\"foreach_call\":null}"}',
+)
+"""A decision as the first version with format 2 wrote it."""
+
+
+def test_stored_decision_of_format_2_stays_readable_and_written() -> None:
+    """Drivers of two versions share a commit log, and its records are older than the package."""
+    found = view_of(read(STORED, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
+    assert found is not None
+    assert found.decision == decision(parts=1)
+    assert decision_records(decision(parts=1)) == (STORED,)
+
+
 def test_decision_of_format_1_is_read_without_its_digests() -> None:
     """A driver of the version before may have decided it and died, and this one finishes it."""
     (record,) = decision_records(decision())

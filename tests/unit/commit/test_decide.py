@@ -36,6 +36,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.runs import RANDOM, WRITE, run_of
 from tests.unit.commit.scripted_cluster import BATCH, ROWS, TIMEOUT_MS, ScriptedCluster, written
 
 
@@ -98,13 +99,13 @@ def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
 @pytest.mark.parametrize("fails", [steps.AppendInTransaction, steps.EndTransactions])
 def test_tombstones_that_cannot_be_written_fail_nothing(fails: type[Step[Any]]) -> None:
     """A write with a random id is finished by then, and visible."""
-    cluster, messages = written()
+    cluster, messages = written(write_id=RANDOM)
 
     def fail_late(step: Step[Any]) -> Any:
         return unreachable(step) if steps.Reached("commit.finished") in cluster.steps else cluster.perform(step)
 
     cluster.own = {fails: fail_late}
-    assert cluster.commit(messages, random_write_id=True) is not None
+    assert cluster.commit(messages) is not None
     assert ["could not be removed" in said for said in cluster.warnings] == [True]
 
 
@@ -196,8 +197,8 @@ def test_fenced_driver_ends_undecided_transactions_of_its_tasks(decided: bool) -
         cluster.ends.clear()
     cluster.own = {steps.ListOpenTransactions: lambda _: ()}
     cluster.perform(steps.InitProducerId("w.driver", DRIVER_TRANSACTION_TIMEOUT_MS))  # a newer driver
-    request = TakeOver(write_id="w", nonce="barrier", transaction_timeout_ms=TIMEOUT_MS)
-    cluster.run(abort(request, message.plan, [message, None], 2))
+    request = TakeOver(run=run_of())
+    cluster.run(abort(request, message.plan, [message, None]))
     assert cluster.ends == ([] if decided else [(prepared_of(message).identity, False)])
 
 
@@ -227,8 +228,10 @@ class Readers:
         return {("t", 0): self.held_by}
 
 
-def held(*offsets: int, by: Mapping[int, tuple[int, int]] | None) -> tuple[ScriptedCluster, list[TaskMessage], Readers]:
-    cluster, messages = written()
+def held(
+    *offsets: int, by: Mapping[int, tuple[int, int]] | None, write_id: str = WRITE.id
+) -> tuple[ScriptedCluster, list[TaskMessage], Readers]:
+    cluster, messages = written(write_id=write_id)
     return cluster, messages, Readers(cluster, prepared_of(messages[0]).identity, *offsets, held_by=by)
 
 
@@ -253,12 +256,12 @@ def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
     assert len(cluster.records("done")) == 1
 
 
-@pytest.mark.parametrize("is_random", [False, True], ids=["txnAppId", "random write id"])
-def test_read_withdrawn_after_the_decision_leaves_the_decision(is_random: bool) -> None:
+@pytest.mark.parametrize("write_id", [WRITE.id, RANDOM], ids=["txnAppId", "random write id"])
+def test_read_withdrawn_after_the_decision_leaves_the_decision(write_id: str) -> None:
     """A marker may be missing behind the other program's transaction, and the decision is needed to write it."""
-    cluster, (message,), _ = held(5, by=None)
+    cluster, (message,), _ = held(5, by=None, write_id=write_id)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*TOPIC_AUTHORIZATION_FAILED"):
-        cluster.commit([message], random_write_id=is_random)
+        cluster.commit([message])
     assert cluster.records("done") == []
     assert cluster.ends == [(message.plan.driver, True), (prepared_of(message).identity, True)]
 
@@ -273,7 +276,7 @@ def test_a_commit_of_no_messages_is_refused() -> None:
 def test_commit_refuses_tasks_of_different_runs() -> None:
     cluster, (message,) = written()
     with pytest.raises(WriteRefusedError, match=r"MIXED_MESSAGES\].*different runs"):
-        cluster.commit([message, replace(message, version=2)])
+        cluster.commit([message, replace(message, batch=replace(BATCH, version=2))])
     assert cluster.ends == []
 
 
@@ -292,7 +295,7 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
         TransactionAbortedError,
         match=r"NO_FREE_TRANSACTIONAL_ID\].*kafka-eos status --bootstrap-servers ... --write-id w",
     ):
-        cluster.run(fresh_identity("w", 0, range(SLOTS), TIMEOUT_MS))
+        cluster.run(fresh_identity(WRITE, 0, range(SLOTS), TIMEOUT_MS))
     assert cluster.now > SLOT_DEADLINE_MS
 
 
@@ -446,7 +449,7 @@ def test_marker_is_missing_only_once_the_log_is_read(chunk: int, fetch_ms: int) 
         )
 
     cluster.own = {steps.ReadLog: slow}
-    assert cluster.run(verify_markers(decision, decision.transactions, 20_000))
+    assert cluster.run(verify_markers(WRITE, decision, decision.transactions, 20_000))
     assert cluster.warnings == []
 
 
@@ -454,7 +457,7 @@ def test_marker_that_never_comes_is_missing_after_the_deadline() -> None:
     cluster, decision = decided()
     cluster.own = {**UNPROVEN, steps.ReadLog: lambda _: chunk_of(60), steps.Now: lambda _: seconds(cluster)}
     with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
-        cluster.run(verify_markers(decision, decision.transactions, 20_000))
+        cluster.run(verify_markers(WRITE, decision, decision.transactions, 20_000))
     assert cluster.now < 40_000
 
 
@@ -524,5 +527,5 @@ def test_marker_is_missing_although_the_deleted_log_was_longer() -> None:
 
     cluster.own = {**UNPROVEN, steps.ReadLog: read, steps.Now: lambda _: seconds(cluster)}
     with pytest.raises(DecisionPendingError, match="its marker is missing in the commit log"):
-        cluster.run(verify_markers(decision, decision.transactions, 20_000))
+        cluster.run(verify_markers(WRITE, decision, decision.transactions, 20_000))
     assert cluster.now < 60_000

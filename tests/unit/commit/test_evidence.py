@@ -15,6 +15,7 @@ from kafka_eos_sink.commit.steps import POLL_MS, TransactionDescription, Unseen
 from kafka_eos_sink.commit.values import PreparedTransaction
 from kafka_eos_sink.errors import DecisionPendingError
 from tests.model.simulated_cluster import LOG
+from tests.runs import run_of
 from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 
 S = TypeVar("S")
@@ -45,7 +46,7 @@ def gathered(
     within_ms: int = 9_000,
 ) -> list[Facts]:
     named = doubtful or logged.decision.transactions
-    return cluster.run(of_doubtful(logged, named, "barrier", cluster.now + within_ms))
+    return cluster.run(of_doubtful(run_of(), logged, named, cluster.now + within_ms))
 
 
 def sent(cluster: ScriptedCluster, kind: type[S]) -> list[S]:

@@ -23,6 +23,7 @@ from kafka_eos_sink.commit.values import (
 )
 from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.runs import WRITE
 from tests.unit.commit.scripted_cluster import BATCH, ScriptedCluster, written
 
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
@@ -40,18 +41,9 @@ DECISION = Decision(
 
 
 def plan_after(call: str | None, status: DecisionStatus = DecisionStatus.FINISHED) -> Plan:
-    newest = SettledDecision(
-        query_id="batch",
-        version=3,
-        nonce="n",
-        status=status,
-        topic="t",
-        schema="",
-        offsets_hash=None,
-        foreach_call=call,
-    )
+    newest = SettledDecision(decision=replace(DECISION, foreach_call=call), status=status)
     return Plan(
-        write_id="w",
+        write=WRITE,
         nonce="m",
         driver=DRIVER,
         started_ms=0,
@@ -105,11 +97,9 @@ def cluster(request: pytest.FixtureRequest) -> ScriptedCluster:
 def skipped(plan: Plan, call: str) -> TaskMessage:
     return TaskMessage(
         plan=plan,
-        query_id="batch",
-        version=1,
+        batch=replace(BATCH, foreach_call=call),
         task=TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0),
         outcome=TaskOutcome.ALREADY_COMMITTED,
-        foreach_call=call,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.forget import _require_ended
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, WriteRefusedError
+from tests.runs import WRITE
 from tests.unit.commit.scripted_cluster import written
 
 
@@ -29,7 +30,7 @@ def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, is_ope
     opened = (message.prepared.identity,) if is_open else ()
     view = cluster.view()
     if not opened:
-        _require_ended(view, opened)
+        _require_ended(WRITE, view, opened)
         return
     with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*1 transactions are open.*without an outcome"):
-        _require_ended(view, opened)
+        _require_ended(WRITE, view, opened)

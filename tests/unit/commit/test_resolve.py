@@ -28,6 +28,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import simulated_cluster as kafka
 from tests.model.performer import identity_of
+from tests.runs import run_of
 from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
 
 Q = "batch"
@@ -91,16 +92,13 @@ class Cluster(ScriptedCluster):
         self.steps.clear()
         self.ends.clear()
         request = ResolveRequest(
-            write_id="w",
+            run=run_of("operator", within_ms=1_000, version=self.kafka.version),
             query_id=query_id,
             version=version,
             resolution=resolution,
-            nonce="operator",
-            transaction_timeout_ms=TIMEOUT_MS,
             allow_duplicates=allow_duplicates,
-            within_ms=1_000,
         )
-        return self.run(resolve(request, self.kafka.version))
+        return self.run(resolve(request))
 
     def done(self, query_id: str = Q, field: str = "nonce") -> Any:
         done = self.view().query(query_id).done

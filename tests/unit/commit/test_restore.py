@@ -24,9 +24,10 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled
+from kafka_eos_sink.commit.settle import Settled
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
+    PROOFS_WITHIN_MS,
     DecisionStatus,
     OffsetRange,
     TaskOutcome,
@@ -43,11 +44,12 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from tests.model import simulated_cluster as kafka
+from tests.runs import run_of
 from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 
 S = TypeVar("S")
 
-NEXT = TakeOver(write_id="w", nonce="next", transaction_timeout_ms=TIMEOUT_MS)
+NEXT = TakeOver(run=run_of("next"))
 
 
 class Cluster(ScriptedCluster):
@@ -99,15 +101,7 @@ class Cluster(ScriptedCluster):
     ) -> tuple[Settled, DriverTransaction]:
         driver = driver or DriverTransaction(self.driver)
         settled: Settled = self.run(
-            finish(
-                self.found,
-                driver,
-                nonce="barrier",
-                within_ms=within_ms,
-                timeout_ms=TIMEOUT_MS,
-                losers=losers,
-                recovering=True,
-            )
+            finish(run_of(within_ms=within_ms), self.found, driver, losers=losers, recovering=True)
         )
         return settled, driver
 
@@ -449,11 +443,12 @@ def test_commit_heals_its_own_batch() -> None:
 def test_take_over_begins_again_after_it_decided_copies() -> None:
     """Tasks recognise their driver by the state that a fence leaves, and the decision of copies has changed it."""
     cluster = Cluster(1)
-    plan = cluster.run(take_over(NEXT, 2))
+    plan = cluster.run(take_over(NEXT))
     fences = [step for step in cluster.done(steps.InitProducerId) if step.transactional_id == "w.driver"]
     assert len(fences) == 2
-    (decision,) = plan.decisions
-    assert (decision.version, decision.nonce, decision.status) == (1, "mine~1", DecisionStatus.FINISHED)
+    (settled,) = plan.decisions
+    decision = settled.decision
+    assert (decision.version, decision.nonce, settled.status) == (1, "mine~1", DecisionStatus.FINISHED)
     assert len(cluster.done(steps.CopyRecords)) == 1
     decided_by = [step.identity for step in cluster.done(steps.AppendInTransaction)]
     assert plan.driver not in decided_by
@@ -462,7 +457,7 @@ def test_take_over_begins_again_after_it_decided_copies() -> None:
 def test_take_over_returns_a_void_version() -> None:
     cluster = Cluster(0, 1)
     cluster.gone = {0, 1}
-    plan = cluster.run(take_over(NEXT, 2))
+    plan = cluster.run(take_over(NEXT))
     (decision,) = plan.decisions
     assert decision.status is DecisionStatus.VOID
     assert len(cluster.done(steps.CopyRecords)) == 1, "the second look finds it void"
@@ -480,8 +475,8 @@ def with_second_query(cluster: Cluster) -> None:
 def test_take_over_copies_for_two_queries_under_one_fence() -> None:
     cluster = Cluster(1)
     with_second_query(cluster)
-    plan = cluster.run(take_over(NEXT, 2))
-    nonces = {decision.query_id: decision.nonce for decision in plan.decisions}
+    plan = cluster.run(take_over(NEXT))
+    nonces = {settled.decision.query_id: settled.decision.nonce for settled in plan.decisions}
     assert nonces == {"batch": "mine~1", "second": "other~1"}
     first, second = cluster.done(steps.AppendInTransaction)
     assert second.identity == first.identity.after_end
@@ -502,7 +497,7 @@ def test_failed_decision_is_not_committed_with_another_querys() -> None:
 
     cluster.own = {steps.AppendInTransaction: slow}
     with pytest.raises(DecisionPendingError):
-        cluster.run(take_over(NEXT, 2))
+        cluster.run(take_over(NEXT))
     assert len(cluster.done(steps.AppendInTransaction)) == 1
     assert not [identity for identity, _ in cluster.ends if identity.transactional_id == "w.driver"]
 
@@ -518,7 +513,7 @@ def test_copies_of_one_query_stand_if_another_fails() -> None:
 
     cluster.own = {steps.CopyRecords: some}
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*version 1 .*could not be copied"):
-        cluster.run(take_over(NEXT, 2))
+        cluster.run(take_over(NEXT))
     query = cluster.view().query("second")
     assert (cluster.newest("second").nonce, query.has_done_record(cluster.newest("second"))) == ("other~1", True)
     assert cluster.newest() == cluster.decision
@@ -533,7 +528,7 @@ def outgrown(cluster: Cluster) -> TakeOver:
 
 def test_recreated_longer_log_is_read_from_its_start() -> None:
     cluster = Cluster(partitions=1)
-    cluster.run(take_over(outgrown(cluster), 2))
+    cluster.run(take_over(outgrown(cluster)))
     assert cluster.ends[0] == (cluster.named[0].identity, True)
 
 
@@ -541,7 +536,7 @@ def test_half_finished_batch_in_a_recreated_log_is_not_admitted() -> None:
     """Its first transaction is committed already, so a second run would write those rows twice."""
     cluster = Cluster()
     cluster.end(cluster.named[0].identity, commit=True)
-    plan = cluster.run(take_over(outgrown(cluster), 2))
+    plan = cluster.run(take_over(outgrown(cluster)))
     assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
 
 
@@ -555,21 +550,16 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
         return replace(chunk, topic_id=uuid.uuid4()) if len(reads) < 2 else chunk
 
     cluster.own = {steps.ReadLog: changing}
-    cluster.run(take_over(outgrown(cluster), 2))
+    cluster.run(take_over(outgrown(cluster)))
     assert reads[1] == 0
     assert cluster.ends[0] == (cluster.named[0].identity, True)
 
 
 def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> Resolved:
     request = ResolveRequest(
-        write_id="w",
-        query_id="batch",
-        version=1,
-        resolution=resolution,
-        nonce="answer",
-        transaction_timeout_ms=TIMEOUT_MS,
+        run=run_of("answer", version=cluster.kafka.version), query_id="batch", version=1, resolution=resolution
     )
-    return cluster.run(resolve(request, cluster.kafka.version))
+    return cluster.run(resolve(request))
 
 
 @pytest.mark.parametrize("at", [steps.ReadLog, steps.InitProducerId, steps.Append, steps.EndTransactions])
@@ -681,7 +671,7 @@ def test_failure_behind_copies_lets_the_next_query_id_decide() -> None:
     with_second_query(cluster)
     delete_under_readers(cluster)
     with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
-        cluster.run(take_over(NEXT, 2))
+        cluster.run(take_over(NEXT))
     deciding = [step.identity for step in cluster.done(steps.AppendInTransaction)]
     assert len(deciding) == len(set(deciding)) == 2
 
@@ -744,7 +734,7 @@ def test_void_version_counts_as_written_on_the_second_command() -> None:
 @pytest.mark.parametrize("kept", [0, 50], ids=["shorter", "longer"])
 @pytest.mark.parametrize(
     "procedure",
-    [lambda cluster: cluster.run(take_over(outgrown(cluster), 2)), resolve_it],
+    [lambda cluster: cluster.run(take_over(outgrown(cluster))), resolve_it],
     ids=["take_over", "resolve"],
 )
 def test_log_created_again_after_the_list_ends_nothing(
@@ -770,7 +760,7 @@ def test_log_created_again_after_the_list_ends_nothing(
         procedure(cluster)
     cluster.own = {}
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*w\.0\.7"):
-        cluster.run(take_over(replace(NEXT, nonce="again"), 2))
+        cluster.run(take_over(TakeOver(run=run_of("again"))))
     assert cluster.ends == []
 
 
@@ -785,7 +775,7 @@ def test_recreated_log_with_late_records_is_another_log(left_over: str) -> None:
     else:
         cluster.perform(steps.Append((done_record(replace(cluster.decision, query_id="q1"), 1),)))
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*first: w\.0\.7"):
-        cluster.run(take_over(NEXT, 2))
+        cluster.run(take_over(NEXT))
     assert cluster.ends == []
 
 
@@ -807,9 +797,9 @@ def test_end_of_parts_in_a_deleted_log_is_read_from_the_topics(end: str) -> None
     for _ in range(2):
         if end == "gone":
             with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*kafka-eos resolve"):
-                cluster.run(take_over(NEXT, 2))
+                cluster.run(take_over(NEXT))
         else:
-            cluster.run(take_over(NEXT, 2))
+            cluster.run(take_over(NEXT))
             (entry,) = cluster.newest().transactions
             assert (cluster.newest().copies, entry.proven) == ((0, True) if end == "readers pass" else (1, False))
     assert len(cluster.copies()) == (1 if end == "listed as aborted" else 0)
@@ -823,7 +813,7 @@ def test_log_of_a_leader_without_topic_ids_is_the_same_log() -> None:
         return cluster.perform(step)
 
     cluster.own = {steps.InitProducerId: fence}
-    cluster.run(take_over(NEXT, 2))
+    cluster.run(take_over(NEXT))
     assert cluster.ends[0] == (cluster.named[0].identity, True)
 
 
@@ -833,7 +823,7 @@ def test_log_without_topic_ids_is_the_same_if_it_holds_a_barrier() -> None:
     cluster.delete_log()
     cluster.perform(steps.Append((barrier_record("w", "plan", cluster.log_id),)))
     cluster.log_id = ZERO_UUID
-    cluster.run(take_over(NEXT, 2))
+    cluster.run(take_over(NEXT))
     assert cluster.ends == [(cluster.named[0].identity, False)]
 
 
@@ -869,14 +859,14 @@ def test_unmarked_transaction_stays_proven_without_coordinator(done: str) -> Non
         cluster.own[steps.Append] = lambda step: (
             unreachable(step) if b"done" in step.records[0].key else cluster.perform(step)
         )
-    plan = cluster.run(take_over(NEXT, 2))
+    plan = cluster.run(take_over(NEXT))
     assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
     assert not cluster.run(is_overtaken(plan)), "tasks recognise their driver by the state that a fence leaves"
     if done.startswith("hidden"):
         cluster.perform(steps.Append((done_record(replace(cluster.decision, version=0, nonce="older"), 1),)))
     a_later_transaction_ends(cluster)
     cluster.own = {}
-    assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+    assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
     (entry,) = cluster.newest().transactions
     assert (entry, cluster.newest().nonce) == (replace(cluster.named[0], proven=True), "mine")
 
@@ -895,10 +885,10 @@ def test_readers_prove_what_a_coordinator_has_forgotten(logged: str, visible: bo
     if not visible:
         cluster.own[steps.AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, steps.Unseen.GONE)
         with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*left no proof of their end"):
-            cluster.run(take_over(NEXT, 2))
+            cluster.run(take_over(NEXT))
         return
     for _ in range(2):
-        assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+        assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
     (entry,) = cluster.newest().transactions
     assert entry == replace(named, proven=True)
 
@@ -913,10 +903,10 @@ def test_unmarked_transaction_not_decided_again_admits_no_batch(failing: str) ->
         cluster.own[steps.EndTransactions] = lambda step: tuple(steps.EndResult(error=0) for _ in step.ends)
     else:
         cluster.own[steps.AppendInTransaction] = lambda _: steps.Appended(error=None)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not record once more"):
-        cluster.run(take_over(NEXT, 2))
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not write its decision once more"):
+        cluster.run(take_over(NEXT))
     cluster.own = kept
-    assert admit(cluster.run(take_over(NEXT, 2)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
+    assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
 
 
 @pytest.mark.parametrize("state", ["newer driver", "open", "late end"])

@@ -8,13 +8,15 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_view import LoggedDecision
-from kafka_eos_sink.commit.settle import PROOFS_WITHIN_MS, Settled, _sort_results, settle
+from kafka_eos_sink.commit.settle import Settled, _sort_results, settle
 from kafka_eos_sink.commit.steps import EndResult
+from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
+from tests.runs import WRITE, run_of
 from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 
 _, DECIDED = decided()
@@ -26,13 +28,13 @@ def test_end_txn_responses_follow_the_reaction_table(code: ErrorCode) -> None:
     named = decision.transactions
     results = [EndResult(error=code.value)]
     if code is ErrorCode.NONE:
-        assert _sort_results(decision, named, results) == ([*named], [])
+        assert _sort_results(WRITE, decision, named, results) == ([*named], [])
     elif (EndTxnRequest, code) in REACTIONS and reaction(EndTxnRequest, code) is Reaction.UNKNOWN:
-        assert _sort_results(decision, named, results) == ([], [*named])
+        assert _sort_results(WRITE, decision, named, results) == ([], [*named])
     else:
         # Only a rejection with a row proves that the transaction is not open. Any other code leaves it to the next run.
         with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{code.name}"):
-            _sort_results(decision, named, results)
+            _sort_results(WRITE, decision, named, results)
 
 
 def in_doubt(*, is_aborted: bool) -> tuple[ScriptedCluster, LoggedDecision]:
@@ -49,7 +51,7 @@ def in_doubt(*, is_aborted: bool) -> tuple[ScriptedCluster, LoggedDecision]:
 
 def settled(cluster: ScriptedCluster, logged: LoggedDecision, within_ms: int = PROOFS_WITHIN_MS) -> Settled:
     """What a new driver makes of a decision."""
-    return cluster.run(settle(logged, nonce="barrier", within_ms=within_ms, recovering=True))
+    return cluster.run(settle(run_of(within_ms=within_ms), logged, recovering=True))
 
 
 def test_transaction_that_joined_an_older_one_is_aborted_with_it() -> None:
@@ -90,7 +92,7 @@ def test_committed_range_beside_an_aborted_one_is_unresolved() -> None:
 def test_without_faults_only_end_txn_and_two_reads_are_sent(version: int) -> None:
     """Below version 2, one read_committed Fetch of the rows more, because of LATE ADD."""
     cluster, logged = decided(version=version)
-    done = cluster.run(settle(logged, nonce="n", within_ms=8_000, recovering=False))
+    done = cluster.run(settle(run_of(within_ms=8_000), logged, recovering=False))
     assert (done.lost, done.marked) == ((), True)
     sent = [type(step) for step in cluster.steps if not isinstance(step, (steps.Now, steps.WallClock, steps.Reached))]
     looks = [] if version >= 2 else [steps.AbortedTransactions]

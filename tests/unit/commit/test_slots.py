@@ -11,6 +11,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
 from kafka_eos_sink.errors import BrokerUnavailableError
+from tests.runs import WRITE
 from tests.unit.commit.scripted_cluster import BATCH, ScriptedCluster
 
 OWN = 3
@@ -35,7 +36,7 @@ class SlowCoordinators(ScriptedCluster):
         return self.perform(step)
 
     def fresh_id(self) -> str:
-        return self.run(fresh_identity("w", 0, SLOTS, 60_000)).transactional_id
+        return self.run(fresh_identity(WRITE, 0, SLOTS, 60_000)).transactional_id
 
 
 def test_attempt_describes_only_its_own_free_slot() -> None:

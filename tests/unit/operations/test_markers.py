@@ -21,8 +21,9 @@ from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, Ka
 from kafka_eos_sink.operations.markers import producers_on
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
+from tests.runs import WRITE, run_of
 
-LOG = ("log", 0)
+LOG = WRITE.commit_log
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
 HELD = ProducerState(
@@ -104,7 +105,7 @@ class Log:
         self.decide(version, [prepared])
 
     def gathered(self, described: Mapping[str, TransactionDescription | None]) -> Evidence:
-        procedure = gather("w", "look", LOG)
+        procedure = gather(run_of())
         answer: Any = None
         failure: KafkaEosError | None = None
         while True:
@@ -328,8 +329,8 @@ class Leaders:
 
 
 def test_exactly_the_partitions_of_named_topics_are_checked() -> None:
-    producers, no_response, unreadable = Leaders().asked([("orders", 1), LOG, ("orders", 7)], {"orders", "gone"})
-    assert producers == {("orders", 0), ("orders", 1), LOG}
+    producers, no_response, unreadable = Leaders().asked([("orders", 1), ("log", 0), ("orders", 7)], {"orders", "gone"})
+    assert producers == {("orders", 0), ("orders", 1), ("log", 0)}
     assert (no_response, unreadable) == (set(), set())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +25,7 @@ from kafka_eos_sink.commit.steps import (
     LogRecord,
     Unseen,
 )
-from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, SettledDecision
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.operations import markers, operator
 from kafka_eos_sink.operations.markers import Markers
@@ -34,15 +33,21 @@ from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSetting
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.runs import RANDOM, WRITE, run_of
 
 DECISION = SettledDecision(
-    query_id="batch",
-    version=3,
-    nonce="n",
+    decision=Decision(
+        write_id="w",
+        query_id="batch",
+        version=3,
+        nonce="n",
+        driver=ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2),
+        topic="orders",
+        schema="value binary",
+        offsets_hash=None,
+        transactions=(),
+    ),
     status=DecisionStatus.FINISHED,
-    topic="orders",
-    schema="value binary",
-    offsets_hash=None,
 )
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=2)
 
@@ -142,7 +147,7 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
         ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, later),
     )
     plan = Plan(
-        write_id="w",
+        write=WRITE,
         nonce="n",
         driver=TASK,
         started_ms=0,
@@ -155,7 +160,7 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
 
     @contextmanager
     def connected(_: OperatorSettings) -> Iterator[Any]:
-        yield SimpleNamespace(unlisted=""), executor, 2
+        yield SimpleNamespace(unlisted=""), executor, run_of()
 
     monkeypatch.setattr(operator, "connected_to_log", connected)
     settings = OperatorSettings(
@@ -171,7 +176,7 @@ PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
 
 
 def copy_own(
-    state: Any, sources: Sequence[ProducerIdentity], seen: Listed = (), start: int = 0
+    state: Any, sources: Sequence[ProducerIdentity], seen: Listed = (), start: int = 0, write_id: str = "w"
 ) -> tuple[Copied | Gone, ...]:
     """Ask for copies whose sources' coordinator is in `state`; none may happen.
 
@@ -184,7 +189,7 @@ def copy_own(
         describe_transactions=lambda ids, _: dict.fromkeys(ids, state),
         list_offsets=lambda partitions, *_, **__: {each: start if each[1] == last else 0 for each in partitions},
     )
-    executor = operator._OperatorExecutor(admin, ("log", 0), ProducerConfig())
+    executor = operator._OperatorExecutor(admin, replace(WRITE, id=write_id), ProducerConfig())
     executor._copy = lambda _: pytest.fail("rows of another program were copied")
     executor._performers[AbortedTransactions] = lambda step: {
         part: seen if part.partition == last else () for part in step.ranges
@@ -217,8 +222,7 @@ def test_advice_for_an_expired_id_can_be_followed() -> None:
     """No second run has a random write id, so the advice must not ask for one."""
     with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
         copy_own(None, [TASK])
-    write_id = f"kafka-eos/{uuid.UUID(int=7)}"
     with pytest.raises(
-        DecisionPendingError, match=rf"--write-id {write_id} --version 0 --as rewrite tells .* the job can run again"
+        DecisionPendingError, match=rf"--write-id {RANDOM} --version 0 --as rewrite tells .* the job can run again"
     ):
-        copy_own(None, [replace(TASK, transactional_id=f"{write_id}.3.0")])
+        copy_own(None, [replace(TASK, transactional_id=f"{RANDOM}.3.0")], write_id=RANDOM)

@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.values import (
 from kafka_eos_sink.runtime import batch_record, stopwatch
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of_commit
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
-from tests.unit.commit.scripted_cluster import written
+from tests.unit.commit.scripted_cluster import BATCH, written
 
 _, (MESSAGE,) = written()
 PLAN = replace(MESSAGE.plan, started_ms=1_000, transaction_timeout_ms=60_000, plan_ms=11, attempts_ended=2)
@@ -55,7 +55,7 @@ DECISION = Decision(
 def message(partition: int, write_ms: int) -> TaskMessage:
     task = TaskIdentity(partition=partition, attempt_number=0, task_attempt_id=partition)
     figures = {"written_bytes": 1_000, "write_ms": write_ms, "application_id": "app-1"}
-    return replace(MESSAGE, plan=PLAN, version=3, task=task, **figures)
+    return replace(MESSAGE, plan=PLAN, batch=replace(BATCH, version=3), task=task, **figures)
 
 
 @pytest.fixture

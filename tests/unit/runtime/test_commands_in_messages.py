@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import time
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,52 +15,30 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
-from kafka_eos_sink.commit.log_records import DEFAULT_TOPIC
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
-from kafka_eos_sink.commit.refusals import command, job_of, on_cluster, resolve_command
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, random_write_id
-from kafka_eos_sink.commit.values import (
-    BatchIdentity,
-    Decision,
-    DecisionStatus,
-    OffsetRange,
-    PreparedTransaction,
-    SettledDecision,
-)
+from kafka_eos_sink.commit.refusals import job_of, resolve_command
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
+from tests.runs import RANDOM
 
 COMMIT = Path(refusals.__file__).parent
 
 
 AT = "--bootstrap-servers b1:9092"
-NEWEST = SettledDecision(
-    query_id=BATCH_QUERY_ID,
-    version=3,
-    nonce="n",
-    status=DecisionStatus.FINISHED,
-    topic="t",
-    schema="",
-    offsets_hash=None,
-)
+LEDGER = Write("w", "ledger", AT)
 
 
-@pytest.mark.parametrize("name", ["recover", "resolve"])
-def test_a_command_gets_the_cluster_and_log_of_its_write(name: str) -> None:
-    message = f"the next run finishes it, or: {command(name, 'w', ' --version 3')}; and kafka-eos {name} alone"
-    assert f"kafka-eos {name} {AT} --write-id w --version 3;" in on_cluster(message, AT, DEFAULT_TOPIC)
-    named = on_cluster(message, AT, "ledger")
-    assert f"kafka-eos {name} {AT} --commit-log-topic ledger --write-id w --version 3" in named
-    assert named.endswith(f"kafka-eos {name} alone")
-
-
-def test_command_of_the_history_gets_the_cluster_only() -> None:
-    batch = BatchIdentity(query_id=BATCH_QUERY_ID, version=1, topic="t", schema="", offsets_hash=None)
-    text = on_cluster(refusals.checkpoint_rolled_back("w", batch, NEWEST).way_out, AT, "ledger")
-    assert text.endswith(f"kafka-eos history --write-id w {AT}")
+def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
+    plain = replace(LEDGER, log_topic=DEFAULT_TOPIC)
+    assert plain.command("recover") == f"kafka-eos recover {AT} --write-id w"
+    assert LEDGER.command("resolve", "--version 3") == (
+        f"kafka-eos resolve {AT} --commit-log-topic ledger --write-id w --version 3"
+    )
 
 
 TLS = SecurityConfig(protocol="SSL")
@@ -87,9 +64,10 @@ def test_a_command_reaches_the_cluster_of_its_client(config: ClientConfig, optio
     assert config.command_options == options
 
 
+STREAMED = BatchIdentity(query_id="q", version=3, topic="t", schema="", offsets_hash=None, streaming=True)
 IDS = {
     Job.BATCH: "kafka-eos/nightly orders/orders",
-    Job.RANDOM: random_write_id(None, str(uuid.uuid4())),
+    Job.RANDOM: RANDOM,
     Job.STREAM: "s",
 }
 
@@ -98,28 +76,29 @@ IDS = {
 def test_every_way_out_can_be_pasted(job: Job) -> None:
     """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
     write_id = IDS[job]
+    write = Write(write_id, DEFAULT_TOPIC, AT)
     decision = replace(Held().decision(3), write_id=write_id, query_id="q" if job is Job.STREAM else BATCH_QUERY_ID)
     lost = decision.transactions
     errors = [
-        refusals.pending(decision, "why"),
-        refusals.decision_unknown(decision, "why"),
-        refusals.unresolved(decision, "why"),
-        refusals.topic_gone(decision, "why"),
-        refusals.lost_parts(decision, lost, ["why"], ""),
-        refusals.marker_missing(decision, "why"),
-        refusals.not_this_commit_log(write_id, [decision.driver]),
-        refusals.no_free_id(write_id, 0),
-        *([refusals.not_the_next_version(write_id, decision, None)] if job is Job.STREAM else ()),
+        refusals.pending(write, decision, "why"),
+        refusals.decision_unknown(write, decision, "why"),
+        refusals.unresolved(write, decision, "why"),
+        refusals.topic_gone(write, decision, "why"),
+        refusals.lost_parts(write, decision, lost, ["why"], ""),
+        refusals.marker_missing(write, decision, "why"),
+        refusals.not_this_commit_log(write, [decision.driver]),
+        refusals.no_free_id(write, 0),
+        *([refusals.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
+        refusals.checkpoint_rolled_back(write, replace(STREAMED, streaming=False), decision),
     ]
     for error in errors:
-        text = on_cluster(error.way_out, AT, DEFAULT_TOPIC)
-        assert "..." not in text
+        text = error.way_out
         assert "|" not in text
         commands = re.findall(r"kafka-eos (?:recover|resolve|status|history) [^;]*", text)
         assert commands, text
         for each in commands:
             words = shlex.split(each)
-            assert words[2:4] == AT.split()
+            assert words[words.index("--bootstrap-servers") :][:2] == AT.split()
             assert words[words.index("--write-id") + 1] == write_id
             if "resolve" in words:
                 assert words[words.index("--as") + 1] in ("committed", "rewrite")
@@ -132,12 +111,12 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
 @pytest.mark.parametrize("job", IDS)
 def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
     """A job without txnAppId has a new id in its next run, which writes the rows a second time."""
-    decision = replace(Held().decision(3), write_id=IDS[job])
+    decision, write = replace(Held().decision(3), write_id=IDS[job]), replace(LEDGER, id=IDS[job])
     for error in (
-        refusals.pending(decision, "why"),
-        refusals.topic_gone(decision, "why"),
-        refusals.lost_parts(decision, decision.transactions, ["why"], ""),
-        refusals.decision_unknown(decision, "why"),
+        refusals.pending(write, decision, "why"),
+        refusals.topic_gone(write, decision, "why"),
+        refusals.lost_parts(write, decision, decision.transactions, ["why"], ""),
+        refusals.decision_unknown(write, decision, "why"),
     ):
         first = error.way_out.partition("kafka-eos")[0].lower()
         error.concern(job_of(IDS[job]))
@@ -152,7 +131,7 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
 
 def test_version_counted_as_written_never_reruns_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
-    way_out = refusals.unresolved(replace(Held().decision(0), write_id=IDS[Job.RANDOM]), "why").way_out
+    way_out = refusals.unresolved(replace(LEDGER, id=RANDOM), Held().decision(0), "why").way_out
     committed, rewrite, duplicates = way_out.split("; ")
     assert "do not run the job again: kafka-eos resolve" in committed
     assert committed.endswith("--as committed --query-id q")
@@ -163,19 +142,19 @@ def test_version_counted_as_written_never_reruns_without_an_id() -> None:
 
 def test_a_shell_reads_the_ids_of_a_command_as_they_are() -> None:
     write_id, query_id = "nightly 'orders' $(id)/t;o", 'a "b" \\c'
-    words = shlex.split(resolve_command(write_id, query_id, 3, "committed"))
+    words = shlex.split(resolve_command(replace(LEDGER, id=write_id), query_id, 3, "committed"))
     assert words[words.index("--write-id") + 1] == write_id
     assert words[words.index("--query-id") + 1] == query_id
     assert words[-1] == query_id
 
 
 def test_command_names_the_query_of_a_stream_only() -> None:
-    assert "--query-id 0a1b" in resolve_command("w", "0a1b", 3, "committed")
-    assert "--query-id" not in resolve_command("w", BATCH_QUERY_ID, 3, "committed")
+    assert "--query-id 0a1b" in resolve_command(LEDGER, "0a1b", 3, "committed")
+    assert "--query-id" not in resolve_command(LEDGER, BATCH_QUERY_ID, 3, "committed")
 
 
-def test_every_command_with_a_write_id_is_recognised() -> None:
-    """`command` makes them all, but that of the history, which has no commit log."""
+def test_every_command_with_a_write_id_is_made_by_its_write() -> None:
+    """`Write.command` makes them all, but that of the history, which has no commit log."""
     sources = {path.name: path.read_text() for path in sorted(COMMIT.rglob("*.py"))}
     assert sum(len(re.findall(r"command\(|_resolve\(", text)) for text in sources.values()) > 10
     by_hand = {name: re.findall(r".*--write-id \{.*", text) for name, text in sources.items()}
@@ -191,7 +170,8 @@ class Held:
 
     def batch(self, version: int) -> Procedure[None]:
         decision = self.decision(version)
-        return verify_visible(decision, decision.transactions, 60_000)
+        write = Write("w", "ledger", "--bootstrap-servers localhost:1")
+        return verify_visible(write, decision, decision.transactions, 60_000)
 
     def decision(self, version: int) -> Decision:
         identity = ProducerIdentity(

@@ -11,23 +11,16 @@ import pytest
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import admission
-from kafka_eos_sink.commit.values import TaskOutcome
+from kafka_eos_sink.commit.values import BatchIdentity, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.write_settings import WriteSettings
+from tests.runs import WRITE
 
 SETTINGS = WriteSettings(
-    write_id="w",
-    query_id="q",
-    version=0,
-    random_write_id=False,
-    streaming=True,
-    topic="t",
-    schema="value binary",
-    offsets_hash=None,
-    on_checkpoint_rollback="fail",
-    commit_log_topic="log",
+    batch=BatchIdentity(query_id="q", version=0, streaming=True, topic="t", schema="value binary", offsets_hash=None),
+    write=WRITE,
     client=ClientConfig(bootstrap_servers=parse_bootstrap_servers("b:9092")),
     producer=ProducerConfig(),
 )
@@ -52,7 +45,7 @@ class Planner:
         monkeypatch.setattr(admission, "admit", self.admit)
 
     def require_brokers(self, settings: WriteSettings, _: Any) -> int:
-        self.checked.append(settings.write_id)
+        self.checked.append(settings.write.id)
         return 900_000
 
     def run(self, procedure: Any) -> Any:
@@ -71,7 +64,8 @@ class Planner:
         return outcome, None
 
     def plan(self, write_id: str, *, streaming: bool = True) -> None:
-        planning.plan(replace(SETTINGS, write_id=write_id, streaming=streaming), self.executor)
+        batch = replace(SETTINGS.batch, streaming=streaming)
+        planning.plan(replace(SETTINGS, batch=batch, write=replace(WRITE, id=write_id)), self.executor)
 
 
 def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatch) -> None:

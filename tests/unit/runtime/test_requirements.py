@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from kafka_eos_sink.runtime.requirements import (
     transaction_timeout,
     verifies_appends,
 )
+from tests.runs import RANDOM, WRITE
 
 HANDSHAKE = {m.ApiVersionsRequest, m.SaslHandshakeRequest, m.SaslAuthenticateRequest}
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
@@ -114,13 +116,13 @@ def test_one_broker_before_3_6_is_rejected_in_any_order(first: int) -> None:
         require_verified_appends(upgrade, broker_settings(upgrade, 1_000), 1_000)
 
 
-@pytest.mark.parametrize("random_write_id", [True, False])
-def test_configured_timeout_is_used_else_at_most_15_minutes(random_write_id: bool) -> None:
+@pytest.mark.parametrize("write_id", ["w", RANDOM])
+def test_configured_timeout_is_used_else_at_most_15_minutes(write_id: str) -> None:
     """Error messages advise to raise it, and that must help a job without txnAppId, too."""
 
     def timeout(configured: int | None, maximum: str) -> int:
         producer = SimpleNamespace(transaction_timeout_ms=configured)
-        settings: Any = SimpleNamespace(producer=producer, random_write_id=random_write_id)
+        settings: Any = SimpleNamespace(producer=producer, write=replace(WRITE, id=write_id))
         return transaction_timeout(settings, {MAX_TIMEOUT: maximum})
 
     assert timeout(7_200_000, "7200000") == 7_200_000

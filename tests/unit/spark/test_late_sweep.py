@@ -35,7 +35,7 @@ def test_a_writer_waits_for_its_first_sweep_only(monkeypatch: pytest.MonkeyPatch
     sweep_later(settings, PLAN, None, at_once=True)
     assert time.monotonic() - began < min(late_sweep.SWEEP_AFTER_S)
     assert len(swept) == 1
-    late_sweep._superseded[PLAN.write_id].set()
+    late_sweep._superseded[PLAN.write.id].set()
 
 
 def test_a_writer_waits_some_seconds_at_most_if_brokers_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,5 +47,5 @@ def test_a_writer_waits_some_seconds_at_most_if_brokers_hang(monkeypatch: pytest
     began = time.monotonic()
     sweep_later(settings, PLAN, None, at_once=True)
     assert time.monotonic() - began < 10
-    late_sweep._superseded[PLAN.write_id].set()
+    late_sweep._superseded[PLAN.write.id].set()
     released.set()
