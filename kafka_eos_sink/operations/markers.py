@@ -101,9 +101,7 @@ def find_markers(settings: OperatorSettings, *, write: bool = False) -> Markers:
             # A coordinator that does not respond must not stop the command that mends.
             return Markers(no_response=("the coordinators",))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
-        partitions = {part.where for part in evidence.parts} | (
-            {settings.write.commit_log} if evidence.described else set()
-        )
+        partitions = {part.where for part in evidence.parts} | ({run.write.commit_log} if evidence.described else set())
         producers, no_response, unreadable = producers_on(admin, partitions, evidence.topics, settings.timeout_ms)
         findings = judge(evidence, producers)
         written = [finding for finding in findings if write and finding.verdict is Verdict.MISSING]

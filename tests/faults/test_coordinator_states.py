@@ -228,7 +228,7 @@ def test_status_shows_the_writes_if_a_broker_lists_nothing(
     monkeypatch.setattr(console, "TIMEOUT_MS", 3_000)
     bench.proxy.inject(Rule(m.ListTransactionsRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), count=None))
     servers = bench.proxy.bootstrap_servers
-    assert main(["status", "--bootstrap-servers", servers, "--write-id", settings.write_id, "--json"]) == 1
+    assert main(["status", "--bootstrap-servers", servers, "--write-id", settings.write.id, "--json"]) == 1
     said = capsys.readouterr()
     assert [each["state"] for each in json.loads(said.out)["writes"]] == ["finished"]
     assert said.err.startswith("kafka-eos: not shown: transactions: [KAFKA_EOS.REQUEST_DEADLINE]")

@@ -41,6 +41,11 @@ def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
     )
 
 
+def test_command_of_the_history_names_the_cluster_only() -> None:
+    error = refusals.checkpoint_rolled_back(LEDGER, replace(STREAMED, streaming=False), Held().decision(3))
+    assert error.way_out.endswith(f"kafka-eos history --write-id w {AT}")
+
+
 TLS = SecurityConfig(protocol="SSL")
 
 
