@@ -449,7 +449,7 @@ def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> 
     producer = open_transaction(guarded.plaintext_servers, transactional_id, "data-top", partitions=1)
     try:
         with connected(client_of(guarded, "top")) as admin:
-            watch = ClusterWatch(admin, "log-top", "data-everything", transactional_id)
+            watch = ClusterWatch(admin, "log-top", "data-everything", timeout_ms=30_000, prefix=transactional_id)
             views = [watch.look(), watch.look()]
     finally:
         producer.abort_transaction(60)
@@ -466,7 +466,7 @@ def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
     given = varied(write_settings(guarded, "data-watch"), client=super_user, commit_log_topic="log-watch")
     given = replace(given, history_topic="source")
     with connected(client_of(guarded, "watch")) as admin:
-        watch = ClusterWatch(admin, "log-watch", "source", given.write.id)
+        watch = ClusterWatch(admin, "log-watch", "source", timeout_ms=30_000, write_id=given.write.id)
         assert watch.look().writes == ()
         write_all(given)
         producer = open_transaction(guarded.plaintext_servers, f"{given.write.id}.0.0", "data-watch", partitions=1)
