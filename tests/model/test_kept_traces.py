@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.errors import TransactionAbortedError
-from tests.runs import run_of
 
 from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
-from .marker_findings import DATA, findings, perform
+from .marker_findings import DATA, findings
 from .mutations import GOES_ON, STAYS_OPEN, planted
 from .scripted import Script, asks, ends, is_open, produces
 from .settings import Setting, faults
@@ -330,19 +327,3 @@ def test_decision_of_another_query_ends_one_without_marker(version: int) -> None
             found.happens("spark", "record", driver)
             found.happens("cluster", "compact", "no")
     assert found.rows == {("row", query, batch, 0): 1 for query in "ab" for batch in (0, 1)}
-
-
-@pytest.mark.parametrize("without", [None, (DRIVER, LOG)], ids=["all markers", "a missing marker"])
-def test_write_is_forgotten_only_once_its_tombstones_are_marked(version: int, without: tuple[str, int] | None) -> None:
-    """Without it the next batch of the version was skipped, although the command had called the write forgotten."""
-    found = script(version)
-    for kind in ("plan", "task", "commit"):
-        found.run(0, kind)
-    # The marker that is there comes with the last read, behind the deadline.
-    procedure = forget_write(run_of(version=version, within_ms=500 if without is None else 9_000))
-    if without is None:
-        _, tombstones = perform(found.cluster, procedure, version)
-        assert tombstones == 4, "of a barrier, a part, a decision and a done record"
-        return
-    with pytest.raises(TransactionAbortedError, match=r"NOT_FORGOTTEN.*their marker is missing"):
-        perform(found.cluster, procedure, version, without)

@@ -14,8 +14,8 @@ from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.values import Plan, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 from tests.runs import RANDOM, WRITE, run_of
-from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 
 REQUEST = TakeOver(run=run_of("abort"))
 

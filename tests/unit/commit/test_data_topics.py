@@ -17,7 +17,7 @@ from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
-from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
+from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.unit.commit.test_settle import in_doubt, settled
 from tests.unit.operations.test_markers import HELD, LOG, Log, ended
 

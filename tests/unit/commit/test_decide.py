@@ -36,8 +36,8 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.model.scripted_cluster import BATCH, ROWS, TIMEOUT_MS, ScriptedCluster, written
 from tests.runs import RANDOM, WRITE, run_of
-from tests.unit.commit.scripted_cluster import BATCH, ROWS, TIMEOUT_MS, ScriptedCluster, written
 
 
 def unreachable(_: Any) -> Any:

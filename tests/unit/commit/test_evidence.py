@@ -14,9 +14,9 @@ from kafka_eos_sink.commit.outcome import Coordinator, Facts, Part, Shown
 from kafka_eos_sink.commit.steps import POLL_MS, TransactionDescription, Unseen
 from kafka_eos_sink.commit.values import PreparedTransaction
 from kafka_eos_sink.errors import DecisionPendingError
+from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.model.simulated_cluster import LOG
 from tests.runs import run_of
-from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 
 S = TypeVar("S")
 

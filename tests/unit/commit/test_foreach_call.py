@@ -23,8 +23,8 @@ from kafka_eos_sink.commit.values import (
 )
 from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
 from tests.runs import WRITE
-from tests.unit.commit.scripted_cluster import BATCH, ScriptedCluster, written
 
 DRIVER = ProducerIdentity(transactional_id="w.driver", producer_id=1, producer_epoch=0, transaction_version=2)
 DECISION = Decision(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.forget import _require_ended
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, WriteRefusedError
-from tests.runs import WRITE
-from tests.unit.commit.scripted_cluster import written
+from kafka_eos_sink.commit.forget import _require_ended, forget_write
+from kafka_eos_sink.errors import (
+    BrokerUnavailableError,
+    DecisionPendingError,
+    TransactionAbortedError,
+    WriteRefusedError,
+)
+from tests.model.scripted_cluster import written
+from tests.model.simulated_cluster import LOG
+from tests.runs import WRITE, run_of
 
 
 def cut_off(_: steps.EndTransactions) -> NoReturn:
@@ -34,3 +40,29 @@ def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, is_ope
         return
     with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*1 transactions are open.*without an outcome"):
         _require_ended(WRITE, view, opened)
+
+
+@pytest.mark.parametrize("version", [2, 0])
+@pytest.mark.parametrize("is_marked", [True, False], ids=["all markers", "a missing marker"])
+def test_write_is_forgotten_only_once_its_tombstones_are_marked(version: int, is_marked: bool) -> None:
+    """Without it the next batch of the version was skipped, although the command had called the write forgotten."""
+    cluster, messages = written(version=version)
+    cluster.commit(messages)
+
+    def unmarked(step: steps.EndTransactions) -> Any:
+        for end in step.ends:
+            cluster.end_without_marker(end.identity, commit=end.commit, partition=LOG)
+        return tuple(steps.EndResult(error=0) for _ in step.ends)
+
+    def later(_: steps.Now) -> int:
+        cluster.now += 1_000
+        return cluster.now
+
+    if is_marked:
+        cluster.own = {steps.Now: later}  # the marker comes with the last read, behind the deadline
+        tombstones = cluster.run(forget_write(run_of(version=version, within_ms=500)))
+        assert tombstones == 4, "of a barrier, a part, a decision and a done record"
+        return
+    cluster.own = {steps.EndTransactions: unmarked}
+    with pytest.raises(TransactionAbortedError, match=r"NOT_FORGOTTEN.*their marker is missing"):
+        cluster.run(forget_write(run_of(version=version, within_ms=9_000)))

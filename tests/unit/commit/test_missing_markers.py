@@ -139,6 +139,7 @@ def test_joined_transaction_gets_no_marker(producer: ProducerState) -> None:
     assert finding(described(), producer).verdict is Verdict.UNPROVEN
 
 
+@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize(
     "coordinator",
     [
@@ -192,6 +193,7 @@ def test_contradicting_commit_log_leaves_it_unproven(logged: Outcome) -> None:
     assert finding(described(), logged=logged).verdict is Verdict.UNPROVEN
 
 
+@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize(
     "coordinator",
     [

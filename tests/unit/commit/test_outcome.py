@@ -139,6 +139,7 @@ def test_a_marker_is_called_missing_only_of_a_proven_commit() -> None:
             assert Shown.UNSHOWN not in facts.ranges, facts
 
 
+@pytest.mark.feature("markers")
 @pytest.mark.parametrize(
     ("version", "kind", "later", "outcome"),
     [
@@ -198,6 +199,7 @@ STATES = (
 )
 
 
+@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("later", [-1, 0, 1, 2])

@@ -28,8 +28,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import simulated_cluster as kafka
 from tests.model.performer import identity_of
+from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
 from tests.runs import run_of
-from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
 
 Q = "batch"
 NOVEMBER_2026 = 1_796_000_000_000

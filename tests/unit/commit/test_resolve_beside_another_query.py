@@ -19,9 +19,9 @@ from kafka_eos_sink.errors import (
     safety_sentence,
 )
 from tests.model import simulated_cluster as kafka
+from tests.model.scripted_cluster import BATCH, ROWS, ScriptedCluster
 from tests.runs import run_of
 
-from .scripted_cluster import BATCH, ROWS, ScriptedCluster
 from .test_resolve import Cluster, batch_of
 
 A, B = replace(BATCH, query_id="a"), replace(BATCH, query_id="b")

@@ -44,8 +44,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from tests.model import simulated_cluster as kafka
+from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 from tests.runs import run_of
-from tests.unit.commit.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
 
 S = TypeVar("S")
 

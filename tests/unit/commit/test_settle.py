@@ -16,8 +16,8 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
+from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.runs import WRITE, run_of
-from tests.unit.commit.scripted_cluster import ScriptedCluster, decided
 
 _, DECIDED = decided()
 

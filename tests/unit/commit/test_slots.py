@@ -11,8 +11,8 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
 from kafka_eos_sink.errors import BrokerUnavailableError
+from tests.model.scripted_cluster import BATCH, ScriptedCluster
 from tests.runs import WRITE
-from tests.unit.commit.scripted_cluster import BATCH, ScriptedCluster
 
 OWN = 3
 SLOTS = [(OWN + step) % 8 for step in range(8)]

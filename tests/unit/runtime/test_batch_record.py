@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.values import (
 from kafka_eos_sink.runtime import batch_record, stopwatch
 from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of_commit
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
-from tests.unit.commit.scripted_cluster import BATCH, written
+from tests.model.scripted_cluster import BATCH, written
 
 _, (MESSAGE,) = written()
 PLAN = replace(MESSAGE.plan, started_ms=1_000, transaction_timeout_ms=60_000, plan_ms=11, attempts_ended=2)

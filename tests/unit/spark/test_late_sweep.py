@@ -8,7 +8,7 @@ import pytest
 
 from kafka_eos_sink.spark import late_sweep
 from kafka_eos_sink.spark.late_sweep import sweep_later
-from tests.unit.commit.scripted_cluster import ScriptedCluster
+from tests.model.scripted_cluster import ScriptedCluster
 
 PLAN = ScriptedCluster().plan()
 

@@ -1,4 +1,4 @@
-"""The model's simulated cluster (`tests/model/simulated_cluster.py`) for tests that run one procedure after the other."""
+"""The simulated cluster for tests that run one procedure after the other."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.model import performer
-from tests.model import simulated_cluster as kafka
-from tests.model.procedures import Throw
 from tests.runs import WRITE, run_of
+
+from . import performer
+from . import simulated_cluster as kafka
+from .procedures import Throw
 
 T = TypeVar("T")
 
