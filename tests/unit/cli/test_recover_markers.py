@@ -16,7 +16,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
 from kafka_eos_sink.commit.values import log_partition_of
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
-from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError
 from kafka_eos_sink.operations import markers, operator
 from kafka_eos_sink.operations.markers import Markers
 from kafka_eos_sink.operations.operator import OperatorSettings, Preview, Recovered
@@ -201,3 +201,18 @@ def test_effect_names_only_what_recovery_will_do(
     assert "It would write the missing COMMIT markers (KAFKA-20734): 1" in command_line._effect(
         "w", found, held, True, False
     )
+
+
+def test_without_the_right_to_write_markers_nothing_is_fenced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_markers(_: object, *, write: bool) -> Markers:
+        assert write
+        raise AuthorizationError("CLUSTER_AUTHORIZATION_FAILED", "Alter on the cluster is missing")
+
+    monkeypatch.setattr(markers, "find_markers", find_markers)
+    monkeypatch.setattr(operator, "recover", lambda *_, **__: pytest.fail("the driver was fenced"))
+    assert main(["recover", "--write-markers", "--yes", "--bootstrap-servers", "localhost:1", "--write-id", "w"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "[KAFKA_EOS.CLUSTER_AUTHORIZATION_FAILED] Alter on the cluster is missing" in captured.err
