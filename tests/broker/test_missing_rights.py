@@ -416,7 +416,7 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
     operator_without_read = OperatorSettings(
         write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client
     )
-    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):
+    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*TOPIC_AUTHORIZATION_FAILED\].*{topic}"):
         perform(
             operator_without_read,
             lambda run: resolve(ResolveRequest(run=run, query_id=None, version=3, resolution="committed")),
