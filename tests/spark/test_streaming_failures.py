@@ -105,7 +105,7 @@ def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced(job: StreamJob, sp
         mark.unlink()
         older.wait(300)
     assert "[KAFKA_EOS.FENCED]" in job.said()
-    assert "newer driver" in job.said()
+    assert "another run has replaced this run of write id" in job.said()
     job.assert_every_line_once(2)
 
 
