@@ -221,7 +221,11 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
 
 
 def _rerun(write_id: str) -> str:
-    return "run the job again" if is_random_write_id(write_id) else "run this version again, it writes all rows"
+    return (
+        "run the job again"
+        if is_random_write_id(write_id)
+        else "run this version again, before any higher one: it writes all rows"
+    )
 
 
 def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:

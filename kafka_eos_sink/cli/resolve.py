@@ -103,7 +103,7 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{before.version}; the versions in between count as written elsewhere."
         )
     is_written = decision.resolution == "committed"
-    follows = "run its job again" if is_random_write_id(decision.write_id) else "its next run writes it"
+    follows = "run its job again" if is_random_write_id(decision.write_id) else "run it again before any higher version"
     meaning = "counts as written and will be skipped" if is_written else f"is void: {follows}"
     if is_written and before.is_void:
         meaning += ", although none of its rows is in the topic"

@@ -196,8 +196,8 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
         do = (
             f"If version {batch.version} was written before, its work is done, and onCheckpointRollback=skip ends such a run without an "
             "error. If it was not, write it under a txnAppId of its own. onCheckpointRollback=rewrite writes it under this one: rows "
-            "that it wrote before are then there twice, and later runs write the versions above it again. To see which versions were "
-            f"written: {history}"
+            "that it wrote before are then there twice, and later runs write the versions above it again. The history does not show a "
+            f"version that recover finished, so look in the topic, too. To see the others: {history}"
         )
     return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write.id!r} is already written", do)
 

@@ -146,7 +146,7 @@ def test_aborted_version_is_written_again(
     abort_by_hand(given, messages)
     delete_rows(any_kafka, messages)
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
-    assert "is void: its next run writes it." in capsys.readouterr().out
+    assert "is void: run it again before any higher version." in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
