@@ -43,7 +43,7 @@ WHEN ROWS MAY BE WRITTEN AGAIN
 
 A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
 behind the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
-"rewrite". Every other decision is finished instead, by EndTxn and by copies, whoever runs next. Without a proof the
+"rewrite". Every other decision is finished instead, by EndTxn and by copies, in the next run. Without a proof the
 code fails loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that
 the decision names, and leaves the decision and its part records in the log.
 

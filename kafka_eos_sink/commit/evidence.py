@@ -27,6 +27,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.values import OffsetRange, PreparedTransaction, Run
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState
 
 Held = Mapping[TopicPartition, Mapping[int, tuple[int, int]]]
 """Of each partition whose leader responded: producer id to epoch and start offset, as `DescribeProducers` returns it."""
@@ -130,21 +131,21 @@ def _is_empty(marker: Marker | None) -> bool:
 
 def with_ranges(transactions: Sequence[PreparedTransaction], facts: Sequence[Facts]) -> Procedure[list[Facts]]:
     """Add what readers see, unless the log already proves the commit."""
-    asked = [
-        number
-        for number, each in enumerate(facts)
-        if in_log(each) is not Outcome.COMMITTED and transactions[number].offsets
-    ]
+    asked = [number for number, each in enumerate(facts) if in_log(each) is not Outcome.COMMITTED]
     found = list(facts)
     shown = yield from look_at([transactions[number] for number in asked])
     for number, ranges in zip(asked, shown, strict=True):
         found[number] = replace(facts[number], ranges=ranges)
-    late = {number for number in asked if outcome_of(found[number]) is Outcome.NOT_SHOWN}
-    if late:
-        held = yield from DescribeProducers(
-            _unshown([(transactions[each], found[each].ranges) for each in sorted(late)])
-        )
-        for number in sorted(late):
+    late = [number for number in asked if outcome_of(found[number]) is Outcome.NOT_SHOWN]
+    unshown = dict.fromkeys(
+        (part.topic, part.partition)
+        for number in late
+        for part, each in zip(transactions[number].offsets, found[number].ranges, strict=True)
+        if each is Shown.UNSHOWN
+    )
+    if unshown:
+        held = yield from DescribeProducers(tuple(unshown))
+        for number in late:
             found[number] = where_held(transactions[number], found[number], held)
     return found
 
@@ -178,15 +179,12 @@ def _shown(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> Sho
     return Shown.ABORTED if is_aborted else Shown.COMMITTED
 
 
-def _unshown(ranges: Sequence[tuple[PreparedTransaction, tuple[Shown, ...]]]) -> tuple[TopicPartition, ...]:
-    return tuple(
-        dict.fromkeys(
-            (part.topic, part.partition)
-            for prepared, shown in ranges
-            for part, each in zip(prepared.offsets, shown, strict=True)
-            if each is Shown.UNSHOWN
-        )
-    )
+def held_by(producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> Held:
+    """Return epoch and start offset of the producers that each leader remembers."""
+    return {
+        where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
+        for where, remembered in producers.items()
+    }
 
 
 def where_held(prepared: PreparedTransaction, facts: Facts, held: Held) -> Facts:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from kafka_eos_sink.commit.evidence import from_log, look_at, watching, where_held
+from kafka_eos_sink.commit.evidence import from_log, held_by, look_at, watching, where_held
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.outcome import (
@@ -150,7 +150,7 @@ def _own(
 ) -> Coordinator | None:
     """Return the coordinator's proof; None if the producer may not be the id's own.
 
-    Whoever may Write the commit log can name the producer of another program in a decision of their own. The operator's right to write
+    A principal with Write on the commit log can name the producer of another program in a decision. The operator's right to write
     markers reaches every topic.
     """
     identity = entry.identity
@@ -187,10 +187,7 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     decided: dict[tuple[TopicPartition, int], list[DecidedPart]] = {}
     for part in evidence.parts:
         decided.setdefault((part.where, part.identity.producer_id), []).append(part)
-    held = {
-        where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
-        for where, remembered in producers.items()
-    }
+    held = held_by(producers)
     facts = {entry.identity: where_held(entry, found, held) for entry, found in evidence.decided}
     found: list[Finding | None] = []
     for where, remembered in producers.items():

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from kafka_eos_sink.commit import refusals
@@ -124,6 +124,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
             raise refusals.found_void(same)
+    yield from _keep_newest(run, view, query.query_id, taken.driver)
     decision = Decision(
         write_id=run.write.id,
         query_id=query.query_id,
@@ -136,8 +137,6 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         transactions=(),
         resolution=request.resolution,
     )
-    yield from _keep_newest(run, view, query.query_id, taken.driver)
-    decision = replace(decision, driver=taken.driver.identity)
     yield from Reached("resolve.before_decision")
     yield from _record(run, decision, taken.driver)
     yield from Reached("resolve.decided")

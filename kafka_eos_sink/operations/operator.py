@@ -62,7 +62,7 @@ class _OperatorExecutor(Executor):
     def _copy_own(self, step: CopyRecords) -> tuple[Copied | Gone, ...]:
         """Copy records, unless a decision names a producer that is not the write's own.
 
-        Whoever may Write the commit log can forge such a decision, and would see rows that another program has aborted.
+        A principal with Write on the commit log can forge such a decision, to see rows that another program has aborted.
         """
         held = self.admin.describe_transactions({copy.source.transactional_id for copy in step.copies}, self._deadline)
         # Each copy, not each id: a forged decision may name one id twice.
@@ -96,8 +96,8 @@ class _OperatorExecutor(Executor):
         """Find in each copy a range of which all records are gone, or the first ones."""
         ranges = tuple(part for copy in copies for part in copy.ranges)
         owners = tuple(copy.source.producer_id for copy in copies for _ in copy.ranges)
-        found = self._performers[AbortedTransactions](AbortedTransactions(ranges, owners)) or {}
-        left = {(part.topic, part.partition) for part in ranges if found.get(part) is not Unseen.GONE}
+        found = self._performers[AbortedTransactions](AbortedTransactions(ranges, owners))
+        left = {(part.topic, part.partition) for part in ranges if found[part] is not Unseen.GONE}
         starts = self.admin.list_offsets(left, self._deadline, isolation="read_uncommitted", timestamp=EARLIEST)
 
         def is_gone(part: OffsetRange) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
@@ -18,11 +20,25 @@ def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *mor
     return main(["resolve", "--yes", *where, "--version", str(version), "--as", answer, *more])
 
 
-def decided(kafka: EmbeddedKafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> session.WriteSettings:
-    """A write that died after its decision and before any transaction was committed."""
+def dead_write(
+    kafka: EmbeddedKafka,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    at: str = "commit.decided",
+    aborted: Sequence[int] = (),
+    gone: bool = False,
+) -> session.WriteSettings:
+    """A write of two tasks that died at a point of its commit; some of its transactions are aborted, or their records gone."""
     given = write_settings(kafka, topic)
     plan = session.plan(given)
-    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    messages = tasks(given, plan)
+    die_at(at, given, plan, messages, monkeypatch)
+    lost = [messages[each] for each in aborted]
+    if lost:
+        abort_by_hand(given, lost)
+    if gone:
+        delete_rows(kafka, lost)
     return given
 
 
@@ -31,7 +47,7 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    given = decided(any_kafka, topic, monkeypatch)
+    given = dead_write(any_kafka, topic, monkeypatch)
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0, capsys.readouterr().err
     said = capsys.readouterr().out
     assert "counts as written and will be skipped." in said
@@ -52,11 +68,7 @@ def test_resolve_committed_copies_what_timed_out(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, [messages[each] for each in lost])
+    given = dead_write(any_kafka, topic, monkeypatch, aborted=lost)
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0
     assert "counts as written and will be skipped." in capsys.readouterr().out
     assert f"{len(lost) * ROWS} rows of {len(lost)} transactions" in caplog.text
@@ -74,12 +86,7 @@ def test_resolve_committed_gives_up_only_what_is_gone(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages[1:])
-    delete_rows(any_kafka, messages[1:])
+    given = dead_write(any_kafka, topic, monkeypatch, aborted=[1], gone=True)
     left = len(read_uncommitted(servers, topic))
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0
     assert "counts as written and will be skipped" in capsys.readouterr().out
@@ -123,7 +130,7 @@ def test_open_decision_is_finished_and_not_rewritten(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    given = decided(any_kafka, topic, monkeypatch)
+    given = dead_write(any_kafka, topic, monkeypatch)
     assert resolve(any_kafka, given.write.id, 3, "rewrite", *more) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
@@ -139,12 +146,7 @@ def test_aborted_version_is_written_again(
     """All its transactions timed out, and its records are gone."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    delete_rows(any_kafka, messages)
+    given = dead_write(any_kafka, topic, monkeypatch, aborted=[0, 1], gone=True)
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
     assert "is void: run it again before any higher version." in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
@@ -157,9 +159,7 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
 ) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
+    given = dead_write(any_kafka, topic, monkeypatch, at="commit.between_ends")
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
@@ -182,12 +182,7 @@ def test_half_a_version_is_rewritten_only_with_duplicates(
     """One transaction is committed. The other one was aborted, and its rows are gone."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.between_ends", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages[1:])
-    delete_rows(any_kafka, messages[1:])
+    given = dead_write(any_kafka, topic, monkeypatch, at="commit.between_ends", aborted=[1], gone=True)
     visible = len(read_committed(servers, topic))
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     line = capsys.readouterr().err.splitlines()[-1]

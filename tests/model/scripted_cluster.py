@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Plan, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.runs import WRITE, run_of
+from tests.runs import WRITE, drive, run_of
 
 from . import performer
 from . import simulated_cluster as kafka
@@ -55,20 +55,11 @@ class ScriptedCluster:
         """The topic id of the commit log."""
 
     def run(self, procedure: Procedure[T]) -> T:
-        result: Any = None
-        failure: Exception | None = None
-        while True:
-            try:
-                step = procedure.send(result) if failure is None else procedure.throw(failure)
-            except StopIteration as stop:
-                returned: T = stop.value
-                return returned
+        def answer(step: Step[Any]) -> Any:
             self.steps.append(step)
-            result, failure = None, None
-            try:
-                result = self.own.get(type(step), self.perform)(step)
-            except Exception as error:
-                failure = error
+            return self.own.get(type(step), self.perform)(step)
+
+        return drive(procedure, answer)
 
     def perform(self, step: Step[Any]) -> Any:
         match step:

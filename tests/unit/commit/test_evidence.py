@@ -112,7 +112,7 @@ def test_range_that_is_gone_takes_no_further_request() -> None:
 
 
 def test_committed_range_ends_the_search_of_its_transaction() -> None:
-    """One COMMIT proves the commit as a whole, so no leader is asked for the other range."""
+    """One COMMIT proves the commit as a whole, so no leader describes its producers for the other range."""
     cluster = ScriptedCluster(partitions=2)
     logged = cluster.decide([cluster.attempt(cluster.plan(), into=(0, 1))])
     (both,) = logged.decision.transactions

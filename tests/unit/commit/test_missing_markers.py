@@ -12,6 +12,7 @@ from kafka_eos_sink.commit.steps import Marker, MarkerType, TransactionDescripti
 from kafka_eos_sink.commit.values import OffsetRange, PreparedTransaction
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
+from tests.unit.operations.test_markers import ended
 
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=2)
 WHERE = ("orders", 1)
@@ -28,14 +29,7 @@ LOSER = replace(OPEN, producer_id=20, current_txn_start_offset=150)
 
 
 def described(state: str = "CompleteCommit", epoch: int = 5, producer_id: int = 10) -> TransactionDescription:
-    return TransactionDescription(
-        state=state,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        timeout_ms=900_000,
-        start_time_ms=-1,
-        partitions=frozenset(),
-    )
+    return ended(state, epoch, producer_id)
 
 
 def named(each: TransactionDescription | None) -> str:

@@ -15,13 +15,14 @@ from kafka_eos_sink.commit.evidence import where_held
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
 from kafka_eos_sink.commit.missing_markers import Evidence, Verdict, gather, judge
 from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
+from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord, TransactionDescription
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError
 from kafka_eos_sink.operations.markers import producers_on
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProducerState
-from tests.runs import WRITE, run_of
+from tests.runs import WRITE, drive, run_of
 
 LOG = WRITE.commit_log
 LOSER = ProducerIdentity(transactional_id="w.57.3", producer_id=20, producer_epoch=4, transaction_version=2)
@@ -105,36 +106,28 @@ class Log:
         self.decide(version, [prepared])
 
     def gathered(self, described: Mapping[str, TransactionDescription | None]) -> Evidence:
-        procedure = gather(run_of())
-        answer: Any = None
-        failure: KafkaEosError | None = None
-        while True:
-            try:
-                step = procedure.send(answer) if failure is None else procedure.throw(failure)
-            except StopIteration as stop:
-                evidence: Evidence = stop.value
-                return evidence
-            failure = None
+        def answer(step: Step[Any]) -> Any:
             match step:
                 case steps.ReadLog(offset=offset):
                     end = len(self.entries)
-                    answer = steps.LogChunk(
+                    return steps.LogChunk(
                         entries=tuple(self.entries[offset:]), next_offset=end, log_start_offset=0, end_offset=end
                     )
                 case steps.Append(records=records):
-                    answer = self.add(records, None)
+                    return self.add(records, None)
                 case steps.DescribeTransactions(transactional_ids=ids):
-                    answer = {each: described.get(each) for each in ids}
+                    return {each: described.get(each) for each in ids}
                 case steps.LogPolicy():
-                    answer = "compact"
+                    return "compact"
                 case steps.AbortedTransactions() if not self.has_leaders:
-                    failure = BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
+                    raise BrokerUnavailableError("REQUEST_DEADLINE", "orders-0 has no leader")
                 case steps.AbortedTransactions(ranges=ranges):
-                    answer = dict.fromkeys(ranges, steps.Unseen.BLOCKED)
+                    return dict.fromkeys(ranges, steps.Unseen.BLOCKED)
                 case steps.AreCommitted(written=written):
-                    answer = tuple(self.ends.get(part.partition) for _, part in written)
-                case _:
-                    raise AssertionError(step)
+                    return tuple(self.ends.get(part.partition) for _, part in written)
+            raise AssertionError(step)
+
+        return drive(gather(run_of()), answer)
 
 
 def ended(state: str = "CompleteAbort", epoch: int = 5, producer_id: int = 20) -> TransactionDescription:
