@@ -11,14 +11,14 @@ import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.view import transactions_table, writes_table
+from kafka_eos_sink.cli.view import line, transactions_table, writes_table
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.operator import Preview
 
 
 def require_consent(found: Preview, effect: str, *, err: bool) -> None:
-    """Show the findings and effect of a command, and require a confirmation.
+    """Show the findings and effect of a command, and require a confirmation if it acts.
 
     Args:
         err: Show it on standard error, because standard output is for JSON.
@@ -26,6 +26,8 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
     Raises:
         typer.Exit: The command was not confirmed (status 1).
     """
+    if not found.is_needed:
+        return
     # Imported here because it is slow, and only a command that acts needs it.
     from kafka_eos_sink.operations.cluster_view import write_lines
 
@@ -34,7 +36,7 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
         *writes_table(write_lines(found.writes), now_ms, with_offsets=True),
         *transactions_table(found.opened, now_ms),
     ]
-    for part in (*shown, *([Text()] if shown else [])):
+    for part in (*shown, *([Text()] if shown else []), *(line(each, "bold red") for each in found.warnings)):
         console.show(part, err=err)
     console.echo(effect, err=err)
     if not agrees("Do it?"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +15,11 @@ from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import Resolved, ResolveRequest
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Run
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.commit.write_states import CommittedWrite
+
+_DECIDED = ("finished", "decided", "void", "resolved")
 
 
 def resolve(
@@ -32,6 +39,10 @@ def resolve(
         bool,
         typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
     ] = False,
+    any_batch: Annotated[
+        bool,
+        typer.Option("--any-batch", help="committed also if finished: the next run is skipped, whatever batch it has."),
+    ] = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
@@ -42,7 +53,8 @@ def resolve(
     Read the rows in the topic first.
 
     committed: the next run skips the version. Recovery runs first, and a warning names the rows that it cannot restore. If the
-    commit log does not know the stream, or only older versions, the stream continues with the version after V.
+    version is finished then, nothing is recorded. If the commit log does not know the stream, or only older versions, the
+    stream continues with the version after V.
 
     rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
     --allow-duplicates is given.
@@ -56,20 +68,18 @@ def resolve(
     """
     from kafka_eos_sink.operations import operator
 
-    if allow_duplicates and resolution != "rewrite":
-        raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
+    if allow_duplicates if resolution == "committed" else any_batch:
+        raise typer.BadParameter("--allow-duplicates belongs to --as rewrite, and --any-batch to --as committed")
     settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    asked = partial(ResolveRequest, query_id=query_id, version=version, resolution=resolution, any_batch=any_batch)
 
     def resolving(run: Run) -> Procedure[Resolved]:
-        return procedures.resolve(
-            ResolveRequest(
-                run=run, query_id=query_id, version=version, resolution=resolution, allow_duplicates=allow_duplicates
-            )
-        )
+        return procedures.resolve(asked(run=run, allow_duplicates=allow_duplicates))
 
     if not yes:
+        found = operator.preview(settings, resolving)
         effect = _effect(write_id, version, resolution, allow_duplicates=allow_duplicates)
-        require_consent(operator.preview(settings, resolving), effect, err=False)
+        require_consent(found, f"{describe_state(found.writes, query_id, version)} {effect}", err=False)
     done = operator.perform(settings, resolving)
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
@@ -87,6 +97,18 @@ def _effect(write_id: str, version: int, resolution: str, *, allow_duplicates: b
     )
 
 
+def describe_state(writes: Sequence[CommittedWrite], query_id: str | None, version: int) -> str:
+    """Describe what the commit log holds of the version, or of the newest one."""
+    newest = next((each for each in writes if each.state in _DECIDED and query_id in (None, each.query_id)), None)
+    if newest is None:
+        return f"The commit log holds no decision of query id {query_id}."
+    held = "holds" if newest.version == version else "ends with"
+    state = f"resolved as {newest.resolution}" if newest.resolution else newest.state
+    topics = ", ".join(dict.fromkeys(part.topic for part in newest.offsets))
+    rows = f", {newest.rows:,} rows{f' in {topics}' if topics else ''}" if newest.resolution is None else ""
+    return f"The commit log {held} version {newest.version} of query id {newest.query_id}: {state}{rows}."
+
+
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
@@ -102,11 +124,13 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
             f"{before.version}; the versions in between count as written elsewhere."
         )
-    is_written = decision.resolution == "committed"
+    if before == decision:
+        rows = f"finished, with {sum(prepared.rows for prepared in decision.transactions):,} rows"
+        state = "resolved as committed" if decision.resolution else rows
+        return f"{name} is already {state}. Its next run skips it, and nothing was recorded."
+    if decision.resolution == "committed":
+        gone = ", although none of its rows is in the topic" if before.is_void else ""
+        return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."
     follows = "run its job again" if is_random_write_id(decision.write_id) else "run it again before any higher version"
-    meaning = "counts as written and will be skipped" if is_written else f"is void: {follows}"
-    if is_written and before.is_void:
-        meaning += ", although none of its rows is in the topic"
-    if allow_duplicates:
-        meaning += ", and the topic then holds its visible rows twice"
-    return f"{name} {meaning}."
+    rows = "rows of it that are visible are then there twice" if allow_duplicates else "none of its rows is visible"
+    return f"{name} is resolved as rewrite: {follows}; {rows}."

@@ -113,12 +113,14 @@ def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
     )
 
 
-def unknown_write_id(write_id: str) -> WriteRefusedError:
+def unknown_write_id(write: Write, otherwise: str = "") -> WriteRefusedError:
+    """``otherwise``: what to do if the id is right."""
     return WriteRefusedError(
         "UNKNOWN_WRITE_ID",
-        f"the commit log holds nothing of write id {write_id!r}, and no transaction of it is open. A batch write's id is "
-        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
-        "transactional.id.prefix, or kafka-eos- and the query id; kafka-eos status lists them",
+        f"the commit log holds nothing of write id {write.id!r}, and no transaction of it is open. Nothing was changed. A batch write's id "
+        "is <transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
+        "transactional.id.prefix, or kafka-eos- and the query id",
+        f"See the write ids that it holds: {write.status_of_all}" + (f"; {otherwise}" if otherwise else ""),
     )
 
 
@@ -214,7 +216,7 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
 
 def different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
     """The version was committed with other source offsets, or another topic or schema."""
-    keep = resolve_command(write, batch.query_id, batch.version, "committed")
+    keep = resolve_command(write, batch.query_id, batch.version, "committed") + " --any-batch"
     names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
     differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
     if batch.offsets_hash is not None and newest.offsets_hash is not None:
@@ -383,24 +385,6 @@ def void(decision: Decision) -> DecisionPendingError:
         f"Kafka aborted all transactions of {version_of(decision.version, decision.write_id)} before they could be committed (at their "
         "timeout, or by hand), and their records can no longer be copied",
         run_again(decision.write_id).capitalize() + ", which writes all rows",
-    )
-
-
-def found_void(decision: Decision) -> TransactionAbortedError:
-    """`resolve --as committed`, and no row of the version is left."""
-    return TransactionAbortedError(
-        "NOT_RESOLVED",
-        f"{version_of(decision.version, decision.write_id)} is void now: readers see none of its rows, and recovery cannot copy them. To "
-        f"write them, {run_again(decision.write_id)}. To give up all of its rows, run this command again",
-    )
-
-
-def given_up_warning(decision: Decision, failure: KafkaEosError, aborted: Sequence[OffsetRange]) -> str:
-    """``aborted`` holds the ranges of aborted records that the log still has."""
-    rows = f", with the aborted rows in {some([*map(str, aborted)])} given up" if aborted else ""
-    return (
-        f"{version_of(decision.version, decision.write_id)} will count as written, and its next run will skip it{rows}, in spite of this "
-        f"error of recovery: {failure.brief}"
     )
 
 

@@ -4,7 +4,7 @@ The write is taken over first, as `recover` does. So a decided version that is s
 what recovery could not prove:
 
 committed   The version counts as written. Rows that recovery cannot restore stay missing. The resolution also sets where a query begins,
-            or where it continues above the newest version in the log.
+            or where it continues above the newest version in the log. Nothing is recorded of a version that is finished.
 rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
             them later, unless the operator accepts duplicates.
 
@@ -14,11 +14,11 @@ The procedure fences the driver, so that a running one cannot decide anything af
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
 from kafka_eos_sink.commit.evidence import look_at, of_doubtful
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
@@ -44,16 +44,9 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
-from kafka_eos_sink.errors import (
-    DecisionPendingError,
-    FencedError,
-    KafkaEosError,
-    TransactionAbortedError,
-    WriteRefusedError,
-)
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
@@ -70,6 +63,7 @@ class ResolveRequest:
 
     query_id          None: the only one that the write id has
     allow_duplicates  rewrite even if rows are visible
+    any_batch         record also a finished version as committed: its next run is skipped, whatever batch it has
     """
 
     run: Run
@@ -77,13 +71,21 @@ class ResolveRequest:
     version: int
     resolution: Resolution
     allow_duplicates: bool = False
+    any_batch: bool = False
+
+    def command(self, query_id: str, version: int) -> str:
+        """Return this command for another query id or version, ready to paste."""
+        more = " --allow-duplicates" * self.allow_duplicates + " --any-batch" * self.any_batch
+        named = f"--query-id {shlex.quote(query_id)} --version {version} --as {self.resolution}{more}"
+        return self.run.write.command("resolve", named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The recorded decision, and the newest one before it.
+    """The newest decision of the query id, and the newest one before this command.
 
-    ``superseded`` is None if the query begins, another version if the query continues above it.
+    ``superseded`` is None if the query begins, and another version if the query continues above it. It is the same decision if nothing
+    was recorded, because the version counts as written.
     """
 
     decision: Decision
@@ -94,7 +96,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     """Take the write over, and replace a newest decision by the operator's.
 
     Raises:
-        WriteRefusedError: QUERY_ID_NEEDED, NOTHING_TO_RESOLVE, ROWS_ARE_VISIBLE or NOT_THIS_COMMIT_LOG.
+        WriteRefusedError: UNKNOWN_WRITE_ID, QUERY_ID_NEEDED, NOTHING_TO_RESOLVE, ROWS_ARE_VISIBLE or NOT_THIS_COMMIT_LOG.
         TransactionAbortedError: NOT_RESOLVED; nothing was recorded, or recovery has found the version void.
         DecisionPendingError: Nothing was recorded, and recovery may still finish the version.
         FencedError: Another driver has fenced this one.
@@ -108,8 +110,12 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     yield from require_own_log(run.write, view, opened)
     query, newest = _target(view, request)
     was_settled = newest is not None and _is_settled(query, newest)
+    if newest is not None and was_settled and _counts_as_written(newest, request):
+        return Resolved(decision=newest, superseded=newest)
     if newest is None or newest.version != request.version:
-        _require_at_rest(run.write, opened)
+        _require_at_rest(request, query, opened)
+    for warning in _warnings(view, query, request):
+        yield from Warn(warning)
     taken = yield from taking_over(TakeOver(run=run, view=view))
     yield from Reached("resolve.taken_over")
     # Recovery may have written a decision. A new leader may know less of the log than the one that showed recovery its marker.
@@ -119,24 +125,15 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     if same is None:
         # What began meanwhile belongs to a batch that would count as written. Behind the fence, no task begins.
         late = yield from list_open(run)
-        _require_at_rest(run.write, (*taken.opened, *late))
+        _require_at_rest(request, query, (*taken.opened, *late))
     else:
+        if _is_finished(query, taken) and _counts_as_written(same, request):
+            return Resolved(decision=same, superseded=same)
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
-            raise refusals.found_void(same)
+            raise resolve_refusals.found_void(run.write, same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
-    decision = Decision(
-        write_id=run.write.id,
-        query_id=query.query_id,
-        version=request.version,
-        nonce=run.nonce,
-        driver=taken.driver.identity,
-        topic=None if same is None else same.topic,
-        schema="" if same is None else same.schema,
-        offsets_hash=None if same is None else same.offsets_hash,
-        transactions=(),
-        resolution=request.resolution,
-    )
+    decision = _decision_of(request, query.query_id, same, taken.driver)
     yield from Reached("resolve.before_decision")
     yield from _record(run, decision, taken.driver)
     yield from Reached("resolve.decided")
@@ -147,6 +144,22 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     # What only this version's decision kept open.
     yield from end_open(taken.left_open, _unfinished_ids(view, query.query_id))
     return Resolved(decision=decision, superseded=superseded)
+
+
+def _decision_of(request: ResolveRequest, query_id: str, same: Decision | None, driver: DriverTransaction) -> Decision:
+    """Return the decision to record; ``same`` is the one of this version that it replaces."""
+    return Decision(
+        write_id=request.run.write.id,
+        query_id=query_id,
+        version=request.version,
+        nonce=request.run.nonce,
+        driver=driver.identity,
+        topic=None if same is None else same.topic,
+        schema="" if same is None else same.schema,
+        offsets_hash=None if same is None else same.offsets_hash,
+        transactions=(),
+        resolution=request.resolution,
+    )
 
 
 def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransaction) -> Procedure[None]:
@@ -174,27 +187,38 @@ def _unfinished_ids(view: LogView, resolved: str) -> set[str]:
 def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:
     """Return the query and the newest decision to supersede, None if it has none."""
     known = [query.query_id for query in view.queries("decision")]
-    write_id, query_id = request.run.write.id, request.query_id
+    query_id = request.query_id
     if query_id is None and len(known) == 1:
         (query_id,) = known
+    if view.lacks_write and (query_id is None or request.resolution == "rewrite"):
+        raise resolve_refusals.unknown_write_id(request)
     if query_id is None:
-        has = f"has {len(known)} query ids: {', '.join(map(repr, known))}" if known else "has no decided query id yet"
-        raise WriteRefusedError(
-            "QUERY_ID_NEEDED",
-            f"the commit log {has} for write id {write_id!r}. Check the write id (kafka-eos status), then name one with "
-            "--query-id: the id in the metadata file of the checkpoint, or batch for a batch write",
-        )
+        raise resolve_refusals.query_id_needed(request, known)
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
     if newest is not None and newest.version == request.version:
         return query, newest
     if request.resolution == "committed" and (newest is None or _may_continue_above(newest, query, request)):
         return query, newest
-    raise WriteRefusedError(
-        "NOTHING_TO_RESOLVE",
-        f"version {request.version} of write id {write_id!r}, query id {query_id!r}, cannot be resolved as {request.resolution}: "
-        + _what_is_there(query, newest, request, known),
-    )
+    others = [each for each in known if each != query_id]
+    is_settled = newest is not None and _is_settled(query, newest)
+    raise resolve_refusals.nothing_to_resolve(request, query, others, is_settled=is_settled)
+
+
+def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iterator[str]:
+    """Name what the confirmation must cover, and what --yes must not hide."""
+    newest = query.newest
+    if newest is None:
+        others = [each.query_id for each in view.queries("decision") if each.query_id != query.query_id]
+        yield resolve_refusals.begins_warning(request, query.query_id, others, lacks_write=view.lacks_write)
+    elif newest.decision.is_void and request.resolution == "committed":
+        yield resolve_refusals.void_version_warning(newest.decision)
+
+
+def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:
+    """Whether a record would add nothing to a decision with which recovery is done."""
+    is_committed = request.resolution == "committed" and finished.version == request.version
+    return is_committed and (finished.resolution == "committed" or not request.any_batch)
 
 
 def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
@@ -214,37 +238,16 @@ def _is_settled(query: QueryState, decision: Decision) -> bool:
     return query.is_done(decision) or decision.resolution == "committed"
 
 
-def _require_at_rest(write: Write, opened: Sequence[ProducerIdentity]) -> None:
+def _is_finished(query: QueryState, taken: TakenOver) -> bool:
+    """Whether a version counts as written behind the recovery of this command."""
+    settled = taken.plan.newest_decision(query.query_id)
+    return settled is not None and settled.status is DecisionStatus.FINISHED
+
+
+def _require_at_rest(request: ResolveRequest, query: QueryState, opened: Sequence[ProducerIdentity]) -> None:
     """Reject open transactions: their batch would count as written and be aborted."""
     if opened:
-        raise WriteRefusedError(
-            "NOTHING_TO_RESOLVE",
-            f"transactions of write id {write.id!r} are open (first: {opened[0].transactional_id}): its query runs, or has died",
-            f"Stop it, and end what is open: {write.command('recover')}; then start it. If it fails with "
-            "COMMIT_LOG_LOST, run this command again",
-        )
-
-
-def _what_is_there(query: QueryState, newest: Decision | None, request: ResolveRequest, known: Sequence[str]) -> str:
-    undecided = query.undecided
-    begun = (
-        f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
-        "run writes its version again"
-        if undecided
-        else ""
-    )
-    if newest is None:
-        others = ", ".join(repr(each) for each in known if each != query.query_id)
-        return f"the commit log holds no decision of it{f' (it holds some of {others})' if others else ''}{begun}"
-    if newest.resolution is not None:
-        state = f"resolved as {newest.resolution}"
-    else:
-        state = "finished" if query.has_done_record(newest) else "decided and not finished"
-    is_unnamed_stream = request.query_id is None and query.query_id != BATCH_QUERY_ID
-    above = newest.version < request.version and _is_settled(query, newest)
-    # Any program with the right to write to the log can choose the query id.
-    hint = f"; to let a stream continue above it, add --query-id {shlex.quote(query.query_id)}"
-    return f"the newest is version {newest.version}, {state}{begun}{hint if above and is_unnamed_stream else ''}"
+        raise resolve_refusals.still_open(request, query.query_id, opened)
 
 
 def _require_resolvable(
@@ -263,15 +266,14 @@ def _require_resolvable(
         if failure is not None:
             yield from _warn_of_given_up(decision, failure)
         return
-    settled = taken.plan.newest_decision(query.query_id)
-    if settled is not None and settled.status is DecisionStatus.FINISHED:
+    if _is_finished(query, taken):
         if not was_settled:
             # Also with --allow-duplicates, which was meant for what could not be finished.
-            raise _counts_as_written(
+            raise resolve_refusals.counts_as_written(
                 write, decision, "this command has just finished it, and every row that its topics hold is visible"
             )
         if not request.allow_duplicates:
-            raise _counts_as_written(write, decision, "it counts as written")
+            raise resolve_refusals.counts_as_written(write, decision, "it counts as written")
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
 
@@ -285,7 +287,7 @@ def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[N
         for part, each in zip(prepared.offsets, ranges, strict=True)
         if each is Shown.ABORTED
     ]
-    yield from Warn(refusals.given_up_warning(decision, failure, aborted))
+    yield from Warn(resolve_refusals.given_up_warning(decision, failure, aborted))
 
 
 def _require_aborted(query: QueryState, failure: KafkaEosError, request: ResolveRequest) -> Procedure[None]:
@@ -307,15 +309,9 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     if (visible or unproven) and failure.code not in GIVEN_UP:
         raise failure  # another recovery may still finish the version
     if visible:
-        count = f"{len(visible)} of its {len(decision.transactions)} transactions are committed"
-        raise _not_void(run.write, decision, f"{count} ({refusals.describe_ranges(visible)})")
+        raise resolve_refusals.is_visible(run.write, decision, visible)
     if unproven:
-        raise _not_void(
-            run.write,
-            decision,
-            f"nothing proves that {refusals.describe_ranges(unproven)} were aborted: readers may see these rows later, or have seen them "
-            f"({run.write.command('recover')} shows what blocks readers)",
-        )
+        raise resolve_refusals.may_be_visible(run.write, decision, unproven)
 
 
 def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
@@ -353,25 +349,10 @@ def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
         if now - started > MARKERS_WITHIN_MS:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
             first = write.command("recover", refusals.WRITE_MARKERS)
-            raise _not_resolved(decision, why, f"First have it written: {first}; then run this command again")
+            raise resolve_refusals.not_resolved(
+                decision, why, f"First have it written: {first}; then run this command again"
+            )
         yield from Wait(POLL_MS)
-
-
-def _counts_as_written(write: Write, decision: Decision, why: str) -> WriteRefusedError:
-    return WriteRefusedError(
-        "ROWS_ARE_VISIBLE",
-        f"{refusals.version_of(decision.version, decision.write_id)} is not void: {why}",
-        "Its next run skips it. To write the whole batch again, with its visible rows twice, run this, "
-        f"{refusals.write_all_again(write, decision)} --allow-duplicates",
-    )
-
-
-def _not_void(write: Write, decision: Decision, why: str) -> WriteRefusedError:
-    return WriteRefusedError(
-        "ROWS_ARE_VISIBLE",
-        f"{refusals.version_of(decision.version, decision.write_id)} is not proven void: {why}",
-        refusals.keep_or_rewrite(write, decision),
-    )
 
 
 def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedure[None]:
@@ -379,35 +360,12 @@ def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedur
     try:
         yield from require_free(run, decision, driver)
     except DecisionPendingError as failure:
-        raise _not_resolved(decision, failure.brief) from failure
+        raise resolve_refusals.not_resolved(decision, failure.brief) from failure
     appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
     if appended.error != ErrorCode.NONE:
-        raise _unrecorded(run.write, decision, appended.error)
+        raise resolve_refusals.unrecorded(run.write, decision, appended.error)
     ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     outcome = yield from await_outcome(decision, appended.offset, run.within_ms)
     if outcome is not Outcome.COMMITTED:
-        raise _unrecorded(run.write, decision, ends[0].error)
-
-
-def _unrecorded(write: Write, decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
-    if error in FENCED_BY_NEWER_OWNER:
-        return FencedError(
-            "FENCED",
-            f"a job or query of write id {decision.write_id!r} has begun meanwhile and replaced this command",
-            "Stop the job or query, and run this command again",
-        )
-    code = "no response" if error is None else ErrorCode.of(error).name
-    return TransactionAbortedError(
-        "NOT_RESOLVED",
-        f"whether {refusals.version_of(decision.version, decision.write_id)} is now resolved is not known ({code}, no marker)",
-        f"Run this command again, unless this one shows the version as resolved: {write.command('status')}",
-    )
-
-
-def _not_resolved(decision: Decision, why: str, way_out: str = "Run the command again") -> TransactionAbortedError:
-    return TransactionAbortedError(
-        "NOT_RESOLVED",
-        f"{refusals.version_of(decision.version, decision.write_id)} was not resolved, and nothing was recorded: {why}",
-        way_out,
-    )
+        raise resolve_refusals.unrecorded(run.write, decision, ends[0].error)

@@ -140,7 +140,7 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
     if is_new:
         yield from require_own_log(run.write, view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
-        raise refusals.unknown_write_id(run.write.id)
+        raise refusals.unknown_write_id(run.write)
     identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, run.nonce)

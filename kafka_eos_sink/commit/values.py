@@ -71,9 +71,17 @@ class Write(PickledByName):
 
         It names the commit log: on another one it would find no decision.
         """
+        return " ".join(filter(None, ("kafka-eos", name, *self._where, "--write-id", shlex.quote(self.id), options)))
+
+    @property
+    def status_of_all(self) -> str:
+        """The command that lists all writes in this one's commit log."""
+        return " ".join(filter(None, ("kafka-eos", "status", *self._where)))
+
+    @property
+    def _where(self) -> tuple[str, ...]:
         topic = "" if self.log_topic == DEFAULT_TOPIC else f"--commit-log-topic {shlex.quote(self.log_topic)}"
-        words = ("kafka-eos", name, self.connection, topic, "--write-id", shlex.quote(self.id), options)
-        return " ".join(filter(None, words))
+        return self.connection, topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from kafka_eos_sink.commit.steps import (
     Gone,
     InitProducerId,
     Unseen,
+    Warn,
 )
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
@@ -173,12 +174,15 @@ class Recovered:
 class Preview:
     """The write's commit log entries and open transactions, before any change.
 
-    ``decided`` counts the open transactions that a decided version names.
+    ``decided`` counts the open transactions that a decided version names. ``warnings`` are those of the command before its fence.
+    ``is_needed`` is False if the command ends without a change.
     """
 
     writes: tuple[CommittedWrite, ...]
     opened: tuple[TransactionState, ...]
     decided: int
+    warnings: tuple[str, ...] = ()
+    is_needed: bool = True
 
 
 @contextmanager
@@ -220,7 +224,8 @@ def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]]
 def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any]]) -> Preview:
     """Run the read-only start of a procedure, with its errors; return the state."""
     with connected_to_log(settings) as (admin, executor, run):
-        executor.run(_until_fence(procedure(run)))
+        warnings: list[str] = []
+        is_needed = executor.run(reaches_fence(procedure(run), warnings))
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that mend.
@@ -230,7 +235,9 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     opened = tuple(each for each in described.values() if each is not None)
     named = set(_named_by_decisions(view))
     decided = sum((each.producer_id, each.producer_epoch) in named for each in opened)
-    return Preview(writes=writes_in(view), opened=opened, decided=decided)
+    return Preview(
+        writes=writes_in(view), opened=opened, decided=decided, warnings=tuple(warnings), is_needed=is_needed
+    )
 
 
 def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
@@ -239,12 +246,23 @@ def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
             yield from (_carrier(each.identity) for each in newest.decision.transactions)
 
 
-def _until_fence(procedure: Procedure[Any]) -> Procedure[None]:
+def reaches_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[bool]:
+    """Run a procedure up to its fence; collect its warnings. False if it ends before."""
     # A procedure changes nothing before it fences the driver of its write id.
-    step = next(procedure)
-    while not isinstance(step, InitProducerId):
-        step = procedure.send((yield step))
-    procedure.close()
+    result: Any = None
+    while True:
+        try:
+            step = procedure.send(result)
+        except StopIteration:
+            return False
+        if isinstance(step, InitProducerId):
+            procedure.close()
+            return True
+        if isinstance(step, Warn):
+            warnings.append(step.message)
+            result = None
+        else:
+            result = yield step
 
 
 def recovery(run: Run, *, abort_unknown: bool, view: LogView | None = None) -> Procedure[Plan]:

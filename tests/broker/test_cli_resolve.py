@@ -48,9 +48,9 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = dead_write(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write.id, 3, "committed") == 0, capsys.readouterr().err
+    assert resolve(any_kafka, given.write.id, 3, "committed", "--any-batch") == 0, capsys.readouterr().err
     said = capsys.readouterr().out
-    assert "counts as written and will be skipped." in said
+    assert "is resolved as committed: it counts as written and will be skipped." in said
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
     other = write_settings(any_kafka, topic, write_id=given.write.id, schema="value string, other int")
@@ -70,7 +70,7 @@ def test_resolve_committed_copies_what_timed_out(
     topic = create_topic(servers)
     given = dead_write(any_kafka, topic, monkeypatch, aborted=lost)
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0
-    assert "counts as written and will be skipped." in capsys.readouterr().out
+    assert f"is already finished, with {2 * ROWS} rows. Its next run skips it" in capsys.readouterr().out
     assert f"{len(lost) * ROWS} rows of {len(lost)} transactions" in caplog.text
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
@@ -105,10 +105,14 @@ def test_different_batch_is_skipped_after_resolve_committed(
     other = write_settings(kafka, topic, write_id=given.write.id, schema="value string, other int")
     with pytest.raises(
         WriteRefusedError,
-        match=r"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --write-id .* --version 3 --as committed",
+        match=r"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --write-id .* --version 3 --as committed --any-batch",
     ):
         session.plan(other)
     assert resolve(kafka, given.write.id, 3, "committed") == 0
+    assert "is already finished" in capsys.readouterr().out
+    with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH"):
+        session.plan(other)
+    assert resolve(kafka, given.write.id, 3, "committed", "--any-batch") == 0
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
@@ -148,7 +152,8 @@ def test_aborted_version_is_written_again(
     topic = create_topic(servers, partitions=2)
     given = dead_write(any_kafka, topic, monkeypatch, aborted=[0, 1], gone=True)
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
-    assert "is void: run it again before any higher version." in capsys.readouterr().out
+    said = "is resolved as rewrite: run it again before any higher version; none of its rows is visible."
+    assert said in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
@@ -167,7 +172,7 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     assert "--allow-duplicates" in line
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
-    assert "and the topic then holds its visible rows twice." in capsys.readouterr().out
+    assert "rows of it that are visible are then there twice." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == 2 * ROWS
     write_all(given)
     assert len(read_committed(servers, topic)) == 4 * ROWS
@@ -191,7 +196,7 @@ def test_half_a_version_is_rewritten_only_with_duplicates(
     assert "--allow-duplicates" in line
     # Nothing was recorded.
     assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
-    assert "and the topic then holds its visible rows twice." in capsys.readouterr().out
+    assert "rows of it that are visible are then there twice." in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == visible
     write_all(given)
     assert len(read_committed(servers, topic)) == visible + 2 * ROWS
@@ -246,7 +251,7 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
     later = write_settings(kafka, topic, write_id=first.write.id, version=5)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert resolve(kafka, given.write.id, 4, "committed") == 0
+    assert resolve(kafka, given.write.id, 4, "committed", "--any-batch") == 0
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
         session.commit(later, plan, messages)
@@ -254,7 +259,7 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
 
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"]):
+    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"], ["rewrite", "--any-batch"]):
         assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
     assert main(["resolve", "--yes", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
     assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2

@@ -93,9 +93,9 @@ def abort_by_hand(kafka: EmbeddedKafka, where: tuple[str, int], producer_id: int
         person.close()
 
 
-def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
+def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings, *more: str) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
-    return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed"])
+    return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed", *more])
 
 
 @contextmanager
@@ -542,7 +542,7 @@ def test_aborted_attempt_blocking_readers_is_reported(
         nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
         session.commit(later, plan, [session.write_task(later, plan, nobody, iter([]))])
     elif newest == "an operator's answer":
-        assert resolve_as_committed(any_kafka, given) == 0
+        assert resolve_as_committed(any_kafka, given, "--any-batch") == 0
     else:
         write_all(later, 1)
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"

@@ -828,7 +828,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="rewrite of a version that recovery has finished",
         what="a version is void although its rows are visible",
-        edits=(Edit(resolve._require_resolvable, "settled.status is DecisionStatus.FINISHED", "False"),),
+        edits=(Edit(resolve._is_finished, "settled.status is DecisionStatus.FINISHED", "False"),),
         setting=_small("visible", resolution="rewrite", faults=faults(resolve=1), **ONE_ROW),
         caught=("at most once",),
     ),

@@ -33,7 +33,9 @@ LINES = {
     # theory of operation: the hazards told once: 143
     # records and the procedures that append them are two modules: 13
     # the states of writes for people, and forgetting a write, which were in runtime: 274
-    "commit": 5_404,
+    # resolve leaves a finished version alone, warns of an id that the log lacks and of a void version, and its errors name the next
+    # command: 170
+    "commit": 5_574,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_963,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
@@ -43,8 +45,9 @@ LINES = {
     "runtime": 2_479,
     # what operators and monitoring do: recover, resolve, forget, what a write, the history and the cluster show, audit, the checks
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
-    # and what is still open after it: 48, beside the 28 that cli has less
-    "operations": 1_835,
+    # and what is still open after it: 48, beside the 28 that cli has less;
+    # a preview of warnings, and of a command that has nothing to do: 18
+    "operations": 1_853,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
@@ -58,8 +61,9 @@ LINES = {
     "embedded": 1_642,  # kept directories, and brokers with TLS, SASL and ACLs; folders of other users refused
     "demo": 688,
     # command lines only: --json everywhere, an example in each help; ids of others that are long or many: 11;
-    # whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3
-    "cli": 1_969,
+    # whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3;
+    # what the log holds of the version to resolve: 26
+    "cli": 1_995,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

@@ -87,7 +87,13 @@ class Cluster(ScriptedCluster):
         self.own[kind] = first
 
     def resolve(
-        self, resolution: Resolution, version: int = 3, query_id: str | None = None, *, allow_duplicates: bool = False
+        self,
+        resolution: Resolution,
+        version: int = 3,
+        query_id: str | None = None,
+        *,
+        allow_duplicates: bool = False,
+        any_batch: bool = False,
     ) -> Resolved:
         self.steps.clear()
         self.ends.clear()
@@ -97,6 +103,7 @@ class Cluster(ScriptedCluster):
             version=version,
             resolution=resolution,
             allow_duplicates=allow_duplicates,
+            any_batch=any_batch,
         )
         return self.run(resolve(request))
 
@@ -128,7 +135,7 @@ def test_committed_ends_open_parts_and_marks_version_written() -> None:
     cluster = Cluster()
     decision = cluster.decided(0, 1)
     cluster.own[steps.WallClock] = lambda _: NOVEMBER_2026
-    done = cluster.resolve("committed")
+    done = cluster.resolve("committed", any_batch=True)
     assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
     assert done.superseded == decision
     newest = cluster.newest()
@@ -148,7 +155,7 @@ def test_later_transaction_of_a_decided_id_is_ended(is_proven: bool) -> None:
     cluster.open("w.0.0")
     if not is_proven:
         unseen(cluster, steps.Unseen.GONE)
-    assert cluster.resolve("committed").decision.resolution == "committed"
+    assert cluster.resolve("committed").decision.resolution == (None if is_proven else "committed")
     assert cluster.state("w.0.0") == "CompleteAbort"
     if not is_proven:
         assert "will count as written" in cluster.warnings[-1]
@@ -230,7 +237,7 @@ def test_rewrite_is_rejected_if_readers_see_rows_of_an_open_part() -> None:
 def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     cluster = Cluster()
     cluster.decided(0)
-    cluster.resolve("committed")
+    cluster.resolve("committed", any_batch=True)
     with pytest.raises(WriteRefusedError, match="counts as written"):
         cluster.resolve("rewrite")
     cluster.resolve("rewrite", allow_duplicates=True)
@@ -284,9 +291,14 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 @pytest.mark.parametrize(
     ("query_id", "given", "resolution", "why"),
     [
-        (STREAM, STREAM, "rewrite", r"newest is version 3, finished \(docs"),
-        (STREAM, None, "committed", r"newest is version 3, finished; .*add --query-id 5f1c \(docs"),
-        (Q, Q, "committed", r"newest is version 3, finished \(docs"),
+        (STREAM, STREAM, "rewrite", r"newest is version 3, finished\. .*version 4 needs no resolution"),
+        (
+            STREAM,
+            None,
+            "committed",
+            r"newest is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(docs",
+        ),
+        (Q, Q, "committed", r"newest is version 3, finished\. .*version 4 needs no resolution"),
     ],
     ids=["rewrite", "without the query id", "a batch write"],
 )
@@ -304,7 +316,7 @@ def test_stream_resumes_above_a_resolution_without_done_record(late: bool) -> No
     """Recovery never writes that record, so nothing else would let the stream continue."""
     cluster = Cluster()
     older = cluster.decided(0, query_id=STREAM)
-    cluster.resolve("committed", 3, STREAM)
+    cluster.resolve("committed", 3, STREAM, any_batch=True)
     if late:
         cluster.perform(steps.Append((done_record(older, 1),)))
     else:
@@ -319,8 +331,8 @@ def test_query_id_in_a_command_is_quoted() -> None:
     cluster = finished("x'; touch /tmp/y; '")
     with pytest.raises(WriteRefusedError) as refused:
         cluster.resolve("committed", 4)
-    *_, pasted = shlex.split(refused.value.message.rpartition("add ")[2])
-    assert pasted == "x'; touch /tmp/y; '"
+    words = shlex.split(refused.value.way_out.rpartition("kafka-eos ")[2])
+    assert words[words.index("--query-id") + 1] == "x'; touch /tmp/y; '"
 
 
 def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
@@ -385,12 +397,16 @@ def test_unknown_version_is_rejected_before_the_fence(
 
 def test_query_id_is_required_when_ambiguous() -> None:
     cluster = Cluster()
-    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has no decided query id yet"):
+    cluster.plan("nothing decided")
+    where = r"kafka-eos resolve --bootstrap-servers \.\.\. --write-id w --query-id"
+    with pytest.raises(WriteRefusedError, match=rf"QUERY_ID_NEEDED.*no decided query id yet.*{where} Q --version 7"):
         cluster.resolve("committed", 7)
+    assert not cluster.fenced
     cluster.decided(0)
     cluster.decided(1, query_id="q2")
-    with pytest.raises(WriteRefusedError, match=r"QUERY_ID_NEEDED.*has 2 query ids: 'batch', 'q2'"):
-        cluster.resolve("committed")
+    both = rf"has 2 query ids: 'batch', 'q2' .*{where} batch --version 3 --as rewrite; or {where} q2 "
+    with pytest.raises(WriteRefusedError, match=rf"QUERY_ID_NEEDED.*{both}"):
+        cluster.resolve("rewrite")
     assert not cluster.fenced
 
 
@@ -442,7 +458,9 @@ def test_aborted_decision_does_not_block_the_start_version() -> None:
 def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolution, query_id: str | None) -> None:
     """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
     cluster = Cluster()
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE|QUERY_ID_NEEDED"):
+    with pytest.raises(
+        WriteRefusedError, match=r"UNKNOWN_WRITE_ID\].*kafka-eos status --bootstrap-servers \.\.\.(;| \()"
+    ):
         cluster.resolve(resolution, 3, query_id)
     assert cluster.kafka.logs[kafka.LOG] == ()
     assert not cluster.fenced
@@ -475,7 +493,7 @@ def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
     unproven = cluster.decided(1, query_id="q2")
     cluster.end_without_marker(identity(unproven), commit=True, partition=DATA + 1)
     cluster.open("w.1.0", into=1)
-    assert cluster.resolve("committed", query_id=Q).decision.resolution == "committed"
+    assert cluster.resolve("committed", query_id=Q, any_batch=True).decision.resolution == "committed"
     assert cluster.newest("q2") == unproven
     assert cluster.state("w.1.0") == "Ongoing"
 
@@ -514,7 +532,7 @@ def test_part_open_on_no_partition_counts_as_written(remembered: str) -> None:
         return {where: blocked.get(remembered, offset) for where, offset in cluster.perform(step).items()}
 
     cluster.own |= {steps.DescribeProducers: described, steps.LastStableOffsets: stable}
-    assert cluster.resolve("committed").decision.resolution == "committed"
+    assert cluster.resolve("committed", any_batch=True).decision.resolution == "committed"
 
 
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
@@ -543,7 +561,7 @@ def test_nothing_is_recorded_while_a_partition_has_no_leader(resolution: Resolut
     cluster.decided(0)
     cluster.own[asked] = leaderless
     with pytest.raises((BrokerUnavailableError, DecisionPendingError), match="t-0 has no leader"):
-        cluster.resolve(resolution)
+        cluster.resolve(resolution, any_batch=resolution == "committed")
     assert cluster.newest().resolution is None
 
 
@@ -556,7 +574,7 @@ def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
         TransactionAbortedError,
         match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover .*--write-markers",
     ):
-        cluster.resolve("committed")
+        cluster.resolve("committed", any_batch=True)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "after slow EndTxns"])
@@ -573,7 +591,7 @@ def test_delayed_marker_is_awaited(slow: bool) -> None:
 
     if slow:
         cluster.before(steps.EndTransactions, pause)
-    assert cluster.resolve("committed").decision.resolution == "committed"
+    assert cluster.resolve("committed", any_batch=True).decision.resolution == "committed"
     assert not held
 
 
@@ -699,7 +717,7 @@ def test_resolution_not_known_to_be_recorded_raises(
     cluster.decided(0)
     ends_with(cluster, True, response, is_done=False)
     with pytest.raises(error, match=code):
-        cluster.resolve("committed")
+        cluster.resolve("committed", any_batch=True)
     assert cluster.done() == "n-batch-3", "the version's own, not the resolution's"
 
 
@@ -708,7 +726,7 @@ def test_resolution_with_lost_end_txn_counts_with_its_marker(response: int | Non
     """Not heard, or repeated when a driver that came after it had fenced already."""
     cluster = Cluster()
     cluster.decided(0)
-    cluster.resolve("committed")
+    cluster.resolve("committed", any_batch=True)
     ends_with(cluster, True, response, is_done=True)
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"

@@ -555,9 +555,13 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
     assert cluster.ends[0] == (cluster.named[0].identity, True)
 
 
-def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> Resolved:
+def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite", *, any_batch: bool = False) -> Resolved:
     request = ResolveRequest(
-        run=run_of("answer", version=cluster.kafka.version), query_id="batch", version=1, resolution=resolution
+        run=run_of("answer", version=cluster.kafka.version),
+        query_id="batch",
+        version=1,
+        resolution=resolution,
+        any_batch=any_batch,
     )
     return cluster.run(resolve(request))
 
@@ -574,7 +578,7 @@ def test_version_counts_as_written_after_its_rows_were_copied(at: type[Step[Any]
         return cluster.perform(step)
 
     cluster.own = {at: times_out}
-    resolve_it(cluster, "committed")
+    resolve_it(cluster, "committed", any_batch=True)
     (copy,) = cluster.copies()
     assert (copy.source, cluster.ended_copies) == (lost, [(copy.identity.transactional_id, True)])
     assert cluster.newest().resolution == "committed"
@@ -709,7 +713,7 @@ def test_resolution_waits_for_copies_that_a_new_leader_hides() -> None:
         return replace(chunk, entries=(), next_offset=step.offset, end_offset=step.offset)
 
     cluster.own = {steps.ReadLog: lags}
-    resolve_it(cluster, "committed")
+    resolve_it(cluster, "committed", any_batch=True)
     decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
     assert len(set(decisions)) == len(decisions) == 2
     assert cluster.newest().resolution == "committed"
@@ -720,12 +724,16 @@ def test_void_version_counts_as_written_on_the_second_command() -> None:
     cluster = Cluster(0, 1)
     cluster.gone = {0, 1}
     with pytest.raises(
-        TransactionAbortedError, match=r"NOT_RESOLVED\].*is void now.*none of its rows.*run this command again"
+        TransactionAbortedError,
+        match=r"NOT_RESOLVED\].*is void now.*none of its rows.*give up .*: kafka-eos resolve .* --as committed \(",
     ):
         resolve_it(cluster, "committed")
     assert cluster.newest().resolution is None
     assert cluster.newest().is_void
+    cluster.warnings.clear()
     done = resolve_it(cluster, "committed")
+    (warning,) = cluster.warnings
+    assert "version 1 of write id 'w' is VOID" in warning, "the first command may have died before its message"
     assert cluster.newest().resolution == "committed"
     assert "although none of its rows is in the topic" in resolved_sentence(done, allow_duplicates=False)
 
