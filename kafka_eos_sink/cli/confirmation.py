@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_consent(found: Preview, effect: str, *, err: bool) -> None:
-    """Show the findings and effect of a command, and require a confirmation if it acts.
+    """Show what a command finds and would do; require a confirmation if it acts.
 
     Args:
         err: Show it on standard error, because standard output is for JSON.

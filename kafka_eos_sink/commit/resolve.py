@@ -147,7 +147,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
 
 
 def _decision_of(request: ResolveRequest, query_id: str, same: Decision | None, driver: DriverTransaction) -> Decision:
-    """Return the decision to record; ``same`` is the one of this version that it replaces."""
+    """Return the decision to record; ``same`` is the version's, which it replaces."""
     return Decision(
         write_id=request.run.write.id,
         query_id=query_id,
@@ -216,7 +216,7 @@ def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iter
 
 
 def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:
-    """Whether a record would add nothing to a decision with which recovery is done."""
+    """Whether a record would add nothing to a finished decision."""
     is_committed = request.resolution == "committed" and finished.version == request.version
     return is_committed and (finished.resolution == "committed" or not request.any_batch)
 

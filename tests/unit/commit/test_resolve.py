@@ -12,8 +12,10 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, TaskMessage
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -730,3 +732,72 @@ def test_resolution_with_lost_end_txn_counts_with_its_marker(response: int | Non
     ends_with(cluster, True, response, is_done=True)
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"
+
+
+@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_truncated_log_is_rejected_before_its_records_count(resolution: Resolution, is_known: bool) -> None:
+    """What it still shows proves neither that the version is finished nor that the write id is unknown."""
+    cluster = finished(Q) if is_known else Cluster()
+    before = truncated(cluster)
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_TRUNCATED"):
+        cluster.resolve(resolution)
+    assert cluster.kafka == before
+    assert not any(isinstance(step, steps.ListOpenTransactions) for step in cluster.steps)
+
+
+def truncated(cluster: ScriptedCluster) -> kafka.Cluster:
+    """Somebody deletes the first record of the commit log."""
+    cluster.own[steps.ReadLog] = lambda step: replace(cluster.perform(step), log_start_offset=1)
+    return cluster.kafka
+
+
+def test_take_over_of_a_truncated_log_touches_nothing() -> None:
+    """Neither the fence, which ends a running driver, nor the barrier."""
+    cluster = finished(Q)
+    before = truncated(cluster)
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_TRUNCATED"):
+        cluster.run(take_over(TakeOver(run=run_of("next"))))
+    assert cluster.kafka == before
+
+
+def test_process_that_read_the_deleted_log_refuses_the_new_one() -> None:
+    """NEW LOG: the deleted log may have decided what is open, although this process has read a log before."""
+    cluster = Cluster()
+    view = LogView("w")
+    cluster.run(take_over(TakeOver(run=run_of("first"), view=view)))
+    cluster.open("w.0.0")
+    cluster.delete_log()
+    before = cluster.kafka
+    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
+        cluster.run(take_over(TakeOver(run=run_of("second"), view=view)))
+    assert cluster.kafka == before
+
+
+@pytest.mark.parametrize("happens", ["a failed append", "a newer driver"])
+def test_resolution_is_not_appended_behind_another_decision(happens: str) -> None:
+    """The leader would drop it as a duplicate of the open one, and its EndTxn would commit that one."""
+    cluster = Cluster()
+    decision = cluster.decided(0)
+    cluster.end(identity(decision), commit=False)
+    held: list[ProducerIdentity] = []
+
+    def before_decision(step: steps.Reached) -> None:
+        if step.point != "resolve.before_decision":
+            return
+        if happens == "a newer driver":
+            cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
+        else:
+            cluster.perform(steps.AppendInTransaction(held[-1], 0, decision_records(decision)))
+
+    def fence(step: steps.InitProducerId) -> ProducerIdentity:
+        held.append(cluster.perform(step))
+        return held[-1]
+
+    cluster.own |= {steps.Reached: before_decision, steps.InitProducerId: fence}
+    with pytest.raises((TransactionAbortedError, FencedError)) as failed:
+        cluster.resolve("rewrite")
+    assert failed.value.code == ("FENCED" if happens == "a newer driver" else "NOT_RESOLVED")
+    assert cluster.newest().resolution is None
+    asked = [step.identity for step in cluster.steps if isinstance(step, steps.AppendInTransaction)]
+    assert held[-1] not in asked, "the resolution was not even sent"
