@@ -120,8 +120,8 @@ PAUSE: a driver or an attempt sleeps, and its successor has gone on.
     3. A wakes up. If it could still decide, it would find its transactions lost, and copy them: each row twice.
   An attempt:
     1. It sleeps before its first row. The driver decides the batch with another attempt, and finds no losing attempt.
-    2. It wakes up, and writes in a transaction that nobody ends: readers wait for its timeout. With JOIN, rows are
-       lost.
+    2. It wakes up, and writes in a transaction that nobody ends: readers wait for its timeout or the next run. With
+       JOIN, rows are lost.
   Guards: A's EndTxn cannot pass B's InitProducerId of W.driver. The order list, fence, read: a later list would hold a
     newer driver's transactions, an earlier read would miss A's decision. is_overtaken before the first row and after
     the part record; _losers after W.driver's append and before its EndTxn; sweep, only while still_holds. require_free

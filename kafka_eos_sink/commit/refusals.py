@@ -335,7 +335,7 @@ def pending(write: Write, decision: Decision, what: str) -> DecisionPendingError
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
-        _finish(write, "before its transactions time out (transaction.timeout.ms)"),
+        _finish(write, "soon, and before its transactions time out (transaction.timeout.ms)"),
     )
 
 

@@ -34,9 +34,11 @@ from kafka_eos_sink.runtime.requirements import (
     OPTIONAL,
     OTHER_SERVICES,
     REQUEST_BYTES,
+    TWO_PHASE_COMMIT,
     UNVERIFIED,
     broker_settings,
     missing_apis,
+    missing_two_phase_commit,
     no_sign_of_verification,
     number,
     short_expiration,
@@ -57,6 +59,7 @@ from kafka_eos_sink.runtime.topics import (
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
+_CHECK_ID = driver_transactional_id(f"{DEFAULT_PREFIX}/check")
 
 # First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
 # release. Patch releases add no level.
@@ -202,6 +205,13 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         (limit == NEVER_TIMES_OUT_MS, str(limit), _OK, never),
         otherwise=str(limit),
     )
+    missing, way_out = missing_two_phase_commit(admin, settings, _CHECK_ID, deadline)
+    yield _cluster_rule(
+        "two-phase commit (KIP-939)",
+        (bool(missing), missing, _OK, f"no write needs it; to try kafka.{TWO_PHASE_COMMIT}=true, {way_out}"),
+        (TWO_PHASE_COMMIT not in settings, "offered, perhaps switched off", _UNKNOWN, unread),
+        otherwise="offered",
+    )
     for name, problem in (
         (EXPIRATION, short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
         (REQUEST_BYTES, small_requests(settings, ProducerConfig().max_request_size)),
@@ -337,7 +347,7 @@ def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[CheckLine]
     # Only Describe can be checked: Write on a transactional id shows only when a write uses it.
     what = f"transactional ids {DEFAULT_PREFIX}..."
     try:
-        admin.describe_transactions((driver_transactional_id(f"{DEFAULT_PREFIX}/check"),), deadline)
+        admin.describe_transactions((_CHECK_ID,), deadline)
         yield CheckLine("", what, "may be described")
     except AuthorizationError:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"

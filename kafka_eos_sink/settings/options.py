@@ -159,8 +159,11 @@ def _problems_together(
             for name in ("txnAppId", "txnVersion", "source.offsets.group")
             if name in own
         ]
-        if "transaction.timeout.ms" in kafka:
-            found.append(f"{PREFIX}transaction.timeout.ms needs delivery.guarantee=exactly-once")
+        found += [
+            f"{PREFIX}{name} needs delivery.guarantee=exactly-once"
+            for name in ("transaction.timeout.ms", "transaction.two.phase.commit.enable")
+            if name in kafka
+        ]
     if not streaming:
         if "source.offsets.group" in own:
             found.append(

@@ -16,7 +16,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.key_stores import JKS_WAY_OUT
 from kafka_eos_sink.client.security import ClientCredentials, SecurityConfig, TlsVersion
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC
-from kafka_eos_sink.producer.config import CODEC_NAMES, INT32_MAX, INT64_MAX, RANGES, ProducerConfig
+from kafka_eos_sink.producer.config import CODEC_NAMES, INT64_MAX, RANGES, ProducerConfig
 from kafka_eos_sink.protocol.compression import LEVELS
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.settings import kinds
@@ -197,6 +197,9 @@ _PRODUCER = _rows(
     Setting("partitioner.ignore.keys", kinds.BOOLEAN, "Places rows with a key like rows without one."),
     Setting("transaction.timeout.ms", producer_range("transaction_timeout_ms"),
         "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.", default="see meaning"),
+    Setting("transaction.two.phase.commit.enable", kinds.BOOLEAN,
+        "Experimental: the transactions of tasks never time out, on brokers that offer KIP-939. Elsewhere it has no effect, and the sink "
+        "warns.", field_name="two_phase_commit"),
 )  # fmt: skip
 
 # A codec's default may lie outside its range (gzip's -1), so ``also`` accepts it.
@@ -230,12 +233,6 @@ _FIXED = _rows(
         contradiction=Contradiction(
             lambda _: False, "none",
             "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids")),
-    Setting("transaction.two.phase.commit.enable", kinds.BOOLEAN,
-        "The sink's commit protocol works on brokers without KIP-939.", default="false",
-        contradiction=Contradiction(
-            lambda enabled: not enabled, "false",
-            "the sink has its own two phases, and no released broker supports KIP-939; for transactions that never time out, "
-            f"set transaction.timeout.ms to {INT32_MAX} on brokers that allow it")),
 )  # fmt: skip
 
 KERBEROS = (

@@ -133,7 +133,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 sweep_later(settings, found, None, at_once=True)
         except Exception as error:
             log.warning(
-                "kafka-eos: the abort of batch %d did not finish; the next run or the timeout aborts the open transactions: %s",
+                "kafka-eos: the abort of batch %d did not finish; the next run aborts the open transactions, or Kafka at their timeout, "
+                "if any: %s",
                 batchId,
                 error if isinstance(error, KafkaEosError) else type(error).__name__,
             )

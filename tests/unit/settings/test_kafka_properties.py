@@ -68,6 +68,7 @@ VALUES = {
     "metadata.recovery.strategy": ("NONE", "none"),
     "compression.type": ("zstd", "zstd"),
     "partitioner.ignore.keys": ("TRUE", True),
+    "transaction.two.phase.commit.enable": ("true", True),
     "max.in.flight.requests.per.connection": ("3", 3),
     "delivery.timeout.ms": (" 234567 ", 234567),
 }
@@ -134,7 +135,6 @@ def test_wrong_value_is_rejected_with_the_accepted_values(name: str, value: str,
         ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "leave Spark as string or binary"),
         ("value.serializer", "org.apache.kafka.common.serialization.ByteArraySerializer", "remove the option"),
         ("transactional.id", "mine", "transactional.id.prefix"),
-        ("transaction.two.phase.commit.enable", "true", "KIP-939"),
     ],
 )
 def test_property_contradicting_exactly_once_is_rejected(name: str, value: str, reason: str) -> None:
@@ -151,7 +151,6 @@ def test_property_contradicting_exactly_once_is_rejected(name: str, value: str, 
         ("enable.idempotence", "true"),
         ("max.in.flight.requests.per.connection", "5"),
         ("retries", "1"),
-        ("transaction.two.phase.commit.enable", "false"),
     ],
 )
 def test_property_consistent_with_exactly_once_is_accepted(name: str, value: str) -> None:

@@ -121,6 +121,10 @@ def test_every_option_arrives_under_its_lower_case_name_too() -> None:
             {"delivery__guarantee": "at-least-once", "kafka__transaction__timeout__ms": "1"},
             "kafka.transaction.timeout.ms needs delivery.guarantee=exactly-once",
         ),
+        (
+            {"delivery__guarantee": "at-least-once", "kafka__transaction__two__phase__commit__enable": "true"},
+            "kafka.transaction.two.phase.commit.enable needs delivery.guarantee=exactly-once",
+        ),
     ],
 )
 def test_wrong_option_is_rejected_with_the_remedy(options: dict[str, str], reason: str) -> None:
