@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from kafka_eos_sink.commit import log_records
 
-from .settings import Setting
+from .settings import FAULTS, Setting
 from .simulated_spark import Label, State, Violation, World
 
 
@@ -28,6 +28,8 @@ class Exploration:
     violation: str | None = None
     trace: tuple[Label, ...] = ()
     reached: dict[str, int] = field(default_factory=dict)
+    offered: frozenset[str] = frozenset()
+    """The faults that happen in an explored state."""
 
 
 def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | None = None) -> Exploration:
@@ -45,6 +47,8 @@ def _explore(setting: Setting, max_states: int, world: World | None) -> Explorat
     transitions = 0
     shared: dict[Any, Any] = {}
     """Equal tuples of many states, held once."""
+    left: dict[tuple[int, ...], tuple[int, ...]] = {}
+    """The same, of the budgets of faults."""
     every = setting.recover_from_every
 
     def finished(
@@ -61,6 +65,11 @@ def _explore(setting: Setting, max_states: int, world: World | None) -> Explorat
             violation=violation,
             trace=(*trace, final) if final is not None else trace,
             reached=dict(world.reached),
+            offered=frozenset(
+                name
+                for name, first, *others in zip(FAULTS, initial.budgets, *left, strict=True)
+                if others and min(others) < first
+            ),
         )
 
     number = -1
@@ -86,7 +95,7 @@ def _explore(setting: Setting, max_states: int, world: World | None) -> Explorat
                         shared.setdefault(drivers, drivers),
                         recorded,
                         floating,
-                        shared.setdefault(budgets, budgets),
+                        left.setdefault(budgets, budgets),
                         clock,
                     )
                     numbers[after] = len(numbers)
