@@ -100,6 +100,7 @@ SAFETY = {
     "PRODUCER_FENCED": _SKIPPED_OR_FINISHED,
     "MIXED_MESSAGES": _SKIPPED_OR_FINISHED,
     # The commit log forbids the write, or cannot say whether an earlier run has written it.
+    "CHECKPOINT_LOST": _ASK_FIRST,
     "CHECKPOINT_NOT_READABLE": Safety(Visible.NO, RunAgain.SAME_ID),
     "CHECKPOINT_ROLLED_BACK": _ASK_FIRST,
     "COMMIT_LOG_CORRUPT": _ASK_FIRST,

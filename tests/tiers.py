@@ -318,6 +318,8 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
+    Rule("spark/test_lost_checkpoint.py::test_query_without_its_checkpoint_continues_at_the_group", TEST),
+    Rule("spark/test_lost_checkpoint.py", ALL),
     Rule("spark/test_lost_executors.py", EXHAUSTIVE),
     Rule(
         "spark/test_partition_for_topic.py::test_each_task_writes_one_partition_as_java_would",

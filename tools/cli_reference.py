@@ -40,6 +40,7 @@ In documents and help, a capital letter stands for a value of yours:
 | S | the brokers, `host:port` and comma-separated: `broker1:9092,broker2:9092` |
 | T | a topic |
 | W | a [write id](#write-ids), or the first part of one |
+| G | a consumer group |
 | V | a version: a batch's `txnVersion`, or a stream's batch id |
 | Q | a query id: `batch` for batch writes; error messages and `kafka-eos status --json` show a stream's |
 | N | a number |

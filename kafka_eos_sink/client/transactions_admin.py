@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
@@ -14,9 +14,10 @@ from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, Ka
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import LONGEST_STRING
+from kafka_eos_sink.protocol.identity import LONGEST_STRING, TopicPartition
 from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
 
+CommittedOffset = m.OffsetFetchResponse.Group.Topic.Partition
 _FEATURES_VALID_MS = 10_000
 _HOLDER_MS = 2_000
 """For how long the coordinator is queried, after the deadline, for the transaction that blocks an id."""
@@ -175,6 +176,35 @@ class TransactionsAdmin(Requests):
         outcomes = self.perform(call, transactions, deadline_ms)
         return [outcomes[each] for each in transactions]
 
+    def group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None, deadline_ms: int
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return the offsets of a consumer group; a partition may have none.
+
+        Waits until no open transaction holds one of the offsets (KIP-447).
+
+        Args:
+            partitions: None for all that the group has and the principal may Describe.
+
+        Raises:
+            AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
+        """
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions or ():
+            topics.setdefault(topic, []).append(partition)
+        wanted = tuple(
+            m.OffsetFetchRequest.Group.Topic(name=name, partition_indexes=tuple(each)) for name, each in topics.items()
+        )
+        group = m.OffsetFetchRequest.Group(group_id=group_id, topics=None if partitions is None else wanted)
+        call = single(
+            m.OffsetFetchRequest(groups=(group,), require_stable=True),
+            Route.GROUP_COORDINATOR,
+            "group",
+            lambda response: _read_offsets(group_id, response),
+        )
+        found: dict[TopicPartition, CommittedOffset] = self.values(call, [group_id], deadline_ms)[group_id]
+        return found
+
     def list_transactions(
         self,
         *,
@@ -305,6 +335,17 @@ class TransactionsAdmin(Requests):
 
 def _transactional_id(each: str) -> str:
     return f"transactional id {each!r}"
+
+
+def _read_offsets(
+    group_id: str, response: m.OffsetFetchResponse
+) -> Iterator[tuple[int, None, dict[TopicPartition, CommittedOffset]]]:
+    for group in response.groups:
+        if group.group_id != group_id:
+            continue
+        found = {(topic.name, each.partition_index): each for topic in group.topics for each in topic.partitions}
+        code = next((each.error_code for each in found.values() if each.error_code), group.error_code)
+        yield code, None, {where: each for where, each in found.items() if each.committed_offset >= 0}
 
 
 def _require_known_states(response: m.ListTransactionsResponse, node_id: int) -> None:

@@ -97,6 +97,10 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
         Reaction.FENCED: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED " + _OTHER_PRODUCER,
         Reaction.ABORT: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE",
     },
+    messages.OffsetFetchRequest: {
+        Reaction.FIND_COORDINATOR: _COORDINATOR,
+        Reaction.RETRY: "COORDINATOR_LOAD_IN_PROGRESS UNSTABLE_OFFSET_COMMIT",
+    },
     messages.EndTxnRequest: {
         Reaction.RETRY: "CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT",
         Reaction.FIND_COORDINATOR: _COORDINATOR,
@@ -210,6 +214,7 @@ _IN_WORDS: dict[type[Request[Any]], str] = {
     messages.ListOffsetsRequest: "the offsets of",
     messages.ListTransactionsRequest: "the open transactions of",
     messages.MetadataRequest: "the metadata of",
+    messages.OffsetFetchRequest: "the committed offsets of",
     messages.ProduceRequest: "writing to",
     messages.SaslAuthenticateRequest: "the authentication of",
     messages.SaslHandshakeRequest: "the choice of a SASL mechanism of",

@@ -20,6 +20,7 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_eos_sink.runtime.source_offsets import mark_of
 
 MAX_BATCH_BYTES = 500_000
 """Limit of several records together: brokers accept batches up to about 1 MB by default."""
@@ -78,8 +79,11 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
         if error != ErrorCode.NONE:
             return error
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
+    mark = mark_of(identity.transactional_id)
     for topic, partition, offset in step.offsets:
-        committed = m.TxnOffsetCommitRequest.Topic.Partition(partition_index=partition, committed_offset=offset)
+        committed = m.TxnOffsetCommitRequest.Topic.Partition(
+            partition_index=partition, committed_offset=offset, committed_metadata=mark
+        )
         topics.setdefault(topic, []).append(committed)
     request = m.TxnOffsetCommitRequest(
         **producer,

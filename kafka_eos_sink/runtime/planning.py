@@ -11,6 +11,7 @@ from kafka_eos_sink.commit.values import Plan
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.requirements import require_brokers
+from kafka_eos_sink.runtime.source_offsets import require_checkpoint
 from kafka_eos_sink.runtime.topics import require_readable_topic, require_topics
 from kafka_eos_sink.runtime.write_settings import WriteSettings, new_run
 
@@ -82,6 +83,11 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     _remembered[key] = known
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
+    first = settings.first_batch
+    # Behind the fence: the decisions of this write id are finished, and their offsets are the group's.
+    if first is not None and found.newest_decision(first.query_id) is None:
+        until = admin.client.clock() + settings.producer.delivery_timeout_ms
+        require_checkpoint(admin, write, first, batch.on_checkpoint_rollback, until)
     # Only the tasks of a micro-batch know its version, so they admit it.
     if not batch.streaming:
         executor.run(require_admitted(found, batch))

@@ -45,6 +45,7 @@ NEEDED: Mapping[type[Request[Any]], str] = {
 """The APIs of an exactly-once write with their uses, needed in one of the request's ``VERSIONS``."""
 OPTIONAL: Mapping[type[Request[Any]], str] = {
     m.CreateTopicsRequest: "create the commit log",
+    m.OffsetFetchRequest: "notice a lost checkpoint (source.offsets.group)",
     m.WriteTxnMarkersRequest: "write missing markers (kafka-eos recover --write-markers)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
 }

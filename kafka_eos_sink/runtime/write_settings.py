@@ -9,6 +9,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.values import BatchIdentity, Run, Write
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime.source_offsets import FirstBatch
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000
 """Largest default timeout: enough for a driver restart, and brokers rarely allow more."""
@@ -19,7 +20,7 @@ class WriteSettings:
     """The settings of one write: batch, write id, cluster.
 
     Never pickled, because it can hold resolved secrets.
-    ``history_topic`` is empty for none.
+    ``history_topic`` is empty for none. ``first_batch`` is set in the plan of a checkpoint's first batch, with a group.
     """
 
     batch: BatchIdentity
@@ -27,6 +28,7 @@ class WriteSettings:
     client: ClientConfig
     producer: ProducerConfig
     group_offsets: GroupOffsets | None = None
+    first_batch: FirstBatch | None = None
     history_topic: str = ""
     user_metadata: str | None = None
 

@@ -109,7 +109,7 @@ SINK = _rows(
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` is the idempotent producer without transactions and without a commit log."),
     Setting("source.offsets.group", kinds.GROUP,
-        "Consumer group that receives the offsets of the Kafka source with each batch. Streaming queries only."),
+        "Consumer group that receives the Kafka source's offsets with each batch, and reveals a lost checkpoint. Streams only."),
     Setting("dead.letter.topic", kinds.TOPIC,
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
         target=ProducerConfig),

@@ -1,17 +1,20 @@
-"""A streaming query's checkpoint: the query's id and a batch's source offsets.
+"""A streaming query's checkpoint: the query's id and the offsets of its sources.
 
-Spark writes both before a batch begins and never changes them: ``metadata`` holds ``{"id": ...}``, ``offsets/<batch>`` a version
-line, a line of settings, and a line per source (OffsetSeqLog).
+Spark writes them before a batch begins and never changes them: ``metadata`` holds ``{"id": ...}``, ``offsets/<batch>`` a version
+line, a line of settings, and a line per source (OffsetSeqLog). ``sources/<number>/0`` holds the offsets at which a Kafka source began.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.spark.checkpoint_filesystem import open_location
 
 LOG_FORMAT = "v1"
@@ -125,6 +128,25 @@ class Checkpoint:
             log_format=lines[0],
             sources=tuple(lines[OFFSETS_HEADER_LINES:]),
         )
+
+    def first_offsets(self, batch: BatchOffsets) -> tuple[Mapping[TopicPartition, int], ...]:
+        """Return where each Kafka source begins; raises OSError or ValueError.
+
+        Args:
+            batch: The checkpoint's first. It may end in partitions that were created after the start; Spark begins these at EARLIEST.
+        """
+        found = []
+        for number, line in enumerate(batch.sources):
+            ends = _kafka_offsets(line)
+            if not ends:
+                continue
+            # A zero byte stands before the version (SPARK-19517, KafkaSourceInitialOffsetWriter).
+            version, _, initial = self._read(f"sources/{number}/0").lstrip(b"\0").decode().partition("\n")
+            begins = _kafka_offsets(initial)
+            if version != LOG_FORMAT or begins is None:
+                raise ValueError(f"{self.location}/sources/{number}/0 is not what Spark's Kafka source writes there")
+            found.append(dict.fromkeys(ends, EARLIEST) | begins)
+        return tuple(found)
 
     def _read(self, name: str) -> bytes:
         filesystem, path = open_location(self.location)

@@ -21,6 +21,7 @@ from kafka_eos_sink.commit.values import TaskMessage
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import sweep_later
@@ -66,9 +67,11 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
-                    self._offsets = _newest_offsets(options)
+                    found = _newest_offsets(options)
+                    self._offsets = None if found is None else (found.version, found.sha256)
                     # The planner knows neither query id nor batch id, and the plan needs neither.
-                    self._plan = session.plan(self._write_settings(options, write_id, "", 0, None))
+                    settings = self._write_settings(options, write_id, "", 0, None)
+                    self._plan = session.plan(dataclasses.replace(settings, first_batch=_first_batch(options, found)))
             self._planned = True
         return self.__dict__.copy()
 
@@ -165,8 +168,8 @@ def _write_id(options: SinkOptions) -> str:
         ) from None
 
 
-def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
-    """Return batch id and offsets hash of the batch that is about to run."""
+def _newest_offsets(options: SinkOptions) -> BatchOffsets | None:
+    """Return the source offsets of the batch that is about to run."""
 
     def look(checkpoint: Checkpoint) -> BatchOffsets:
         version = checkpoint.newest_batch()
@@ -179,11 +182,24 @@ def _newest_offsets(options: SinkOptions) -> tuple[int, str] | None:
         return checkpoint.offsets(version)
 
     found = _in_checkpoint(options, look)
-    if found is None:
-        return None
-    if options.source_offsets_group is not None:
+    if found is not None and options.source_offsets_group is not None:
         found.of_kafka()  # Raises before the first task runs.
-    return found.version, found.sha256
+    return found
+
+
+def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatch | None:
+    """Return the first batch of a new checkpoint, whose offsets the group may know."""
+    group = options.source_offsets_group
+    if group is None or newest is None or newest.version > 0:
+        return None
+
+    def look(checkpoint: Checkpoint) -> FirstBatch:
+        sources = checkpoint.first_offsets(newest)
+        return FirstBatch(
+            query_id=checkpoint.query_id(), checkpoint=checkpoint.location, group_id=group, sources=sources
+        )
+
+    return _in_checkpoint(options, look)
 
 
 def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:

@@ -26,13 +26,13 @@ from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnResponse,
     ListTransactionsResponse,
+    OffsetFetchRequest,
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
 from kafka_testing import find_coordinators
-from offset_fetch import OffsetFetchRequest
 
 TIMEOUT_MS = 60_000
 

@@ -18,10 +18,9 @@ from hypothesis.strategies import from_type, register_type_strategy
 from kio.serial import entity_writer
 from kio.static.primitive import Records
 
-from kafka_eos_sink.protocol.messages import ApiVersionsResponse
+from kafka_eos_sink.protocol.messages import REQUESTS, ApiVersionsResponse
 from kafka_eos_sink.protocol.schema import decode, encode
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
-from offset_fetch import REQUESTS
 
 register_type_strategy(Records, st.binary(max_size=40))
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.protocol.framing import RequestHeader, ResponseHeader
-from kafka_eos_sink.protocol.messages import ApiVersionsResponse
+from kafka_eos_sink.protocol.messages import REQUESTS, ApiVersionsResponse
 from kafka_eos_sink.protocol.schema import ALWAYS, is_flexible, layout
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
-from offset_fetch import REQUESTS
 
 Definition = dict[str, Any]
 Definitions = Callable[[str], Definition]

@@ -17,11 +17,10 @@ from kafka_eos_sink.protocol.framing import (
 )
 from kafka_eos_sink.protocol.schema import Request, decode, read_message, write_message
 from kafka_eos_sink.protocol.wire_types import Output
-from offset_fetch import REQUESTS
 
 SIZE = struct.Struct(">i")
 _KEY_AND_VERSION = struct.Struct(">hh")
-_APIS: dict[int, type[Request[Any]]] = {request.API_KEY: request for request in REQUESTS}
+_APIS: dict[int, type[Request[Any]]] = {request.API_KEY: request for request in m.REQUESTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

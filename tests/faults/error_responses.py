@@ -9,7 +9,6 @@ from typing import Any
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.schema import Request
-from offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 
 Codes = Callable[[], int]
 """The code of the next partition, key or id of the answer."""
@@ -316,12 +315,12 @@ def _describe_cluster(_request: m.DescribeClusterRequest, _version: int, codes: 
     return m.DescribeClusterResponse(throttle_time_ms=0, error_code=codes(), cluster_id="", brokers=())
 
 
-def _offset_fetch(request: OffsetFetchRequest, _version: int, codes: Codes) -> OffsetFetchResponse:
+def _offset_fetch(request: m.OffsetFetchRequest, _version: int, codes: Codes) -> m.OffsetFetchResponse:
     """A group's code stands for all its partitions."""
-    return OffsetFetchResponse(
+    return m.OffsetFetchResponse(
         throttle_time_ms=0,
         groups=tuple(
-            OffsetFetchResponse.Group(group_id=group.group_id, topics=(), error_code=codes())
+            m.OffsetFetchResponse.Group(group_id=group.group_id, topics=(), error_code=codes())
             for group in request.groups
         ),
     )
@@ -347,5 +346,5 @@ _BUILDERS: dict[type[Request[Any]], Callable[[Any, int, Codes], Any]] = {
     m.SaslHandshakeRequest: _sasl_handshake,
     m.SaslAuthenticateRequest: _sasl_authenticate,
     m.DescribeClusterRequest: _describe_cluster,
-    OffsetFetchRequest: _offset_fetch,
+    m.OffsetFetchRequest: _offset_fetch,
 }

@@ -151,6 +151,15 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
             assert bench.committed_offsets(group, topic) == ([5, 7] if case.ends is None else [None, None])
 
 
+def offsets_of_group(bench: Bench, case: Case, topic: str) -> None:
+    """What a group has committed, as the plan of a query's first batch reads it; then a write."""
+    group, found = unique_topic("group"), (topic, 0)
+    with NetworkClient(bench.client_config()) as client:
+        deadline = client.clock() + case.settings.get("delivery_timeout_ms", 60_000)
+        assert Admin(client).group_offsets(group, [found], deadline) == {}
+    write_whole(bench.write_settings(topic, **case.settings))
+
+
 def commit_log_made_anew(bench: Bench, case: Case, topic: str) -> None:
     """A write whose commit log does not exist yet."""
     write_whole(bench.write_settings(topic, commit_log=unique_topic("__kafka_eos_commits"), **case.settings))
@@ -603,6 +612,10 @@ def offsets() -> Iterator[Case]:
     }
     yield from ends(m.TxnOffsetCommitRequest, anything, rows, after=loading, way="offsets")
     yield from ends(m.TxnOffsetCommitRequest, anything, superseded, after=loading, way="offsets", fenced=True)
+    codes = f"COORDINATOR_LOAD_IN_PROGRESS UNSTABLE_OFFSET_COMMIT {COORDINATOR} {QUOTA}"
+    yield from again(m.OffsetFetchRequest, anything, codes, way="group")
+    rows = {"=": "GROUP_AUTHORIZATION_FAILED", "BROKER_REFUSED": UNLISTED_CODES}
+    yield from ends(m.OffsetFetchRequest, anything, rows, after=loading, way="group")
 
 
 def end_txn() -> Iterator[Case]:
@@ -775,6 +788,7 @@ def test_error_code_triggers_its_protocol_reaction(
         "write": lambda: write_whole(settings),
         "at-least-once": lambda: write_at_least_once(settings),
         "offsets": lambda: offsets_in_transaction(bench, case, topic),
+        "group": lambda: offsets_of_group(bench, case, topic),
         "new-log": lambda: commit_log_made_anew(bench, case, topic),
         "marker": lambda: marker_by_hand(bench, case, topic),
     }
@@ -906,6 +920,8 @@ def coordinated(request: Any) -> tuple[int, set[str]]:
     match request:
         case m.TxnOffsetCommitRequest():
             return 0, {request.group_id}
+        case m.OffsetFetchRequest():
+            return 0, {group.group_id for group in request.groups}
         case m.DescribeTransactionsRequest():
             return 1, set(request.transactional_ids)
     return 1, {_id(request)} - {""}

@@ -23,7 +23,6 @@ from kafka_testing import (
     started_producer,
     unique_topic,
 )
-from offset_fetch import REQUESTS, OffsetFetchRequest
 
 from .bench import Bench, numbered
 from .error_responses import error_response
@@ -180,7 +179,7 @@ def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: Network
     assert drive() == (answers, faults)
 
 
-@pytest.mark.parametrize("api", REQUESTS, ids=lambda api: api.__name__)
+@pytest.mark.parametrize("api", m.REQUESTS, ids=lambda api: api.__name__)
 def test_error_response_is_encoded_in_every_version(api: Any) -> None:
     if api is m.MetadataRequest:
         with pytest.raises(LookupError):
@@ -231,8 +230,8 @@ def _example(api: Any) -> Any:
             ),
         ),
         m.MetadataRequest: lambda: m.MetadataRequest(topics=()),
-        OffsetFetchRequest: lambda: OffsetFetchRequest(
-            groups=tuple(OffsetFetchRequest.Group(group_id=name, topics=None) for name in "ab")
+        m.OffsetFetchRequest: lambda: m.OffsetFetchRequest(
+            groups=tuple(m.OffsetFetchRequest.Group(group_id=name, topics=None) for name in "ab")
         ),
         m.SaslHandshakeRequest: lambda: m.SaslHandshakeRequest(mechanism="PLAIN"),
         m.SaslAuthenticateRequest: lambda: m.SaslAuthenticateRequest(auth_bytes=b""),

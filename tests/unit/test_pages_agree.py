@@ -21,6 +21,7 @@ PLACEHOLDERS = {
     "T": ("--topic", "--commit-log-topic", "--history-topic"),
     "W": ("--write-id", "--prefix"),
     "V": ("--version",),
+    "G": ("--group",),
     "Q": ("--query-id",),
     "N": ("--limit", "--count", "--version"),
     "A": ("--address",),

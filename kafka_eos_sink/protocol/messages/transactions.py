@@ -139,6 +139,51 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse]):
 
 
 @struct
+class OffsetFetchResponse:
+    @struct
+    class Group:
+        @struct
+        class Topic:
+            @struct
+            class Partition:
+                partition_index: Int32
+                committed_offset: Int64  # -1: none
+                committed_leader_epoch: Int32 = -1
+                metadata: String | None
+                error_code: Int16
+
+            name: String
+            partitions: tuple[Partition, ...]
+
+        group_id: String
+        topics: tuple[Topic, ...]
+        error_code: Int16 = 0
+
+    throttle_time_ms: Int32
+    groups: tuple[Group, ...]
+
+
+@request(key=9, versions=range(8, 10))
+class OffsetFetchRequest(Request[OffsetFetchResponse]):
+    """Read the committed offsets of groups; sent to the group coordinator."""
+
+    @struct
+    class Group:
+        @struct
+        class Topic:
+            name: String
+            partition_indexes: tuple[Int32, ...]
+
+        group_id: String
+        member_id: String | None = versions(9, default=None, ignorable=True)
+        member_epoch: Int32 = versions(9, default=-1, ignorable=True)
+        topics: tuple[Topic, ...] | None  # null: all that have an offset
+
+    groups: tuple[Group, ...]
+    require_stable: Boolean = False  # reject offsets whose transaction is open (KIP-447)
+
+
+@struct
 class EndTxnResponse:
     """Without an error, the outcome is durable, but markers may still be missing."""
 

@@ -35,7 +35,7 @@ def test_help_cuts_nothing_off_at_80_columns(
     assert "…" not in capsys.readouterr().out
 
 
-READING = ("topics", "consume", "check", "status", "history", "audit", "top", "recover")
+READING = ("topics", "consume", "check", "status", "history", "audit", "top", "recover", "offsets")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -59,7 +59,7 @@ def test_completion_lists_commands_with_the_typed_prefix(
 
 CONNECTING = (
     *("topics", "consume", "check", "status", "history", "audit", "top", "metrics"),
-    *("recover", "resolve", "forget"),
+    *("recover", "resolve", "forget", "offsets"),
 )
 REQUIRED = {
     "consume": ("--topic", "orders"),
@@ -68,6 +68,7 @@ REQUIRED = {
     "resolve": ("--write-id", "w", "--version", "0", "--as", "rewrite"),
     "forget": ("--write-id", "w"),
     "history": ("--write-id", "w"),
+    "offsets": ("--group", "g"),
 }
 
 

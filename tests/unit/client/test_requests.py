@@ -378,7 +378,47 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
     for indexes, expected in (((1, 0), ErrorCode.NONE), (partitions, None)):
         opened, brokers = admin(scripted(committed(indexes)))
         assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS) == expected
+        topic = brokers.requests(m.TxnOffsetCommitRequest)[0][1].topics[0]
+        assert {each.committed_metadata for each in topic.partitions} == {"kafka-eos write id a"}
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
+
+
+def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) -> m.OffsetFetchResponse:
+    """Of topic "in": partition, offset, error code."""
+    topic = m.OffsetFetchResponse.Group.Topic
+    found = tuple(
+        topic.Partition(partition_index=at, committed_offset=offset, metadata="", error_code=each)
+        for at, offset, each in parts
+    )
+    topics = (topic(name="in", partitions=found),) if found else ()
+    group_ = m.OffsetFetchResponse.Group(group_id=group, topics=topics, error_code=code)
+    return m.OffsetFetchResponse(throttle_time_ms=0, groups=(group_,))
+
+
+@pytest.mark.feature("consumer offsets")
+def test_group_offsets_are_read_once_no_transaction_holds_them() -> None:
+    unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT.value
+    answers = [
+        offsets_of_group("g", (0, -1, unstable), (1, 4, 0)),
+        offsets_of_group("another", (0, 1, 0)),  # counts as lost
+        offsets_of_group("g", (0, 7, 0), (1, 4, 0), (2, -1, 0)),
+    ]
+    opened, brokers = admin(scripted(*answers))
+    found = opened.group_offsets("g", [("in", 0), ("in", 1), ("in", 2)], 60_000)
+    assert {where: each.committed_offset for where, each in found.items()} == {("in", 0): 7, ("in", 1): 4}
+    (request, *_) = [request for _, request, _ in brokers.requests(m.OffsetFetchRequest)]
+    assert request.require_stable
+    assert request.groups[0].topics == (m.OffsetFetchRequest.Group.Topic(name="in", partition_indexes=(0, 1, 2)),)
+    assert len(brokers.requests(m.OffsetFetchRequest)) == 3
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=str)
+def test_missing_right_on_group_offsets_is_named(code: ErrorCode) -> None:
+    of_group = code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    response = offsets_of_group("g", code=code) if of_group else offsets_of_group("g", (0, -1, code), (1, 3, 0))
+    opened, _ = admin(scripted(response))
+    with pytest.raises(AuthorizationError, match=f"the committed offsets of group 'g' returned {code.name}"):
+        opened.group_offsets("g", None, DEADLINE_MS)
 
 
 @pytest.mark.parametrize(

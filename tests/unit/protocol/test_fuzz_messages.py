@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.framing import FrameReader, decode_response
-from kafka_eos_sink.protocol.messages import ApiVersionsResponse
+from kafka_eos_sink.protocol.messages import REQUESTS, ApiVersionsResponse
 from kafka_eos_sink.protocol.schema import decode, encode, is_flexible, layout
-from offset_fetch import REQUESTS
 
 MESSAGES = [
     (cls, version) for request in REQUESTS for version in request.VERSIONS for cls in (request, request.RESPONSE)

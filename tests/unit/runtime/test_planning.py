@@ -15,6 +15,7 @@ from kafka_eos_sink.commit.values import BatchIdentity, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import history, planning
+from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from tests.runs import WRITE
 
@@ -66,6 +67,18 @@ class Planner:
     def plan(self, write_id: str, *, streaming: bool = True) -> None:
         batch = replace(SETTINGS.batch, streaming=streaming)
         planning.plan(replace(SETTINGS, batch=batch, write=replace(WRITE, id=write_id)), self.executor)
+
+
+@pytest.mark.feature("lost checkpoint")
+@pytest.mark.parametrize("known", [False, True], ids=["unknown query", "query with a decision"])
+def test_group_is_read_only_if_the_log_lacks_the_query(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    planner, compared = Planner(monkeypatch), []
+    found = SimpleNamespace(newest_decision=lambda query_id: query_id if known else None)
+    monkeypatch.setattr(planner.executor, "run", lambda procedure: procedure.close() or found)
+    monkeypatch.setattr(planning, "require_checkpoint", lambda _admin, *given: compared.append(given))
+    first = FirstBatch(query_id="q", checkpoint="/c", group_id="g", sources=())
+    assert planning.plan(replace(SETTINGS, first_batch=first), planner.executor) is found
+    assert compared == ([] if known else [(WRITE, first, "fail", 1_000 + SETTINGS.producer.delivery_timeout_ms)])
 
 
 def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,33 @@ def test_batch_is_committed_if_sparks_commit_file_exists(tmp_path: Path) -> None
     assert not found.is_committed(10)
 
 
+KAFKA_START = b'\0v1\n{"in":{"0":3,"1":0}}'
+
+
+def start_of(folder: Path, number: int, content: bytes) -> None:
+    (folder / "sources" / str(number)).mkdir(parents=True)
+    (folder / "sources" / str(number) / "0").write_bytes(content)
+
+
+@pytest.mark.feature("lost checkpoint")
+def test_first_offsets_are_where_each_kafka_source_began(tmp_path: Path) -> None:
+    found = checkpoint(tmp_path, '{"in":{"0":9,"1":8,"2":7}}', "17", "-", '{"other":{"0":2}}')
+    start_of(tmp_path, 0, KAFKA_START)
+    start_of(tmp_path, 3, b'v1\n{"other":{"0":1}}')
+    # Partition 2 was created between the start and the end of the batch.
+    begins = {("in", 0): 3, ("in", 1): 0, ("in", 2): -2}, {("other", 0): 1}
+    assert found.first_offsets(found.offsets(8)) == begins
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0v2\n{}", b"\0v1\n17", b"\0v1\n[]", b"\xff"], ids=repr)
+def test_foreign_start_of_a_kafka_source_raises_a_read_error(tmp_path: Path, content: bytes | None) -> None:
+    found = checkpoint(tmp_path, '{"in":{"0":9}}')
+    if content is not None:
+        start_of(tmp_path, 0, content)
+    with pytest.raises((OSError, ValueError)):
+        found.first_offsets(found.offsets(8))
+
+
 def test_the_hash_is_that_of_the_whole_file(tmp_path: Path) -> None:
     found = checkpoint(tmp_path, "17").offsets(10)
     assert found.sha256 == hashlib.sha256((tmp_path / "offsets" / "10").read_bytes()).hexdigest()
