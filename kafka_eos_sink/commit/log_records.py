@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from collections.abc import Callable, Container, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache, lru_cache, partial
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from kafka_eos_sink.commit.steps import (
     LogRecord,
 )
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
-from kafka_eos_sink.commit.values import Decision, merged
+from kafka_eos_sink.commit.values import Decision, OffsetRange, merged
 from kafka_eos_sink.protocol.identity import is_topic_name
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
@@ -51,8 +52,11 @@ TOPIC_CONFIGURATION = {
 }
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _dump(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def decision_key(write_id: str, query_id: str, number: int) -> bytes:
@@ -165,7 +169,7 @@ def parse_key(key: bytes) -> LogKey | None:
     if len(key) > _LARGEST_KEY_BYTES or not _KEY.fullmatch(key):
         return None
     try:
-        fields = json.loads(key)
+        fields = json.loads(key.decode())
         # Compaction compares bytes, so each key has one spelling only.
         if _dump(fields) != key:
             return None
@@ -178,7 +182,7 @@ def parse_key(key: bytes) -> LogKey | None:
             case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if (
                 number >= 0 and query_id.isprintable()
             ):
-                return LogKey(kind, write_id, query_id, (_plain(int, number, "partition"),))
+                return LogKey(kind, write_id, query_id, (_reader(int, "partition")(number),))
     except UNREADABLE:
         pass
     return None
@@ -196,11 +200,11 @@ def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
     """Parse a value; only its format if unknown, None for another program's value."""
     try:
         fields = json.loads(value)
-        version: int = _plain(int, fields["format"], "format")
+        version: int = _reader(int)(fields["format"])
         if version not in (1, FORMAT_VERSION):
             return {"format": version}
         return {"format": version} | {
-            name: _plain(of, fields.get(name), name) for name, of in _VALUES[key.kind].items()
+            name: _reader(of, name)(fields.get(name)) for name, of in _VALUES[key.kind].items()
         }
     except UNREADABLE:
         return None
@@ -231,29 +235,67 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
     return decision if is_own else None
 
 
-def typed(kind: Any, value: Any, name: str = "") -> Any:
+def typed(kind: Any, value: Any) -> Any:
     """Convert JSON to a dataclass, a tuple or a plain type; raise one of `UNREADABLE`."""
-    if type(value) not in (dict, list) or kind in (int, str, bool):
-        return _plain(kind, value, name)
+    return _reader(kind)(value)
+
+
+_RANGE_FIELDS = "topic", "partition", "first_offset", "last_offset"
+
+
+@cache
+def _reader(kind: Any, name: str = "") -> Callable[[Any], Any]:
+    """Return what converts the JSON of a field with this name."""
     if get_origin(kind) is tuple:
         (of, _) = get_args(kind)
-        return tuple([typed(of, each) for each in _plain(list, value)])
-    fields = _fields_of(kind)
+        return partial(_tuple, _offset_range if of is OffsetRange else _reader(of))
+    if is_dataclass(kind):
+        return partial(_dataclass, kind, {name: _reader(of, name) for name, of in get_type_hints(kind).items()})
+    kinds = frozenset(get_args(kind) or (kind,))
+    return partial(_topic if name == "topic" else _plain, kinds, _LARGEST.get(name, 2**63 - 1))
+
+
+def _tuple(read: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    if type(value) is not list:
+        raise TypeError("no list")
+    return tuple(map(read, value))
+
+
+def _dataclass(kind: Any, readers: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:
     if type(value) is list:
-        value = dict(zip(fields, value, strict=True))
+        fields = zip(readers.items(), value, strict=True)
+        return kind(**{name: read(each) for (name, read), each in fields})
     # A field that earlier versions of the sink did not write may be None. No other field accepts that.
-    return kind(**{name: typed(of, value.get(name), name) for name, of in fields.items()})
+    return kind(**{name: read(value.get(name)) for name, read in readers.items()})
 
 
-_fields_of = cache(get_type_hints)
+def _offset_range(value: Any) -> OffsetRange:
+    # Nine tenths of a decision. This takes a third of the time of `_dataclass`.
+    topic, partition, first, last = value if type(value) is list else map(value.get, _RANGE_FIELDS)
+    if not type(partition) is type(first) is type(last) is int:
+        raise TypeError("no offsets")
+    if not (-1 <= partition < 2**31 and -1 <= first < 2**63 and -1 <= last < 2**63):
+        raise ValueError("out of range")
+    return OffsetRange(topic=_known_topic(topic), partition=partition, first_offset=first, last_offset=last)
 
 
-def _plain(kind: Any, value: Any, name: str = "") -> Any:
-    if type(value) is not kind and type(value) not in get_args(kind):
-        raise TypeError(name)
-    size = len(value.encode()) if type(value) is str else value
-    if type(size) is int and not -1 <= size <= _LARGEST.get(name, 2**63 - 1):
-        raise ValueError(name)
-    if name == "topic" and value is not None and not is_topic_name(value):
-        raise ValueError(name)
+def _plain(kinds: Container[type], largest: int, value: Any) -> Any:
+    if type(value) not in kinds:
+        raise TypeError("another type")
+    if type(value) is int and not -1 <= value <= largest:
+        raise ValueError("out of range")
+    if type(value) is str and not value.isascii():
+        value.encode()  # Half a surrogate pair is no text.
     return value
+
+
+def _topic(kinds: Container[type], largest: int, value: Any) -> Any:
+    return None if value is None and type(None) in kinds else _known_topic(_plain(kinds, largest, value))
+
+
+@lru_cache(maxsize=1_000)
+def _known_topic(name: str) -> str:
+    """Return one string for all equal names, of which a decision has thousands."""
+    if not is_topic_name(name):
+        raise ValueError("no topic")
+    return name

@@ -91,6 +91,8 @@ class QueryState:
             if first.decision is None and signature not in forged:
                 first.decision = parse_decision(self._body(first, first.value, pieces), first.key, first.carrier)
             if first.decision is not None:
+                # Its text takes as much memory, and nothing reads it again.
+                first.value.pop("body", None)
                 return LoggedDecision(first.decision, first.offset, self.log_id)
             forged.add(signature)
             self._records.setdefault(("foreign",), []).append(records.pop(at))
@@ -245,6 +247,12 @@ class LogView:
     _markers: dict[int, list[Marker]] = field(default_factory=dict)
     _queries: dict[tuple[str, str], _Records] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
+    _changed: set[tuple[str, str]] = field(default_factory=set)
+
+    def take_changed(self) -> set[tuple[str, str]]:
+        """Return the ids whose records or markers were read since the last call."""
+        taken, self._changed = self._changed, set()
+        return taken
 
     def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
         for entry in entries:
@@ -254,6 +262,7 @@ class LogView:
             if isinstance(entry, Marker):
                 for record in self._pending.pop(entry.producer_id, ()):
                     record.marker = entry
+                    self._changed.add((record.key.write_id, record.key.query_id))
                 if entry.producer_id in self.watched:
                     self._markers.setdefault(entry.producer_id, []).append(entry)
             else:
@@ -271,6 +280,7 @@ class LogView:
         is_unreadable = value is None and entry.value is not None
         # The sink writes decisions and parts in transactions only.
         is_foreign = is_unreadable or (key.kind in ("decision", "part") and not entry.transactional)
+        self._changed.add((key.write_id, key.query_id))
         records = self._queries.setdefault((key.write_id, key.query_id), {})
         records.setdefault(("foreign",) if is_foreign else (key.kind, *key.rest), []).append(record)
         if entry.transactional:

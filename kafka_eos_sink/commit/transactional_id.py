@@ -69,6 +69,11 @@ def is_random_write_id(write_id: str) -> bool:
     return _RANDOM.fullmatch(write_id) is not None
 
 
+def application_of(write_id: str) -> str:
+    """The write id without its topic: ``<prefix>/<txnAppId>``; a stream's write id."""
+    return write_id.rpartition("/")[0] if write_id.count("/") == 2 else write_id
+
+
 def _batch_prefix(prefix: str | None) -> str:
     return escape(prefix if prefix is not None else DEFAULT_PREFIX)
 

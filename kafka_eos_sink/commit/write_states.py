@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 from kafka_eos_sink.commit.evidence import of_part
@@ -78,6 +79,11 @@ class CommittedWrite:
         }
 
 
+Writes = tuple[CommittedWrite, ...]
+QueryIds = tuple[str, str]
+"""Write id and query id."""
+
+
 def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
     """Return ms since 1970 as ISO 8601, UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
@@ -85,7 +91,21 @@ def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
 
 def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:
     """Return the newest decision of each query id, and what began after it."""
-    return tuple(write for query in view.queries("decision", "part", "done", "foreign") for write in _writes(query))
+    return tuple(chain.from_iterable(writes_by_query(view, {}).values()))
+
+
+def writes_by_query(view: LogView, known: Mapping[QueryIds, Writes]) -> dict[QueryIds, Writes]:
+    """Return the writes of each query id.
+
+    Args:
+        known: The result of the last call, which is right for all query ids that have not changed since.
+    """
+    changed = view.take_changed()
+    return {
+        ids: known[ids] if ids in known and ids not in changed else tuple(_writes(query))
+        for query in view.queries("decision", "part", "done", "foreign")
+        for ids in ((query.write_id, query.query_id),)
+    }
 
 
 def _writes(query: QueryState) -> Iterable[CommittedWrite]:

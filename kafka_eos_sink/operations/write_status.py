@@ -6,7 +6,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_reading import read_on
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
-from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, writes_in
+from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -29,13 +29,12 @@ class CommitLogWatch:
         self._timeout_ms = timeout_ms
         partitions = range(LOG_PARTITIONS) if write_id is None else [log_partition_of(write_id)]
         self._views = {(topic, partition): LogView(write_id) for partition in partitions}
+        self._known: dict[TopicPartition, dict[QueryIds, Writes]] = {where: {} for where in self._views}
         self.knows_write = False
         """Whether the log holds a decision or a run's begin of the write id, of any without one."""
 
     def writes(self) -> tuple[CommittedWrite, ...]:
         """Return the writes in the commit log, the last finished ones last.
-
-        A later reading may count fewer ``committed`` and ``aborted`` transactions of a write that has ended.
 
         Raises:
             BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
@@ -53,7 +52,8 @@ class CommitLogWatch:
         found: list[CommittedWrite] = []
         for where, view in self._views.items():
             self._read_to(where, view, ends[where], deadline)
-            writes = writes_in(view)
+            self._known[where] = known = writes_by_query(view, self._known[where])
+            writes = [write for of_query in known.values() for write in of_query]
             # Now, because a view forgets the barriers.
             self.knows_write |= not view.lacks_write
             found += writes
