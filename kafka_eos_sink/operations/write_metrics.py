@@ -2,9 +2,11 @@
 
 Two threads use it: one hands over views, and the threads of the HTTP server collect. No collector waits for Kafka.
 
-Counters count the records of the history since the start of the process. The other metrics show the last view. Label values that
-come from Kafka are printable and bounded: no metric has a transactional id, writes with a random id share a value, and so do all
-write ids beyond `WRITE_IDS`.
+Counters count the records of the history since the start of the process. The other metrics show the last view.
+
+The label ``app_id`` is a write id without its topic. A Prometheus keeps every value that it has ever seen, so the values are few,
+and printable: no metric has a transactional id, all writes with a random id share a value, and so do all applications beyond
+`APPLICATIONS`. Each value has at most 40 series.
 """
 
 from __future__ import annotations
@@ -20,26 +22,29 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
-from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
-from kafka_eos_sink.commit.write_states import WriteState
+from kafka_eos_sink.commit.transactional_id import application_of, is_random_write_id, write_id_of
+from kafka_eos_sink.commit.write_states import ENDED, WriteState
 from kafka_eos_sink.errors import ConfigurationError, peer_text
 from kafka_eos_sink.operations.cluster_view import PARTS, ClusterView, WriteLine
 from kafka_eos_sink.operations.transactions import times_ms
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.stopwatch import PHASES
 
-WRITE_IDS = 200
-"""Values of the label ``write_id``; a write has about 120 series."""
+APPLICATIONS = 200
+"""Values of the label ``app_id``."""
+AT_REST_MS = 7 * 24 * 3_600_000
+"""Applications without a batch for so long give their places to others: some jobs put the day into their `txnAppId`."""
 BLOCKED_PARTITIONS = 1_000
 """Blocked partitions with series of their own; one transaction can block every partition of the cluster."""
 THE_REST = "*"
-"""The value that all write ids, and all blocked partitions, beyond them share."""
+"""The value that all applications, and all blocked partitions, beyond these share."""
 CLIENT_WITHIN_S = 10.0
 """For how long a client may take over its request."""
 STALE_S = 300.0
 """For how long a view is shown after a look that failed: as long as Prometheus itself shows a series that has ended."""
-_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_PHASE_BUCKETS = (0.01, 0.1, 0.5, 1, 5, 10, 60, 300, 900)
+_BUCKETS = (1, 5, 15, 60, 300, 900, 3600)
+
+_UNFINISHED: tuple[WriteState, ...] = ("decided", "undecided")
 
 _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
     "batches": ("Batches that were decided and finished.", lambda batch: 1),
@@ -58,35 +63,40 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
 
 _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "part_readable": ("1 if this part of the last view could be read, 0 if the cluster refused it.", ("part",)),
-    "versions": ("Versions in the commit log by state.", ("write_id", "state")),
-    "last_version": ("Number of the version that finished last.", ("write_id",)),
-    "last_version_finished_timestamp_seconds": ("When the last version was finished, since 1970.", ("write_id",)),
-    "last_version_rows": ("Rows of the last version.", ("write_id",)),
-    "last_version_written_bytes": ("Bytes of the last version as sent, compressed.", ("write_id",)),
-    "last_version_phase_seconds": ("Duration of each phase of the last version.", ("write_id", "phase")),
-    "last_version_headroom_seconds": (
-        "What was left of the transaction timeout when the last version had ended its transactions.",
-        ("write_id",),
+    "versions": ("Versions in the commit log by state.", ("app_id", "state")),
+    "unfinished_age_seconds": ("For how long this exporter has seen the oldest unfinished decision.", ("app_id",)),
+    "last_version": ("Number of the version that finished last.", ("app_id",)),
+    "last_version_finished_timestamp_seconds": ("When the last version was finished, since 1970.", ("app_id",)),
+    "last_version_rows": ("Rows of the last version.", ("app_id",)),
+    "last_version_written_bytes": ("Bytes of the last version as sent, compressed.", ("app_id",)),
+    "least_headroom_seconds": (
+        "Time to the transaction timeout that was left to the last version with the least of it, when its transactions had ended.",
+        ("app_id",),
     ),
-    "open_transactions": ("Open transactions; without write_id those of other programs.", ("write_id",)),
-    "open_transaction_age_seconds": ("Age of the oldest open transaction.", ("write_id",)),
-    "open_transaction_headroom_seconds": ("Time left to the nearest transaction timeout.", ("write_id",)),
+    "least_headroom_duration_seconds": ("Duration of that version, from plan to verify.", ("app_id",)),
+    "open_transactions": ("Open transactions; without app_id those of other programs.", ("app_id",)),
+    "open_transaction_age_seconds": ("Age of the oldest open transaction.", ("app_id",)),
+    "open_transaction_headroom_seconds": ("Time left to the nearest transaction timeout.", ("app_id",)),
     "blocked_partition_hidden_offsets": (
-        "Offsets that read_committed consumers do not see; write_id names the write of the oldest transaction.",
-        ("topic", "partition", "write_id"),
+        "Offsets that read_committed consumers do not see; app_id names the application of the oldest transaction.",
+        ("topic", "partition", "app_id"),
     ),
     "blocked_partition_age_seconds": (
-        "Age of the oldest open transaction in the partition; write_id names its write.",
-        ("topic", "partition", "write_id"),
+        "Age of the oldest open transaction in the partition; app_id names its application.",
+        ("topic", "partition", "app_id"),
     ),
 }
 
 
 class _Looked(NamedTuple):
-    """The last view, and the label value of each write id in it."""
+    """The last view, and the label value of each write id in it.
+
+    ``unfinished_since_ms`` is when the oldest unfinished decision of a label value was seen first.
+    """
 
     view: ClusterView
     names: Mapping[str, str]
+    unfinished_since_ms: Mapping[str, int]
 
     def name(self, transactional_id: str) -> str:
         """Return the label value for a transaction, empty for that of another program."""
@@ -101,24 +111,23 @@ class WriteMetrics(Collector):
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus_client.CollectorRegistry()
         self._counters = {
-            name: prometheus_client.Counter(f"kafka_eos_{name}", text, ("write_id",), registry=self.registry)
+            name: prometheus_client.Counter(f"kafka_eos_{name}", text, ("app_id",), registry=self.registry)
             for name, (text, _) in _COUNTERS.items()
         }
         self._duration = prometheus_client.Histogram(
             "kafka_eos_batch_duration_seconds",
             "Duration of finished batches from plan to verify, where it was measured.",
-            ("write_id",),
+            ("app_id",),
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._phases = prometheus_client.Histogram(
+        self._phases = prometheus_client.Counter(
             "kafka_eos_batch_phase_seconds",
-            "Duration of each phase of finished batches, where it was measured.",
-            ("write_id", "phase"),
-            buckets=_PHASE_BUCKETS,
+            "Time that finished batches spent in each phase, where it was measured.",
+            ("app_id", "phase"),
             registry=self.registry,
         )
-        self._per_write = [
+        self._per_application = [
             *((metric, ()) for metric in (*self._counters.values(), self._duration)),
             *((self._phases, (phase,)) for phase in PHASES),
         ]
@@ -126,6 +135,8 @@ class WriteMetrics(Collector):
         build.info({"version": __version__})
         prometheus_client.ProcessCollector(registry=self.registry)
         self._looked: _Looked | None = None
+        self._unfinished: dict[tuple[str, str, int | None], int] = {}
+        """When each unfinished decision was seen first, in ms since 1970: the commit log holds no time of a decision."""
         self._counts = False
         self._up = False
         self._failures = 0
@@ -137,7 +148,7 @@ class WriteMetrics(Collector):
         before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
         names = label_values(view, before)
         shown = set(names.values())
-        for metric, more in self._per_write:
+        for metric, more in self._per_application:
             for name in set(before) - shown:
                 metric.remove(name, *more)
             for name in shown:
@@ -147,7 +158,18 @@ class WriteMetrics(Collector):
             if batch.write_id in names:
                 self._count(names[batch.write_id], batch)
         self._counts = self._counts or view.was_read("history")
-        self._looked, self._up, self._took_s = _Looked(view, names), True, took_s
+        since = self._unfinished_since(view, names) if view.was_read("writes") else {}
+        self._looked, self._up, self._took_s = _Looked(view, names, since), True, took_s
+
+    def _unfinished_since(self, view: ClusterView, names: Mapping[str, str]) -> dict[str, int]:
+        """Return since when each label value has an unfinished decision."""
+        decided = [line.write for line in view.writes if line.write.state in _UNFINISHED]
+        ids = [(write.write_id, write.query_id, write.version) for write in decided]
+        self._unfinished = {each: self._unfinished.get(each, view.now_ms) for each in ids}
+        since: dict[str, int] = {}
+        for (write_id, *_), seen_ms in self._unfinished.items():
+            since[names[write_id]] = min(since.get(names[write_id], seen_ms), seen_ms)
+        return since
 
     def failed(self) -> None:
         """Take note of a look that failed; the last view stays for a while."""
@@ -160,7 +182,7 @@ class WriteMetrics(Collector):
         if measured := batch.phases_ms:
             self._duration.labels(name).observe(sum(measured.values()) / 1000)
         for phase, ms in measured.items():
-            self._phases.labels(name, phase).observe(ms / 1000)
+            self._phases.labels(name, phase).inc(ms / 1000)
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is known of the exporter itself, and what the last view shows."""
@@ -205,7 +227,8 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     """Return the label value of each write id of a view.
 
     Args:
-        before: The values of the view before. A value keeps its place among `WRITE_IDS` while the commit log holds its write.
+        before: The values of the view before. A value keeps its place among `APPLICATIONS` while the commit log holds a write of it,
+            unless all of them are at rest and another application needs the place.
     """
     found = [line.write.write_id for line in view.writes]
     found += [write_id for state in view.transactions if (write_id := write_id_of(state.transactional_id)) is not None]
@@ -220,14 +243,21 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     first = [name for name in kept if name in known or not readable]
     # Every program that may begin a transaction chooses its id. No such id takes the place of a write in the commit log.
     logged = {names[line.write.write_id] for line in view.writes}
-    ordered = sorted(dict.fromkeys([*first, *names.values(), *kept]), key=lambda name: name not in logged)
-    shown = set([name for name in ordered if name != THE_REST][:WRITE_IDS])
+    busy = {
+        names[line.write.write_id]
+        for line in view.writes
+        if line.write.state not in ENDED or (line.write.finished_ms or 0) > view.now_ms - AT_REST_MS
+    }
+    ordered = sorted(
+        dict.fromkeys([*first, *names.values(), *kept]), key=lambda name: (name not in logged, name not in busy)
+    )
+    shown = set([name for name in ordered if name != THE_REST][:APPLICATIONS])
     bounded = {write_id: name if name in shown else THE_REST for write_id, name in names.items()}
     return {**{name: name for name in kept if name in {*shown, THE_REST}}, **bounded}
 
 
 def _name(write_id: str) -> str:
-    return peer_text(write_id.partition("/")[0] + "/*" if is_random_write_id(write_id) else write_id)
+    return peer_text(write_id.partition("/")[0] + "/*" if is_random_write_id(write_id) else application_of(write_id))
 
 
 def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
@@ -243,7 +273,7 @@ def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
     for part in PARTS:
         put("part_readable", view.was_read(part), part.replace(" ", "_"))
     if view.was_read("writes"):
-        _put_writes(put, looked)
+        _put_writes(put, looked, now_ms)
     if view.was_read("transactions"):
         _put_transactions(put, looked, now_ms)
     return families.values()
@@ -252,26 +282,34 @@ def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
 _Put = Callable[..., None]
 
 
-def _put_writes(put: _Put, looked: _Looked) -> None:
+def _put_writes(put: _Put, looked: _Looked, now_ms: int) -> None:
     versions = Counter((looked.names[line.write.write_id], line.write.state) for line in looked.view.writes)
     last: dict[str, WriteLine] = {}
+    tightest: dict[str, BatchRecord] = {}
     for line in looked.view.writes:
-        name = looked.names[line.write.write_id]
+        name, record = looked.names[line.write.write_id], line.record
         if line.write.finished_ms is not None and name != THE_REST and not is_random_write_id(line.write.write_id):
             last[name] = max(last.get(name, line), line, key=lambda each: each.write.finished_ms or 0)
+        if line.write.finished_ms is not None and record is not None and record.headroom_ms is not None:
+            tightest[name] = min(tightest.get(name, record), record, key=_headroom_share)
     for name in dict.fromkeys(looked.names.values()):
         for state in get_args(WriteState):
             put("versions", versions[name, state], name, state)
+    for name, since_ms in looked.unfinished_since_ms.items():
+        put("unfinished_age_seconds", _seconds(max(0, now_ms - since_ms)), name)
     for name, line in last.items():
-        write, record = line.write, line.record
-        put("last_version", write.version, name)
-        put("last_version_finished_timestamp_seconds", _seconds(write.finished_ms), name)
-        put("last_version_rows", write.rows, name)
-        if record is not None:
-            put("last_version_written_bytes", record.written_bytes, name)
-            put("last_version_headroom_seconds", _seconds(record.headroom_ms), name)
-            for phase, ms in record.phases_ms.items():
-                put("last_version_phase_seconds", ms / 1000, name, phase)
+        put("last_version", line.write.version, name)
+        put("last_version_finished_timestamp_seconds", _seconds(line.write.finished_ms), name)
+        put("last_version_rows", line.write.rows, name)
+        put("last_version_written_bytes", None if line.record is None else line.record.written_bytes, name)
+    for name, record in tightest.items():
+        put("least_headroom_seconds", _seconds(record.headroom_ms), name)
+        put("least_headroom_duration_seconds", _seconds(sum(record.phases_ms.values())), name)
+
+
+def _headroom_share(record: BatchRecord) -> float:
+    left = record.headroom_ms or 0
+    return left / max(1, left + sum(record.phases_ms.values()))
 
 
 def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:

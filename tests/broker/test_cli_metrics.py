@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import documented_metrics
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
+from kafka_eos_sink.commit.transactional_id import application_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.operations.operator import OperatorSettings, forget
 from kafka_eos_sink.runtime import session
@@ -86,10 +87,10 @@ def values(found: Scrape, name: str, **labels: str) -> list[float]:
 @pytest.mark.feature("metrics")
 def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
-    write, topic = given.write.id, given.batch.topic or ""
+    write, topic = application_of(given.write.id), given.batch.topic or ""
     write_all(given, 2)
     later = varied(given, version=4)
-    with exporter(kafka.bootstrap_servers, *of(given, "--prefix", write)) as running:
+    with exporter(kafka.bootstrap_servers, *of(given, "--prefix", given.write.id)) as running:
         found: Scrape = {}
 
         def seen(name: str, wanted: float, **labels: str) -> bool:
@@ -97,63 +98,65 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
             found.update(running.scrape())
             return values(found, name, **labels) == [wanted]
 
-        wait_until(lambda: seen("versions", 1, write_id=write, state="finished"), "the first view")
+        wait_until(lambda: seen("versions", 1, app_id=write, state="finished"), "the first view")
         # The first batch was finished before.
-        assert values(found, "batches_total", write_id=write) == [0]
-        assert values(found, "last_version", write_id=write) == [3]
-        assert values(found, "last_version_rows", write_id=write) == [2 * ROWS]
-        assert {labels["phase"] for labels, _ in found["kafka_eos_last_version_phase_seconds"]} == PHASES
+        assert values(found, "batches_total", app_id=write) == [0]
+        assert values(found, "last_version", app_id=write) == [3]
+        assert values(found, "last_version_rows", app_id=write) == [2 * ROWS]
+        assert {labels["phase"] for labels, _ in found["kafka_eos_batch_phase_seconds_total"]} == PHASES
         assert 0 <= time.time() - values(found, "last_version_finished_timestamp_seconds")[0] < 300
-        assert 0 < values(found, "last_version_headroom_seconds")[0] <= 900
-        assert values(found, "open_transactions", write_id=write) == [0]
+        assert 0 < values(found, "least_headroom_seconds")[0] <= 900
+        assert values(found, "open_transactions", app_id=write) == [0]
         assert values(found, "part_readable") == [1] * 4
 
         plan = session.plan(later)
         messages = tasks(later, plan, 2)
-        wait_until(lambda: seen("versions", 1, write_id=write, state="prepared"), "the prepared version")
-        assert values(found, "open_transactions", write_id=write) == [2]
-        (age,) = values(found, "open_transaction_age_seconds", write_id=write)
-        (headroom,) = values(found, "open_transaction_headroom_seconds", write_id=write)
+        wait_until(lambda: seen("versions", 1, app_id=write, state="prepared"), "the prepared version")
+        assert values(found, "open_transactions", app_id=write) == [2]
+        (age,) = values(found, "open_transaction_age_seconds", app_id=write)
+        (headroom,) = values(found, "open_transaction_headroom_seconds", app_id=write)
         assert 0 <= age < 300
         assert age + headroom == pytest.approx(plan.transaction_timeout_ms / 1000)
         blocked = {labels["partition"]: labels for labels, _ in found["kafka_eos_blocked_partition_hidden_offsets"]}
         assert blocked
-        assert all((labels["topic"], labels["write_id"]) == (topic, write) for labels in blocked.values())
+        assert all((labels["topic"], labels["app_id"]) == (topic, write) for labels in blocked.values())
         assert sum(values(found, "blocked_partition_hidden_offsets")) == 2 * ROWS
         assert all(0 <= each < 300 for each in values(found, "blocked_partition_age_seconds"))
 
-        assert [name for name in documented_metrics() if not {name, f"{name}_bucket"} & found.keys()] == []
+        missing = [name for name in documented_metrics() if not {name, f"{name}_bucket"} & found.keys()]
+        assert missing == ["kafka_eos_unfinished_age_seconds"]
 
         die_at("commit.decided", later, plan, messages, monkeypatch)
-        wait_until(lambda: seen("versions", 1, write_id=write, state="decided"), "the decided version")
+        wait_until(lambda: seen("versions", 1, app_id=write, state="decided"), "the decided version")
+        assert 0 <= values(found, "unfinished_age_seconds", app_id=write)[0] < 300
         write_all(varied(given, version=5), 3)  # whose plan finishes version 4
-        wait_until(lambda: seen("batches_total", 2, write_id=write), lambda: f"two batches in {found}")
-        assert values(found, "recovered_batches_total", write_id=write) == [1]
-        assert values(found, "rows_total", write_id=write) == [5 * ROWS]
-        assert values(found, "written_bytes_total", write_id=write)[0] > 0
+        wait_until(lambda: seen("batches_total", 2, app_id=write), lambda: f"two batches in {found}")
+        assert values(found, "recovered_batches_total", app_id=write) == [1]
+        assert values(found, "rows_total", app_id=write) == [5 * ROWS]
+        assert values(found, "written_bytes_total", app_id=write)[0] > 0
         # Nobody has measured the batch of the dead driver.
-        assert values(found, "batch_duration_seconds_count", write_id=write) == [1]
-        assert values(found, "batch_phase_seconds_count", write_id=write) == [1] * len(PHASES)
-        assert values(found, "versions", write_id=write, state="decided") == [0]
-        wait_until(lambda: seen("open_transactions", 0, write_id=write), "the ends of the transactions")
+        assert values(found, "batch_duration_seconds_count", app_id=write) == [1]
+        assert values(found, "batch_phase_seconds_total", app_id=write, phase="write")[0] > 0
+        assert values(found, "versions", app_id=write, state="decided") == [0]
+        wait_until(lambda: seen("open_transactions", 0, app_id=write), "the ends of the transactions")
         assert values(found, "open_transaction_age_seconds") == []
         assert values(found, "blocked_partition_hidden_offsets") == []
 
-        forget(OperatorSettings(write_id=write, commit_log_topic=given.write.log_topic, client=given.client))
+        forget(OperatorSettings(write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client))
         wait_until(
-            lambda: not any(labels.get("write_id") for rows in running.scrape().values() for labels, _ in rows),
+            lambda: not any(labels.get("app_id") for rows in running.scrape().values() for labels, _ in rows),
             "the end of the metrics of a forgotten write",
         )
         assert running.stop(signal.SIGTERM).splitlines()[-1] == "Stopping ..."
 
 
-def test_transaction_of_another_program_has_no_write_id(kafka: EmbeddedKafka) -> None:
+def test_transaction_of_another_program_has_no_application(kafka: EmbeddedKafka) -> None:
     given = new_write(kafka)
     write_all(given, 1)
     producer = open_transaction(kafka.bootstrap_servers, unique_topic("another"), given.batch.topic or "", partitions=1)
     try:
         with exporter(kafka.bootstrap_servers, *of(given)) as running:
-            where = {"topic": given.batch.topic or "", "partition": "0", "write_id": ""}
+            where = {"topic": given.batch.topic or "", "partition": "0", "app_id": ""}
             wait_until(
                 lambda: values(running.scrape(), "blocked_partition_hidden_offsets", **where) == [1],
                 "the blocked partition",
@@ -175,9 +178,9 @@ def test_exporter_outlives_a_broker_that_is_away() -> None:
             wait_until(lambda: values(running.scrape(), "up") == [0], "a look that failed")
             away = running.scrape()
             assert values(away, "look_failures_total")[0] >= 1
-            assert values(away, "batches_total", write_id=given.write.id) == [0]
+            assert values(away, "batches_total", app_id=application_of(given.write.id)) == [0]
             # The last view stays for a while, with its time.
-            assert values(away, "last_version", write_id=given.write.id) == [3]
+            assert values(away, "last_version", app_id=application_of(given.write.id)) == [3]
             assert looked <= values(away, "last_look_timestamp_seconds")[0] < time.time()
             cluster.start_node(1)
             wait_until(lambda: values(running.scrape(), "up") == [1], "a look after the restart")

@@ -47,7 +47,7 @@ def families() -> list[Metric]:
     metrics.looked(
         ClusterView(
             now_ms=NOW,
-            writes=write_lines([write()], [batch(**figures)]),  # type: ignore[arg-type]
+            writes=write_lines([write(), write(version=4, state="decided", finished_ms=None)], [batch(**figures)]),  # type: ignore[arg-type]
             transactions=(transaction(),),
             blocked=(blocked("w.0.3"),),
         ),

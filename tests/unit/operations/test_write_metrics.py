@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import prometheus_client
 import pytest
@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster_views import EVIL, batch, blocked, transaction, write
 from kafka_eos_sink import __version__
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.write_states import CommittedWrite
+from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.operations import write_metrics
@@ -27,6 +27,7 @@ from kafka_eos_sink.runtime.stopwatch import PHASES
 
 RANDOM = [f"kafka-eos/{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+STATES = get_args(WriteState)
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -58,8 +59,8 @@ def value(found: Samples, name: str, **labels: str) -> float | None:
     return found.get((f"kafka_eos_{name}", frozenset(labels.items())))
 
 
-def write_ids(found: Samples) -> set[str]:
-    return {dict(labels)["write_id"] for _, labels in found if "write_id" in dict(labels)}
+def app_ids(found: Samples) -> set[str]:
+    return {dict(labels)["app_id"] for _, labels in found if "app_id" in dict(labels)}
 
 
 def after(*views: ClusterView) -> Samples:
@@ -91,19 +92,18 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     found = after(first, later)
     expected = {"batches": 2, "rows": 15, "written_bytes": 77, "recovered_batches": 1}
     for name, wanted in {**expected, "copied_transactions": 2, "ended_attempts": 3}.items():
-        assert value(found, f"{name}_total", write_id="w") == wanted, name
-    assert value(found, "batch_duration_seconds_count", write_id="w") == 1
-    assert value(found, "batch_duration_seconds_sum", write_id="w") == 0.25
-    assert value(found, "batch_duration_seconds_bucket", write_id="w", le="0.1") == 0
-    assert value(found, "batch_duration_seconds_bucket", write_id="w", le="0.25") == 1
-    assert value(found, "batch_phase_seconds_sum", write_id="w", phase="write") == 0.2
-    assert value(found, "batch_phase_seconds_count", write_id="w", phase="plan") == 0
+        assert value(found, f"{name}_total", app_id="w") == wanted, name
+    assert value(found, "batch_duration_seconds_count", app_id="w") == 1
+    assert value(found, "batch_duration_seconds_sum", app_id="w") == 0.25
+    assert value(found, "batch_duration_seconds_bucket", app_id="w", le="1.0") == 1
+    assert value(found, "batch_phase_seconds_total", app_id="w", phase="write") == 0.2
+    assert value(found, "batch_phase_seconds_total", app_id="w", phase="plan") == 0
 
 
 def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
     refused = view([write()], not_read=("history: denied",))
     found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
-    assert value(found, "batches_total", write_id="w") == 1
+    assert value(found, "batches_total", app_id="w") == 1
 
 
 def test_last_version_is_that_of_the_newest_finished() -> None:
@@ -114,18 +114,17 @@ def test_last_version_is_that_of_the_newest_finished() -> None:
         write(version=5, state="prepared", rows=None, finished_ms=None),
     ]
     found = after(view(writes, [record]))
-    assert value(found, "last_version", write_id="w") == 4
-    assert value(found, "last_version_finished_timestamp_seconds", write_id="w") == 2.5
-    assert value(found, "last_version_rows", write_id="w") == 7
-    assert value(found, "last_version_written_bytes", write_id="w") == 99
-    assert value(found, "last_version_headroom_seconds", write_id="w") == 60.5
-    phases = {phase: value(found, "last_version_phase_seconds", write_id="w", phase=phase) for phase in PHASES}
-    assert phases == {**dict.fromkeys(PHASES), "plan": 1.5, "write": 0.25}
-    states = {state: value(found, "versions", write_id="w", state=state) for state in ("finished", "prepared", "void")}
+    assert value(found, "last_version", app_id="w") == 4
+    assert value(found, "last_version_finished_timestamp_seconds", app_id="w") == 2.5
+    assert value(found, "last_version_rows", app_id="w") == 7
+    assert value(found, "last_version_written_bytes", app_id="w") == 99
+    assert value(found, "least_headroom_seconds", app_id="w") == 60.5
+    assert value(found, "least_headroom_duration_seconds", app_id="w") == 1.75
+    states = {state: value(found, "versions", app_id="w", state=state) for state in ("finished", "prepared", "void")}
     assert states == {"finished": 2, "prepared": 1, "void": 0}
 
 
-def test_transactions_are_summed_up_per_write_id() -> None:
+def test_transactions_are_summed_up_per_application() -> None:
     now = now_ms()
     found = after(
         view(
@@ -143,43 +142,43 @@ def test_transactions_are_summed_up_per_write_id() -> None:
             ),
         )
     )
-    assert value(found, "open_transactions", write_id="w") == 3
-    assert value(found, "open_transaction_age_seconds", write_id="w") == pytest.approx(90, abs=5)
-    assert value(found, "open_transaction_headroom_seconds", write_id="w") == pytest.approx(10, abs=5)
-    assert value(found, "open_transactions", write_id="") == 1
-    assert value(found, "open_transaction_age_seconds", write_id="") is None
+    assert value(found, "open_transactions", app_id="w") == 3
+    assert value(found, "open_transaction_age_seconds", app_id="w") == pytest.approx(90, abs=5)
+    assert value(found, "open_transaction_headroom_seconds", app_id="w") == pytest.approx(10, abs=5)
+    assert value(found, "open_transactions", app_id="") == 1
+    assert value(found, "open_transaction_age_seconds", app_id="") is None
     # The first batch of a write is counted from 0.
-    assert value(found, "batches_total", write_id="a new write") == 0
-    assert value(found, "open_transaction_headroom_seconds", write_id="a new write") is None
-    orders = {"topic": "orders", "partition": "0", "write_id": "w"}
+    assert value(found, "batches_total", app_id="a new write") == 0
+    assert value(found, "open_transaction_headroom_seconds", app_id="a new write") is None
+    orders = {"topic": "orders", "partition": "0", "app_id": "w"}
     assert value(found, "blocked_partition_hidden_offsets", **orders) == 40
     assert value(found, "blocked_partition_age_seconds", **orders) == pytest.approx(90, abs=5)
     assert len([name for name, _ in found if name.startswith("kafka_eos_blocked_partition")]) == 2
 
 
-def test_partition_blocked_by_another_program_has_no_write_id() -> None:
+def test_partition_blocked_by_another_program_has_no_application() -> None:
     found = after(view(blocked=(blocked("another program"),)))
-    assert value(found, "blocked_partition_hidden_offsets", topic="orders", partition="0", write_id="") == 40
+    assert value(found, "blocked_partition_hidden_offsets", topic="orders", partition="0", app_id="") == 40
 
 
 def test_forgotten_write_is_gone_and_begins_at_zero() -> None:
     counted = view([write()], [batch(4)])
     # The history still has its batches.
     gone = [view([write("another")]), view([write("another")], [batch(5)])]
-    assert write_ids(after(view([write()]), counted)) == {"w"}
-    assert write_ids(after(view([write()]), counted, *gone)) == {"another"}
+    assert app_ids(after(view([write()]), counted)) == {"w"}
+    assert app_ids(after(view([write()]), counted, *gone)) == {"another"}
     again = after(view([write()]), counted, *gone, view([write()]))
-    assert value(again, "batches_total", write_id="w") == 0
+    assert value(again, "batches_total", app_id="w") == 0
 
 
 def test_batches_with_random_ids_share_a_series() -> None:
     views = [view([], [batch(0, write_id=each)]) for each in RANDOM]
     decided = write(RANDOM[0], state="decided", finished_ms=None)
     found = after(*views, view(), view([decided], transactions=(transaction(f"{RANDOM[0]}.0.0"),)))
-    assert write_ids(found) == {"kafka-eos/*"}
-    assert value(found, "batches_total", write_id="kafka-eos/*") == 2
-    assert value(found, "versions", write_id="kafka-eos/*", state="decided") == 1
-    assert value(found, "open_transactions", write_id="kafka-eos/*") == 1
+    assert app_ids(found) == {"kafka-eos/*"}
+    assert value(found, "batches_total", app_id="kafka-eos/*") == 2
+    assert value(found, "versions", app_id="kafka-eos/*", state="decided") == 1
+    assert value(found, "open_transactions", app_id="kafka-eos/*") == 1
 
 
 def test_refused_part_is_absent_and_counters_stay() -> None:
@@ -191,9 +190,9 @@ def test_refused_part_is_absent_and_counters_stay() -> None:
     readable = {part: value(found, "part_readable", part=part) for part in ("writes", "history", "transactions")}
     assert readable == {"writes": 0, "history": 1, "transactions": 0}
     assert value(found, "part_readable", part="hidden_offsets") == 0
-    assert value(found, "batches_total", write_id="w") == 2
-    assert value(found, "versions", write_id="w", state="finished") is None
-    assert value(found, "open_transactions", write_id="w") is None
+    assert value(found, "batches_total", app_id="w") == 2
+    assert value(found, "versions", app_id="w", state="finished") is None
+    assert value(found, "open_transactions", app_id="w") is None
     assert value(found, "up") == 1
 
 
@@ -208,44 +207,120 @@ def test_view_is_shown_for_a_while_after_a_failure(age_s: int, shown: bool) -> N
     assert value(found, "up") == 0
     assert value(found, "look_failures_total") == 1
     assert value(found, "last_look_timestamp_seconds") == old.now_ms / 1000
-    assert (value(found, "last_version", write_id="w") == 3) == shown
-    assert value(found, "batches_total", write_id="w") == 1
+    assert (value(found, "last_version", app_id="w") == 3) == shown
+    assert value(found, "batches_total", app_id="w") == 1
     metrics.looked(view([write()]), 0.25)
     found = samples(metrics)
     assert (value(found, "up"), value(found, "look_duration_seconds")) == (1, 0.25)
-    assert value(found, "last_version", write_id="w") == 3
+    assert value(found, "last_version", app_id="w") == 3
 
 
-def test_write_ids_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
     many = [write(f"w{number}", finished_ms=number) for number in range(5)]
     batches = [batch(4, rows=10, write_id=f"w{number}") for number in range(5)]
     found = after(view(many), view(list(reversed(many)), batches))
-    assert write_ids(found) == {"w4", "w3", THE_REST}
-    assert value(found, "rows_total", write_id="w3") == 10
-    assert value(found, "rows_total", write_id=THE_REST) == 30
-    assert value(found, "versions", write_id=THE_REST, state="finished") == 3
-    assert value(found, "last_version", write_id=THE_REST) is None
+    assert app_ids(found) == {"w4", "w3", THE_REST}
+    assert value(found, "rows_total", app_id="w3") == 10
+    assert value(found, "rows_total", app_id=THE_REST) == 30
+    assert value(found, "versions", app_id=THE_REST, state="finished") == 3
+    assert value(found, "last_version", app_id=THE_REST) is None
     # A value keeps its place until its write is forgotten.
     found = after(view(many), view([*many, write("new", finished_ms=9)]))
-    assert write_ids(found) == {"w4", "w3", THE_REST}
-    assert write_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
+    assert app_ids(found) == {"w4", "w3", THE_REST}
+    assert app_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
+
+
+def test_topics_of_an_application_share_their_series() -> None:
+    views = [
+        [write(f"kafka-eos/nightly/{topic}", version, finished_ms=version) for topic, version in given]
+        for given in ((("orders", 4), ("items", 6)), (("orders", 7), ("items", 6)))
+    ]
+    batches = [
+        batch(7, rows=10, write_id="kafka-eos/nightly/orders"),
+        batch(6, rows=1, write_id="kafka-eos/nightly/items"),
+    ]
+    found = after(view(views[0]), view(views[1], batches, transactions=(transaction("kafka-eos/nightly/items.0.0"),)))
+    assert app_ids(found) == {"kafka-eos/nightly"}
+    assert value(found, "rows_total", app_id="kafka-eos/nightly") == 11
+    assert value(found, "last_version", app_id="kafka-eos/nightly") == 7
+    assert value(found, "versions", app_id="kafka-eos/nightly", state="finished") == 2
+    assert value(found, "open_transactions", app_id="kafka-eos/nightly") == 1
+
+
+def test_application_has_at_most_forty_series() -> None:
+    measured: dict[str, Any] = {f"{phase}_ms": 5 for phase in PHASES}
+    writes = [
+        write(finished_ms=now_ms()),
+        *(write(version=version, query_id="q", state=each) for version, each in enumerate(STATES, 4)),
+    ]
+    batches = [
+        batch(4, written_bytes=7, headroom_ms=9, **measured),
+        batch(3, headroom_ms=9, written_bytes=7, **measured),
+    ]
+    found = after(view(), view(writes, batches, transactions=(transaction(started_ms=now_ms()),)))
+    series = sorted(name for name, labels in found if dict(labels).get("app_id") == "w")
+    assert len(series) <= 40
+    missing = {f"kafka_eos_{name}" for name, (_, labels) in write_metrics._GAUGES.items() if labels[0] == "app_id"} - {
+        *series
+    }
+    assert missing == set(), "the view has everything"
+
+
+def test_application_at_rest_gives_its_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A txnAppId with the day in it leaves an application behind each day."""
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
+    now, day = now_ms(), 24 * 3_600_000
+    days = [write(f"day{ago}", finished_ms=now - ago * day) for ago in (20, 10, 3)]
+    assert app_ids(after(view(days[:2]), view(days))) == {"day3", "day10", THE_REST}
+    # What has not ended is never at rest.
+    days[0] = write("day20", state="decided", finished_ms=None)
+    assert app_ids(after(view(days[:2]), view(days))) == {"day3", "day20", THE_REST}
+
+
+@pytest.mark.parametrize("bound", [10, 1], ids=["own series", "aggregated"])
+def test_unfinished_decision_has_an_age_since_it_was_seen(monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", bound)
+    other = write("other", finished_ms=now_ms())
+    old, new = (write(version=version, state="decided", finished_ms=None) for version in (4, 5))
+    views = [view([other, each], age_s=age) for each, age in ((old, 90), (old, 60), (new, 30))]
+    metrics = WriteMetrics()
+    metrics.looked(view([other]), 0.5)
+    for each, age in zip(views, (90, 90, 30), strict=True):
+        metrics.looked(each, 0.5)
+        name = "w" if bound == 10 else THE_REST
+        assert value(samples(metrics), "unfinished_age_seconds", app_id=name) == pytest.approx(age, abs=5)
+    metrics.looked(view(not_read=("writes: denied",)), 0.5)
+    metrics.looked(view([other]), 0.5)
+    assert not any(name == "kafka_eos_unfinished_age_seconds" for name, _ in samples(metrics))
+
+
+def test_least_headroom_of_the_aggregated_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", 1)
+    writes = [write(each, finished_ms=now_ms()) for each in ("a", "b", "c")]
+    records = [
+        batch(3, write_id=each, write_ms=1_000, headroom_ms=left) for each, left in (("a", 1), ("b", 9_000), ("c", 500))
+    ]
+    found = after(view(writes), view(writes, records))
+    assert value(found, "least_headroom_seconds", app_id="a") == 0.001
+    assert value(found, "least_headroom_seconds", app_id=THE_REST) == 0.5
+    assert value(found, "least_headroom_duration_seconds", app_id=THE_REST) == 1
 
 
 def test_forged_value_of_random_ids_displaces_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
     forged = view([write("x/*"), write("y/*")])
     found = after(forged, view(), view([write()]))
-    assert write_ids(found) == {"x/*", "w"}
+    assert app_ids(found) == {"x/*", "w"}
 
 
 def test_transactions_of_strangers_displace_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "WRITE_IDS", 2)
+    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
     strangers = tuple(transaction(f"{name}.0.0") for name in ("x", "y"))
     later = view([write()], transactions=strangers)
     found = after(view(transactions=strangers), later, later)
-    assert write_ids(found) - {""} == {"w", "x", THE_REST}
-    assert value(found, "last_version", write_id="w") is not None
+    assert app_ids(found) - {""} == {"w", "x", THE_REST}
+    assert value(found, "last_version", app_id="w") is not None
 
 
 def test_blocked_partitions_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,10 +331,10 @@ def test_blocked_partitions_beyond_the_bound_share_a_series(monkeypatch: pytest.
     unknown = blocked("another program", partition=5, hidden_offsets=None, since_ms=-1)
     found = after(view([write()], blocked=(*foreign, unknown, ours)))
     name, orders = "blocked_partition_hidden_offsets", {"topic": "orders"}
-    assert value(found, name, **orders, partition="9", write_id="w") == 40
-    assert value(found, name, **orders, partition="0", write_id="") == 40
+    assert value(found, name, **orders, partition="9", app_id="w") == 40
+    assert value(found, name, **orders, partition="0", app_id="") == 40
     assert len([each for each, _ in found if each == f"kafka_eos_{name}"]) == 3
-    rest = dict.fromkeys(("topic", "partition", "write_id"), THE_REST)
+    rest = dict.fromkeys(("topic", "partition", "app_id"), THE_REST)
     assert value(found, name, **rest) == 80
     assert value(found, "blocked_partition_age_seconds", **rest) == pytest.approx(90, abs=5)
 
@@ -274,7 +349,7 @@ def test_hostile_texts_are_printable_and_single_series() -> None:
         )
     )
     # Two ids look alike, and are one series then.
-    assert value(found, "versions", write_id="evil�]0;owned��2J� line", state="finished") == 2
+    assert value(found, "versions", app_id="evil�]0;owned��2J� line", state="finished") == 2
     texts = {text for _, labels in found for _, text in labels}
     assert 'quote" back\\slash' in texts
     assert all(text.isprintable() and len(text) <= 500 for text in texts)
