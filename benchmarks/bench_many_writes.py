@@ -51,7 +51,7 @@ VERSION = 20261126
 
 
 def write_of(number: int, apps: int) -> Write:
-    """Return a nightly write: an application id for each job and day, as guides for Delta's `txnAppId` advise."""
+    """Return a nightly write: each job has a `txnAppId` for each day."""
     return Write(batch_write_id(None, f"job-{number % apps:03}.day-{number // apps:04}", TOPIC), DEFAULT_TOPIC)
 
 
@@ -112,7 +112,7 @@ def fill(servers: str, tasks: int, apps: int, unfinished: int, numbers: Sequence
 
 def fill_all(servers: str, writes: int, tasks: int, apps: int, unfinished: int) -> None:
     with connected(servers) as admin:
-        ensure_commit_log(admin, DEFAULT_TOPIC, 1, admin.client.clock() + DEADLINE_MS)
+        ensure_commit_log(admin, DEFAULT_TOPIC, None, admin.client.clock() + DEADLINE_MS)
     began = time.perf_counter()
     chunks = [range(first, min(writes, first + 100)) for first in range(0, writes, 100)]
     with ProcessPoolExecutor(FILLERS) as pool:
