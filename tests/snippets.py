@@ -45,6 +45,7 @@ RUNS_IN = {
     "docs/cli.md#kafka-eos-broker": "broker/test_documented_commands.py::test_broker_of_the_first_page_serves_the_others",
     "docs/cli.md#kafka-eos-demo": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "docs/cli.md#kafka-eos-metrics": "broker/test_cli_metrics.py::test_write_and_its_open_transactions_are_scraped",
+    "docs/cli.md#kafka-eos-offsets": "broker/test_cli_offsets.py::test_group_is_printed_as_starting_offsets_with_its_writes",
     "docs/monitor.md#prometheus": "broker/test_cli_metrics.py::test_write_and_its_open_transactions_are_scraped",
     "docs/cli.md#kafka-eos-jars": "unit/cli/test_jars.py::test_the_jars_are_printed_as_spark_submit_takes_them",
 }
