@@ -108,6 +108,8 @@ SAFETY = {
     "COMMIT_LOG_LOST": _ASK_FIRST,
     "COMMIT_LOG_TRUNCATED": _ASK_FIRST,
     "DIFFERENT_BATCH": Safety(Visible.YES, RunAgain.NO),
+    "DIFFERENT_QUERY": _ASK_FIRST,
+    "VERSION_TOO_OLD": _ASK_FIRST,
     "EARLIER_VERSION_UNFINISHED": Safety(Visible.NO, RunAgain.SAME_ID),
     "NOT_THIS_COMMIT_LOG": _ASK_FIRST,
     # An operator's command found them.

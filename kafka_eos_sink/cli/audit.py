@@ -43,7 +43,7 @@ def audit(
     """
     # Imported here because reading records is slow to import, and --help does not need it.
     from kafka_eos_sink.operations.audit import audit_batch
-    from kafka_eos_sink.operations.history_reading import read_history
+    from kafka_eos_sink.runtime.history_reading import read_history
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:

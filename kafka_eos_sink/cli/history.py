@@ -31,7 +31,7 @@ def history(
     To see the newest version of every write: kafka-eos status
     """
     # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.history_reading import read_history
+    from kafka_eos_sink.runtime.history_reading import read_history
 
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:

@@ -110,9 +110,12 @@ NEW LOG: the commit log was deleted and created again, or the job reads another 
   Guards: require_own_log: take_over refuses, before it fences, the open transactions of a write that its log does not
     know. Every plan leaves a barrier with the topic id of its log, and Fetch is by topic id (read_on, read_to). commit
     refuses a decision whose offset is lower than that of its part records. settle and abort judge by the plan's log
-    only. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap.
-  I6, I16. Mutation: "an ignored gap in the versions of a stream". The simulated log is never created again, so the
-    other guards have tests in tests/unit/commit/: test_restore.py, test_decide.py, test_abort.py.
+    only. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap. begin: the first plan
+    of a write id appends its barrier before its first InitProducerId, so a coordinator that knows W.driver, beside a log
+    without a record of W, proves that the log is another one.
+  I6, I16, I17. Mutations: "an ignored gap in the versions of a stream", "no barrier before the first fence", "the log
+    not read again before it counts as lost". The simulated log is never created again, so the other guards have tests
+    in tests/unit/commit/: test_lost_log.py, test_restore.py, test_decide.py, test_abort.py.
 
 PAUSE: a driver or an attempt sleeps, and its successor has gone on.
     1. Driver A appends its decision, and sleeps before its EndTxn.

@@ -1,4 +1,4 @@
-"""Decides whether a batch may be written, by the newest decision of its query id."""
+"""Decides whether a batch may be written, by what its query id has decided."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from kafka_eos_sink.commit.values import (
     SettledDecision,
     TaskOutcome,
 )
+from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 
 
 def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
-    """Compare the batch with the newest decision.
+    """Compare the batch with what is decided under its query id.
+
+    A batch write is written once, in any order of versions. The versions of a stream follow each other.
 
     Returns:
         ALREADY_COMMITTED, or None if the batch must be written; and a warning or None.
@@ -29,10 +32,37 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
             raise refusals.not_the_next_version(plan.write, batch, None)
         return None, None
     newest = settled.decision
+    if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
+        raise refusals.different_query(plan.write, batch, newest)
     if newest.version == batch.version:
         return _admit_again(plan, batch, settled)
+    # In a foreachBatch function the version is the batch id. A new checkpoint counts from 0 again, and an older one has other rows.
+    if batch.streaming or batch.foreach_query:
+        return _admit_to_stream(plan, batch, settled)
+    if batch.version in newest.written_versions:
+        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
+    if batch.version < newest.written_versions.floor:
+        raise refusals.version_too_old(plan.write, batch, newest.written_versions.floor)
+    return None, None
+
+
+def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
+    """Return the versions that count as written with this batch; None for a stream."""
+    if batch.streaming:
+        return None
+    settled = plan.newest_decision(batch.query_id)
+    before = Versions() if settled is None else settled.decision.written_versions
+    if batch.foreach_query:
+        before = before.below(batch.version)
+    return before.adding(batch.version)
+
+
+def _admit_to_stream(
+    plan: Plan, batch: BatchIdentity, settled: SettledDecision
+) -> tuple[TaskOutcome | None, str | None]:
+    newest = settled.decision
     if newest.version < batch.version:
-        if batch.streaming and settled.status is DecisionStatus.VOID:
+        if settled.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise refusals.not_the_next_version(plan.write, batch, newest)
@@ -81,11 +111,11 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
             raise refusals.different_batch(plan.write, batch, newest)
-        return TaskOutcome.ALREADY_COMMITTED, None
+        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
     if batch.offsets_hash != newest.offsets_hash:
         raise refusals.different_batch(plan.write, batch, newest)
     if same_form:
-        return TaskOutcome.ALREADY_COMMITTED, None
+        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
     return TaskOutcome.ALREADY_COMMITTED, (
         f"version {batch.version} of write id {plan.write.id!r} was committed with topic option {newest.topic!r} and schema "
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "

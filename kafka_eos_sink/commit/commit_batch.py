@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.admission import admit, decided_versions
 from kafka_eos_sink.commit.decide import (
     DriverTransaction,
     GroupOffsets,
@@ -20,7 +21,7 @@ from kafka_eos_sink.commit.log_writing import forget, write_done
 from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription, Warn
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
@@ -45,6 +46,7 @@ class CommitRequest:
     plan: Plan
     batch: BatchIdentity
     group_offsets: GroupOffsets | None = None
+    user_metadata: str | None = None
 
 
 def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Procedure[Decision | None]:
@@ -56,6 +58,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     """
     run, plan, batch = request.run, request.plan, request.batch
     complete = _require_messages_of_one_run(plan, batch, messages)
+    _, warning = admit(plan, complete[0].batch)
+    if warning is not None:
+        yield from Warn(warning)
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
         if complete[0].batch.foreach_call is not None:
@@ -79,6 +84,10 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
         foreach_call=complete[0].batch.foreach_call,
+        foreach_query=complete[0].batch.foreach_query,
+        versions=decided_versions(plan, complete[0].batch),
+        application_id=complete[0].application_id,
+        user_metadata=request.user_metadata,
     )
 
     yield from Reached("commit.check")

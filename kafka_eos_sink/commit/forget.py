@@ -1,5 +1,7 @@
 """Removes a write that will not run again from the commit log, by tombstones.
 
+Its barrier stays (NEW LOG): the id may begin anew, although its coordinator still knows it.
+
 A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
 needs. `log_writing.forget` does the same for writes with a random id, right after they are finished.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
 from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_view import LogView
@@ -24,7 +27,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
 class _KeyedView(LogView):
-    """A view that also keeps all keys of its write id, even of foreign records."""
+    """A view that also keeps all keys of its write id but the barrier's."""
 
     def __init__(self, write_id: str) -> None:
         super().__init__(write_id)
@@ -33,7 +36,8 @@ class _KeyedView(LogView):
     def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
         entries = tuple(entries)
         for entry in entries:
-            if isinstance(entry, ReadRecord) and (key := parse_key(entry.key)) and key.write_id == self.write_id:
+            key = parse_key(entry.key) if isinstance(entry, ReadRecord) else None
+            if isinstance(entry, ReadRecord) and key and key.write_id == self.write_id and key.kind != "barrier":
                 self.keys[entry.key] = None
         super().feed(entries, next_offset, log_start_offset)
 
@@ -50,10 +54,12 @@ def forget_write(run: Run) -> Procedure[int]:
         TransactionAbortedError: NOT_FORGOTTEN.
     """
     write = run.write
-    before = LogView(write.id)
+    before = _KeyedView(write.id)
     yield from read_to_end(before)
     opened = yield from list_open(run)
     yield from require_own_log(write, before, opened)
+    if not before.keys:
+        raise refusals.unknown_write_id(write)
     # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(write, before, opened)
     view = _KeyedView(write.id)

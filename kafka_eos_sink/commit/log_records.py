@@ -150,6 +150,8 @@ def _decision_fields(decision: Decision) -> dict[str, Any]:
     fields = asdict(decision)
     for prepared in fields["transactions"]:
         prepared["offsets"] = [list(part.values()) for part in prepared["offsets"]]
+    if fields["versions"] is not None:
+        fields["versions"]["ranges"] = [list(each.values()) for each in fields["versions"]["ranges"]]
     return fields
 
 
@@ -249,6 +251,9 @@ def _reader(kind: Any, name: str = "") -> Callable[[Any], Any]:
     if get_origin(kind) is tuple:
         (of, _) = get_args(kind)
         return partial(_tuple, _offset_range if of is OffsetRange else _reader(of))
+    values = [each for each in get_args(kind) if is_dataclass(each)]
+    if values:
+        return partial(_or_none, _reader(values[0]))
     if is_dataclass(kind):
         return partial(_dataclass, kind, {name: _reader(of, name) for name, of in get_type_hints(kind).items()})
     kinds = frozenset(get_args(kind) or (kind,))
@@ -259,6 +264,10 @@ def _tuple(read: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
     if type(value) is not list:
         raise TypeError("no list")
     return tuple(map(read, value))
+
+
+def _or_none(read: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else read(value)
 
 
 def _dataclass(kind: Any, readers: Mapping[str, Callable[[Any], Any]], value: Any) -> Any:

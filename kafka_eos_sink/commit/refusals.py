@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.versions import MOST_RANGES
 from kafka_eos_sink.errors import (
     AuthorizationError,
     DecisionPendingError,
@@ -68,7 +69,7 @@ def version_of(version: int, write_id: str) -> str:
     )
 
 
-def resolve_command(write: Write, query_id: str, version: int, resolution: str) -> str:
+def resolve_command(write: Write, query_id: str, version: int | str, resolution: str) -> str:
     # A batch write has one query id. A stream's prefix may have served several checkpoints.
     of_query = "" if query_id == BATCH_QUERY_ID else f" --query-id {shlex.quote(query_id)}"
     return write.command("resolve", f"--version {version} --as {resolution}{of_query}")
@@ -148,11 +149,13 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 # whether the batch may be written
 
 
-def not_the_next_version(write: Write, batch: BatchIdentity, newest: Decision | None) -> WriteRefusedError:
+def not_the_next_version(
+    write: Write, batch: BatchIdentity, newest: Decision | None, found: str = ""
+) -> WriteRefusedError:
     """The log lacks a stream's previous batch, so nothing proves if this was written."""
     before, this = batch.version - 1, batch.version
     if newest is None:
-        found = (
+        found = found or (
             f"knows nothing of write id {write.id!r}, although batch {this} of query {batch.query_id} is not its first"
         )
     else:
@@ -183,25 +186,52 @@ def earlier_version_unfinished(write: Write, batch: BatchIdentity, newest: Decis
 
 
 def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
-    if batch.streaming:
-        what = f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id"
-        do = (
-            f"Restore the checkpoint that holds batch {newest.version}, and restart the query. Without it, choose: "
-            f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, and rows of these batches that are not in the topic "
-            "are lost; onCheckpointRollback=rewrite writes these batches again, and rows that are in the topic are there twice. A query "
-            "that begins with other rows needs another transactional.id.prefix"
-        )
-    else:
-        # The history belongs to no commit log, so its command takes none.
-        history = f"kafka-eos history --write-id {shlex.quote(write.id)} {write.connection}"
-        what = f"this run of version {batch.version} wrote nothing: version {newest.version} of write id"
-        do = (
-            f"If version {batch.version} was written before, its work is done, and onCheckpointRollback=skip ends such a run without an "
-            "error. If it was not, write it under a txnAppId of its own. onCheckpointRollback=rewrite writes it under this one: rows "
-            "that it wrote before are then there twice, and later runs write the versions above it again. The history does not show a "
-            f"version that recover finished, so look in the topic, too. To see the others: {history}"
-        )
-    return WriteRefusedError("CHECKPOINT_ROLLED_BACK", f"{what} {write.id!r} is already written", do)
+    name = "transactional.id.prefix" if batch.streaming else "txnAppId"
+    return WriteRefusedError(
+        "CHECKPOINT_ROLLED_BACK",
+        f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id {write.id!r} "
+        "is already written",
+        f"Restore the checkpoint that holds batch {newest.version}, and restart the query. Without it, choose: "
+        f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, and rows of these batches that are not in the topic "
+        "are lost; onCheckpointRollback=rewrite writes these batches again, and rows that are in the topic are there twice. A query "
+        f"that begins with other rows needs another {name}",
+    )
+
+
+def skipped(write: Write, version: int) -> str:
+    """A version that is not written again."""
+    where = (
+        "" if job_of(write.id) is Job.RANDOM else f". To see when and by which application: {history_command(write)}"
+    )
+    return f"{version_of(version, write.id)} was written before; this run wrote nothing{where}"
+
+
+def history_command(write: Write) -> str:
+    # The history belongs to no commit log, so its command takes none.
+    return f"kafka-eos history --write-id {shlex.quote(write.id)} {write.connection}".rstrip()
+
+
+def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefusedError:
+    return WriteRefusedError(
+        "VERSION_TOO_OLD",
+        f"this run wrote nothing: the commit log no longer shows whether {version_of(batch.version, write.id)} was written. It remembers "
+        f"the newest {MOST_RANGES:,} ranges of consecutive versions, from {floor} on",
+        f"If its rows are not in the topic, write them with another txnVersion, from {floor} on, or under another txnAppId. To see which "
+        f"application wrote what: {history_command(write)}",
+    )
+
+
+def different_query(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
+    def name(query: str | None) -> str:
+        return f"streaming query {query}" if query else "a batch job"
+
+    return WriteRefusedError(
+        "DIFFERENT_QUERY",
+        f"this run wrote nothing: {name(newest.foreach_query)} has written up to version {newest.version} of write id {write.id!r}, and "
+        f"this is {name(batch.foreach_query)}. Its versions count other rows, so they would be skipped",
+        "If the checkpoint of the query was lost or replaced, restore it. Otherwise give each query and each job a txnAppId of its own. "
+        "Under a new one, every row that this run reads is written, so begin behind the rows that are in the topic",
+    )
 
 
 def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:

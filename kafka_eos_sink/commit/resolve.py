@@ -41,9 +41,10 @@ from kafka_eos_sink.commit.steps import (
     WallClock,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, taking_over
+from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, UnknownId, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
+from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -116,7 +117,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         _require_at_rest(request, query, opened)
     for warning in _warnings(view, query, request):
         yield from Warn(warning)
-    taken = yield from taking_over(TakeOver(run=run, view=view))
+    taken = yield from taking_over(TakeOver(run=run, view=view, unknown_id=UnknownId.RESOLVE))
     yield from Reached("resolve.taken_over")
     # Recovery may have written a decision. A new leader may know less of the log than the one that showed recovery its marker.
     yield from read_to_barrier(view, run.nonce)
@@ -133,7 +134,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
             raise resolve_refusals.found_void(run.write, same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
-    decision = _decision_of(request, query.query_id, same, taken.driver)
+    decision = _decision_of(request, query.query_id, same, superseded, taken.driver)
     yield from Reached("resolve.before_decision")
     yield from _record(run, decision, taken.driver)
     yield from Reached("resolve.decided")
@@ -146,8 +147,18 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     return Resolved(decision=decision, superseded=superseded)
 
 
-def _decision_of(request: ResolveRequest, query_id: str, same: Decision | None, driver: DriverTransaction) -> Decision:
-    """Return the decision to record; ``same`` is the version's, which it replaces."""
+def _decision_of(
+    request: ResolveRequest,
+    query_id: str,
+    same: Decision | None,
+    superseded: Decision | None,
+    driver: DriverTransaction,
+) -> Decision:
+    """Return the decision to record.
+
+    Args:
+        same: That of the version, which it replaces; None if the newest, ``superseded``, is of another version.
+    """
     return Decision(
         write_id=request.run.write.id,
         query_id=query_id,
@@ -159,7 +170,18 @@ def _decision_of(request: ResolveRequest, query_id: str, same: Decision | None, 
         offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
         resolution=request.resolution,
+        foreach_query=None if superseded is None else superseded.foreach_query,
+        versions=_versions(query_id, superseded, request),
     )
+
+
+def _versions(query_id: str, superseded: Decision | None, request: ResolveRequest) -> Versions | None:
+    """Return the versions that count as written then, None for a stream."""
+    if query_id != BATCH_QUERY_ID:
+        return None
+    # Below the first version of an empty log, nothing is known: all count as written.
+    known = Versions.up_to(request.version) if superseded is None else superseded.written_versions
+    return known.adding(request.version) if request.resolution == "committed" else known.without(request.version)
 
 
 def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransaction) -> Procedure[None]:

@@ -116,7 +116,7 @@ def finish_decision(
 
 
 def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
-    return SettledDecision(decision=replace(decision, transactions=()), status=status)
+    return SettledDecision(decision=replace(decision, transactions=(), user_metadata=None), status=status)
 
 
 def finish(
@@ -223,8 +223,10 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
     """Return the next decision, with copies of lost transactions, void without any."""
     decision = settled.logged.decision
     copied = {entry.partition: entry for entry in copies}
+    versions = decision.versions
     return replace(
         decision,
+        versions=versions if copies or versions is None else versions.without(decision.version),
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
         transactions=tuple(
@@ -266,6 +268,7 @@ def _sort_copies(
                     part_offset=result.part_offset,
                     rows=result.written.rows,
                     offsets=result.written.offsets,
+                    written_bytes=result.written.written_bytes,
                 )
             )
     return copies, gone

@@ -393,8 +393,11 @@ class WriteRows(Step["WrittenRows | None"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRows:
+    """``written_bytes`` is the size of the record batches as sent."""
+
     rows: int
     offsets: tuple[OffsetRange, ...]
+    written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

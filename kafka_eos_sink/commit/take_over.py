@@ -16,11 +16,12 @@ from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_ho
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.lost_log import begin
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
-from kafka_eos_sink.commit.values import Plan, Run
+from kafka_eos_sink.commit.values import BatchIdentity, Plan, Run
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, bumps_epoch
 
@@ -29,7 +30,10 @@ class UnknownId(Enum):
     """What to do if the commit log knows nothing of the write id."""
 
     BEGIN = "begin"
-    """Write under it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision."""
+    """Write under it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision. If it was used before,
+    raise COMMIT_LOG_LOST."""
+    RESOLVE = "resolve"
+    """As BEGIN, for an operator who knows that the log was lost."""
     REFUSE = "refuse"
     """Refuse an operator's typing error or wrong log. A barrier would make the log look like the write's own."""
     ABORT = "abort"
@@ -44,6 +48,7 @@ class TakeOver:
         view: The part of the log that this process has read; reading continues there.
         predecessor: The last plan of this process. If its batch is done and no driver has fenced since, nothing is open. The list of
             open transactions is then skipped, because its cost grows with all ids of the cluster.
+        batch: What the driver is about to write, for error messages; None if it writes nothing.
         also_abort: Prepared transactions of a failed batch. They are aborted even if the list lacks them.
     """
 
@@ -52,6 +57,7 @@ class TakeOver:
     predecessor: Plan | None = None
     also_abort: tuple[ProducerIdentity, ...] = ()
     unknown_id: UnknownId = UnknownId.BEGIN
+    batch: BatchIdentity | None = None
 
 
 def fence_only(run: Run) -> Procedure[Plan]:
@@ -95,7 +101,7 @@ def take_over(request: TakeOver) -> Procedure[Plan]:
     Raises:
         DecisionPendingError: A decision can neither be finished nor proven void. The driver still aborts the open transactions that
             no such decision names, because they block readers.
-        WriteRefusedError: COMMIT_LOG_TRUNCATED, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
+        WriteRefusedError: COMMIT_LOG_TRUNCATED, COMMIT_LOG_LOST, NOT_THIS_COMMIT_LOG or UNKNOWN_WRITE_ID. Nothing was touched.
     """
     taken = yield from taking_over(request)
     for failure in taken.failures.values():
@@ -141,6 +147,8 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
         yield from require_own_log(run.write, view, opened)
     if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
         raise refusals.unknown_write_id(run.write)
+    if is_new and request.unknown_id is UnknownId.BEGIN:
+        yield from begin(run, view, request.batch)
     identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, run.nonce)

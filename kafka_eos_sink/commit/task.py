@@ -21,7 +21,6 @@ from kafka_eos_sink.commit.steps import (
     Now,
     Reached,
     Wait,
-    Warn,
     WriteRows,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
@@ -54,9 +53,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         WriteRefusedError: The newest decision forbids the version. Nothing was written.
         KafkaEosError: A row was rejected, or the batch can no longer commit. The attempt has aborted its own transaction.
     """
-    outcome, warning = admit(plan, batch)
-    if warning is not None and task.partition == 0:
-        yield from Warn(warning)
+    outcome, _ = admit(plan, batch)
 
     def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
         return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=prepared)
@@ -100,6 +97,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             part_offset=part_offset,
             rows=written.rows,
             offsets=written.offsets,
+            written_bytes=written.written_bytes,
         ),
     )
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal
 from uuid import UUID
 
 from kafka_eos_sink.commit import transactional_id as names
+from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.pickling import PickledByName
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
@@ -24,6 +26,11 @@ DEFAULT_TOPIC = "__kafka_eos_commits"
 LOG_PARTITIONS = 16
 PROOFS_WITHIN_MS = 120_000
 """Limit of the wait for proofs, unless the write sets another one (delivery.timeout.ms)."""
+
+
+def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
+    """Return ms since 1970 as ISO 8601, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
 
 
 def log_partition_of(write_id: str) -> int:
@@ -132,7 +139,8 @@ class PreparedTransaction(PickledByName):
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
     ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision named this transaction and its commit is proven. No
-    driver ends it again.
+    driver ends it again. ``written_bytes`` is the size of its record batches as sent, None if an earlier version of the sink wrote the
+    record.
     """
 
     partition: int
@@ -141,6 +149,7 @@ class PreparedTransaction(PickledByName):
     rows: int
     offsets: tuple[OffsetRange, ...]
     proven: bool = False
+    written_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +160,9 @@ class Decision(PickledByName):
     ``nonce`` is that of the plan; a decision that replaces lost transactions by copies appends ``~1``.
     ``resolution`` is set if an operator decided (``kafka-eos resolve``); the decision then names no transaction.
     ``foreach_call`` is the last `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of
-    the sink wrote the record.
+    the sink wrote the record. ``foreach_query`` is the streaming query of that call, "" if a batch job wrote the version.
+    ``versions`` is None for a stream, and if an earlier version of the sink wrote the record.
+    ``application_id`` and ``user_metadata`` name the run that wrote the rows, for the history.
     """
 
     write_id: str
@@ -165,6 +176,17 @@ class Decision(PickledByName):
     transactions: tuple[PreparedTransaction, ...]
     resolution: str | None = None
     foreach_call: str | None = None
+    foreach_query: str | None = None
+    versions: Versions | None = None
+    application_id: str | None = None
+    user_metadata: str | None = None
+
+    @property
+    def written_versions(self) -> Versions:
+        """The versions that count as written up to this decision."""
+        if self.versions is not None:
+            return self.versions
+        return Versions.up_to(self.version - (self.is_void or self.resolution == "rewrite"))
 
     @property
     def is_void(self) -> bool:
@@ -235,7 +257,8 @@ class BatchIdentity(PickledByName):
     """The identity of a batch: batches with equal values are the same batch (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
-    ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to. Only tasks know it.
+    ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to, and ``foreach_query`` the streaming query
+    that calls it, "" without one. Only tasks know them.
     """
 
     query_id: str
@@ -246,6 +269,7 @@ class BatchIdentity(PickledByName):
     on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
     streaming: bool = False
     foreach_call: str | None = None
+    foreach_query: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,13 +291,12 @@ class TaskOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessage(PickledByName):
-    """A task's message to the driver; the last three fields are figures for people."""
+    """A task's message to the driver; the last two fields are figures for people."""
 
     plan: Plan
     batch: BatchIdentity
     task: TaskIdentity
     outcome: TaskOutcome
     prepared: PreparedTransaction | None = None
-    written_bytes: int = 0
     write_ms: int = 0
     application_id: str | None = None

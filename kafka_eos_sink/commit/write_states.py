@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from typing import Any, Literal
 from kafka_eos_sink.commit.evidence import of_part
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.outcome import Outcome, in_log
-from kafka_eos_sink.commit.values import Decision, OffsetRange, merged
+from kafka_eos_sink.commit.values import Decision, OffsetRange, iso_utc, merged
 from kafka_eos_sink.errors import WriteRefusedError
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
@@ -82,11 +81,6 @@ class CommittedWrite:
 Writes = tuple[CommittedWrite, ...]
 QueryIds = tuple[str, str]
 """Write id and query id."""
-
-
-def iso_utc(ms: int, timespec: str = "milliseconds") -> str:
-    """Return ms since 1970 as ISO 8601, UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
 
 
 def writes_in(view: LogView) -> tuple[CommittedWrite, ...]:

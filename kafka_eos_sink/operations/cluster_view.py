@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.transactional_id import write_id_of
-from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite, iso_utc
+from kafka_eos_sink.commit.values import iso_utc
+from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -20,12 +21,12 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     one_line,
 )
-from kafka_eos_sink.operations.history_reading import HistoryTail
 from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.history_reading import HistoryTail
 
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10

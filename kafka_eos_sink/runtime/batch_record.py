@@ -10,8 +10,7 @@ from typing import Any
 
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import UNREADABLE, typed
-from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage, merged
-from kafka_eos_sink.commit.write_states import iso_utc
+from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage, iso_utc, merged
 from kafka_eos_sink.errors import one_line
 from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
 
@@ -116,6 +115,7 @@ def parse_record(key: bytes | None, value: bytes | None, *, with_ranges: bool = 
 
 def record_of(decision: Decision, finished_ms: int, **known: Any) -> BatchRecord:
     """Return the record of a decision with the figures that are known."""
+    sizes = [entry.written_bytes for entry in decision.transactions]
     return BatchRecord(
         write_id=decision.write_id,
         query_id=decision.query_id,
@@ -123,6 +123,9 @@ def record_of(decision: Decision, finished_ms: int, **known: Any) -> BatchRecord
         finished_ms=finished_ms,
         rows=sum(entry.rows for entry in decision.transactions),
         transactions=len(decision.transactions),
+        written_bytes=None if None in sizes else sum(filter(None, sizes)),
+        application_id=decision.application_id,
+        user_metadata=decision.user_metadata,
         offsets=merged(part for entry in decision.transactions for part in entry.offsets),
         producers=tuple((entry.identity.producer_id, entry.identity.producer_epoch) for entry in decision.transactions),
         **known,
@@ -139,7 +142,6 @@ def record_of_commit(
     return record_of(
         decision,
         time.time_ns() // 1_000_000,
-        written_bytes=sum(message.written_bytes for message in tasks),
         plan_ms=plan.plan_ms,
         write_ms=max((message.write_ms for message in tasks), default=0),
         **{f"{phase}_ms": watch.ms(phase) for phase in watch.seconds},
@@ -147,5 +149,4 @@ def record_of_commit(
         parts_copied=watch.parts_copied,
         # Zero: Kafka may have aborted transactions of the batch, whose rows were copied then.
         headroom_ms=max(0, headroom) if times_out else None,
-        application_id=next((message.application_id for message in tasks), None),
     )

@@ -16,7 +16,7 @@ from uuid import UUID
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit import lost_log, steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Procedure, Step, code_name
@@ -25,6 +25,7 @@ from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
+    KafkaEosError,
     ProtocolError,
     printable,
 )
@@ -37,6 +38,7 @@ from kafka_eos_sink.protocol.reactions import in_words, refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
+from kafka_eos_sink.runtime.history_reading import read_history
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
 from kafka_eos_sink.runtime.topics import cleanup_policy
@@ -45,6 +47,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+NEWEST_IN_HISTORY, HISTORY_WITHIN_MS = 8, 5_000
+"""Records of a write id that an error names, and how long a plan may search for them."""
 LOG_FETCH_WAIT_MS = 100
 LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
 """Memory limit of a chunk of the commit log, and memory of a record without its key and value."""
@@ -68,14 +72,16 @@ class Executor:
         where: The partition of the commit log that holds the records of the write id.
         config: ``delivery_timeout_ms`` bounds each step. For ``max_block_ms``, a data topic may be unknown to the cluster, or its
             log may end before acknowledged records.
+        history_topic: Empty for none.
     """
 
-    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig) -> None:
+    def __init__(self, admin: Admin, where: TopicPartition, config: ProducerConfig, history_topic: str = "") -> None:
         self.client = admin.client
         self.admin = admin
         self.where = where
         self.config = config
         self.timeout_ms = timeout_ms = config.delivery_timeout_ms
+        self.history_topic = history_topic
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
         self.stopwatch = Stopwatch()
@@ -95,6 +101,7 @@ class Executor:
         )
         self._on(steps.EndTransactions, self._end_transactions)
         self._on(steps.ReadLog, self._read_log)
+        self._on(lost_log.ReadHistory, self._read_history)
         self._on(steps.LogPolicy, lambda _: cleanup_policy(admin, where[0], self._deadline))
         self._on(steps.LastStableOffsets, proofs.last_stable_offsets)
         self._on(steps.DescribeProducers, proofs.describe_producers)
@@ -131,6 +138,23 @@ class Executor:
             if log.isEnabledFor(logging.DEBUG):
                 self._log_step(step, began, result, failure)
             self.stopwatch.saw(step, result)
+
+    def _read_history(self, step: lost_log.ReadHistory) -> tuple[lost_log.InHistory, ...]:
+        if not self.history_topic:
+            return ()
+        limits = {"limit": NEWEST_IN_HISTORY, "timeout_ms": min(HISTORY_WITHIN_MS, self.timeout_ms)}
+        try:
+            found = read_history(self.admin, self.history_topic, step.write_id, **limits)
+        except KafkaEosError as error:
+            # It is the second witness of a lost commit log, and most clusters have no need of it.
+            log.info(
+                "the history topic %r was not read for write id %r: %s", self.history_topic, step.write_id, error.code
+            )
+            return ()
+        return tuple(
+            lost_log.InHistory(version=each.version, finished_ms=each.finished_ms, application_id=each.application_id)
+            for each in found
+        )
 
     @property
     def attempts_ended(self) -> int:

@@ -43,6 +43,7 @@ def flush_and_prove(producer: Producer) -> steps.WrittenRows:
             OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
             for (topic, partition), (first, last, _) in acknowledged
         ),
+        written_bytes=producer.acknowledged_bytes,
     )
 
 

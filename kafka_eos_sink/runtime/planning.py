@@ -68,7 +68,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     # ListTransactions goes to every broker, so consecutive micro-batches skip it for `LIST_EVERY_MS`.
     must_list = known.plan is None or now - known.listed_at > LIST_EVERY_MS
     run = new_run(write, settings.producer.delivery_timeout_ms, version, known.transaction_timeout_ms)
-    request = TakeOver(run=run, view=known.view, predecessor=None if must_list else known.plan)
+    request = TakeOver(run=run, view=known.view, predecessor=None if must_list else known.plan, batch=batch)
     found = executor.run(fence_only(run) if write.is_random else take_over(request))
     # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. So only a view of the
     # whole log may skip or reject a batch. The entry is popped, so the next plan reads it.

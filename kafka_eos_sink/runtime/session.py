@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def _leased_executor(settings: WriteSettings, plan: Plan | None = None) -> Iterator[Executor]:
     with lease_admin(settings.client, None if plan is None else plan.cluster_id) as admin:
-        yield Executor(admin, settings.write.commit_log, settings.producer)
+        yield Executor(admin, settings.write.commit_log, settings.producer, settings.history_topic)
 
 
 def _run(settings: WriteSettings, plan: Plan) -> Run:
@@ -83,24 +83,21 @@ def write_task(settings: WriteSettings, plan: Plan, task: TaskIdentity, batches:
 
 def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage | None]) -> Decision | None:
     """Decide the batch and finish it; return None if it was committed before."""
-    batch = settings.batch
+    batch, metadata = settings.batch, settings.user_metadata
+    # Half a surrogate pair would make the decision unreadable.
     request = commit_batch.CommitRequest(
-        run=_run(settings, plan), plan=plan, batch=batch, group_offsets=settings.group_offsets
+        run=_run(settings, plan),
+        plan=plan,
+        batch=batch,
+        group_offsets=settings.group_offsets,
+        user_metadata=None if metadata is None else metadata.encode("utf-8", "replace").decode(),
     )
     with _leased_executor(settings, plan) as executor:
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
-            newest = plan.newest_decision(batch.query_id)
-            is_older = newest is not None and newest.decision.version > batch.version
-            log.warning(
-                "version %d of write id %r %s; this run wrote nothing",
-                batch.version,
-                plan.write.id,
-                "is older than the newest version" if is_older else "was written before",
-            )
             return None
         found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
-        history.report(executor.admin, settings.history_topic, replace(found, user_metadata=settings.user_metadata))
+        history.report(executor.admin, settings.history_topic, found)
         return decision
 
 

@@ -32,7 +32,7 @@ class TaskExecutor(Executor):
         self._transaction_timeout_ms = plan.transaction_timeout_ms
         self._batches = batches
         self._producer: Producer | None = None
-        self._began_ms = self._written_bytes = 0
+        self._began_ms = 0
         self._next_check_ms = 0
         self._on(steps.HasRows, self._has_rows)
         self._on(steps.EndTransactions, self._end_own)
@@ -51,7 +51,6 @@ class TaskExecutor(Executor):
         return replace(
             message,
             prepared=replace(message.prepared, identity=self._producer.prepare()),
-            written_bytes=self._written_bytes,
             write_ms=self.client.clock() - self._began_ms,
         )
 
@@ -88,9 +87,7 @@ class TaskExecutor(Executor):
             failpoints.reached("task.writing")
             if self._must_check():
                 return None
-        written = flush_and_prove(self._producer)
-        self._written_bytes = self._producer.acknowledged_bytes
-        return written
+        return flush_and_prove(self._producer)
 
     def _append_part(self, step: steps.AppendPart) -> int:
         producer = self._producer

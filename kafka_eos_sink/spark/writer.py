@@ -75,7 +75,9 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
         context = task_context()
         settings = self._planned_settings()
-        batch = dataclasses.replace(settings.batch, foreach_call=_foreach_call(context))
+        batch = dataclasses.replace(
+            settings.batch, foreach_call=_foreach_call(context), foreach_query=_foreach_query(context)
+        )
         settings = dataclasses.replace(settings, batch=batch)
         return run_task(context, settings, self._plan, self._columns, iterator)
 
@@ -130,6 +132,11 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         else:
             write_id = random_write_id(prefix, run_id)
         return self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
+
+
+def _foreach_query(context: TaskContext) -> str:
+    # A batch write outside of a streaming query has no such property.
+    return context.getLocalProperty("sql.streaming.queryId") or ""
 
 
 def _foreach_call(context: TaskContext) -> str | None:

@@ -16,9 +16,9 @@ from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, vari
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.operations.history_reading import read_history
 from kafka_eos_sink.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from kafka_eos_sink.runtime import session
+from kafka_eos_sink.runtime.history_reading import read_history
 from kafka_testing import (
     await_markers,
     change_config,

@@ -21,10 +21,10 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.operations.cluster_view import ClusterWatch
-from kafka_eos_sink.operations.history_reading import HistoryTail
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.history_reading import HistoryTail
 from kafka_testing import create_topic, delete_topic, open_transaction, unique_topic, wait_until
 
 TIMEOUT_MS = 30_000
@@ -249,7 +249,7 @@ def test_tail_holds_the_newest_records_of_the_history(kafka: EmbeddedKafka, monk
     given = new_write(kafka)
     for version in (3, 4, 5):
         write_all(varied(given, version=version), 1)
-    monkeypatch.setattr("kafka_eos_sink.operations.history_reading.WINDOW", 2)
+    monkeypatch.setattr("kafka_eos_sink.runtime.history_reading.WINDOW", 2)
     with connected(kafka.bootstrap_servers) as admin:
         tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
         assert [record.version for record in tail.read()] == [5, 4]

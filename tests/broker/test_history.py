@@ -75,7 +75,7 @@ def test_commit_leaves_a_line_and_a_record(
 def test_history_shows_the_newest_batches_first(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_eos_sink.operations.history_reading.WINDOW", 2)
+    monkeypatch.setattr("kafka_eos_sink.runtime.history_reading.WINDOW", 2)
     given = settings_of(kafka)
     for version in (3, 4, 5):
         write_all(varied(given, version=version), 1)

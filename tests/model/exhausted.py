@@ -68,6 +68,18 @@ CALLS: dict[str, Any] = {
 }
 """A version is written in call a, whose second write follows; then both are run again in call b."""
 
+ANY_ORDER: dict[str, Any] = {
+    "restart": "failed",
+    "attempts": 1,
+    "batches": 2,
+    "streaming": False,
+    "start_version": lambda driver: 0 if driver else 1,
+    "offsets_hash": lambda driver, version: None,
+    **EAGER,
+    **ONE,
+}
+"""A batch job writes version 1, and then version 0; each further run begins at 0."""
+
 _RESOLVED_EITHER: dict[str, dict[str, Any]] = {
     "": {},
     ", a timeout": {"faults": faults(resolve=1, timeout=1)},
@@ -223,6 +235,30 @@ EXHAUSTED = named(
         Setting(name="timeouts and a restart", restart="failed", attempts=1, faults=faults(timeout=1), **EAGER, **ONE),
         Setting(name="two drivers beside each other", attempts=1, **EAGER, **ONE),
         Setting(name="second writes of a foreachBatch call", faults=faults(unavailable=1), **CALLS),
+        Setting(name="versions in any order", **ANY_ORDER),
+        Setting(name="versions in any order, a crash", **{**ANY_ORDER, "restart": "crash", "zombie_tasks": False}),
+        Setting(
+            name="versions in any order, timeouts and records gone",
+            faults=faults(timeout=1, clean=1),
+            **{**ANY_ORDER, "drivers": 3},
+        ),
+        Setting(
+            name="versions in any order, compaction and no responses",
+            loud=UNRESOLVABLE,
+            faults=faults(compact=1, unavailable=1),
+            **ANY_ORDER,
+        ),
+        Setting(
+            name="versions in any order, below the floor",
+            loud=frozenset({"VERSION_TOO_OLD"}),
+            **{
+                **ANY_ORDER,
+                "drivers": 3,
+                "batches": 3,
+                "most_ranges": 1,
+                "start_version": lambda driver: 0 if driver else 2,
+            },
+        ),
         Setting(
             name="crash and restart in the same planner process",
             restart="crash",
@@ -299,6 +335,11 @@ _STATES = {
     "resolved as rewrite, a restart": (11_155, 13_226),
     "resolved as rewrite, a missing marker": (94_893, 79_945),
     "resolved as rewrite, late requests": (405_926, 482_363),
+    "versions in any order": (54, 62),
+    "versions in any order, a crash": (567, 825),
+    "versions in any order, timeouts and records gone": (4_038, 5_459),
+    "versions in any order, compaction and no responses": (12_007, 18_851),
+    "versions in any order, below the floor": (90, 102),
     "crash and restart in the same planner process": (6_883, 22_285),
     "a planner process that remembers an older driver": (6_883, 22_285),
 }
@@ -362,6 +403,7 @@ LARGE = named(
         Setting(name="two drivers, two tasks, two batches", batches=2, attempts=1, recover_from_every=200),
         Setting(name="two drivers, timeouts", faults=faults(timeout=1), recover_from_every=200),
         Setting(name="two drivers, late requests", attempts=1, faults=faults(float=1), recover_from_every=200),
+        Setting(name="versions in any order, two drivers beside each other", **{**ANY_ORDER, "restart": "beside"}),
         Setting(name="two drivers, no responses", attempts=1, faults=faults(unavailable=1), recover_from_every=200),
     )
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from kafka_eos_sink.commit import log_records
+from kafka_eos_sink.commit import log_records, versions
 
 from .settings import FAULTS, Setting
 from .simulated_spark import Label, State, Violation, World
@@ -33,7 +33,10 @@ class Exploration:
 
 
 def explore(setting: Setting, *, max_states: int = 10_000_000, world: World | None = None) -> Exploration:
-    with patch.object(log_records, "MAX_RECORD_BYTES", setting.piece_bytes):
+    with (
+        patch.object(log_records, "MAX_RECORD_BYTES", setting.piece_bytes),
+        patch.object(versions, "MOST_RANGES", setting.most_ranges),
+    ):
         return _explore(setting, max_states, world)
 
 

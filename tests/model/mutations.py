@@ -23,6 +23,7 @@ from kafka_eos_sink.commit import (
     decide,
     evidence,
     log_records,
+    lost_log,
     open_transactions,
     resolve,
     restore,
@@ -32,9 +33,10 @@ from kafka_eos_sink.commit import (
 )
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.versions import Versions
 
 from . import performer
-from .exhausted import CALLS, HEALED, UNRESOLVABLE
+from .exhausted import ANY_ORDER, CALLS, HEALED, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -802,7 +804,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="an ignored gap in the versions of a stream",
         what="a stream on an older commit log, or another one, writes a batch that may have been decided elsewhere",
-        edits=(Edit(admission.admit, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),),
+        edits=(
+            Edit(admission._admit_to_stream, "if batch.streaming and batch.version > newest.version + 1:", "if False:"),
+        ),
         setting=_small(
             "an older log",
             drivers=2,
@@ -812,6 +816,87 @@ MUTATIONS: tuple[Mutation, ...] = (
             **ONE_ROW,
         ),
         caught=("I16",),
+    ),
+    # A version is written once, in any order.
+    Mutation(
+        name="the versions not carried forward",
+        what="a decision knows its own version only, and an older one is written a second time",
+        edits=(Edit(admission.decided_versions, "settled.decision.written_versions", "Versions()"),),
+        setting=Setting(name="any order", **{**ANY_ORDER, "drivers": 3, "recover_from_every": 0}),
+        caught=("at most once", "I2"),
+    ),
+    Mutation(
+        name="a version added before it is decided",
+        what="a run skips a version that nobody has written",
+        edits=(
+            Edit(
+                admission.decided_versions,
+                "before.adding(batch.version)",
+                "before.adding(batch.version).adding(batch.version - 1)",
+            ),
+        ),
+        setting=Setting(name="any order", **{**ANY_ORDER, "recover_from_every": 0}),
+        caught=("I7",),
+    ),
+    Mutation(
+        name="the floor forgotten",
+        what="a version that has left the set is written a second time",
+        edits=(Edit(Versions.adding, "max([self.floor, *(each.last + 1 for each in dropped)])", "self.floor"),),
+        setting=Setting(
+            name="below the floor",
+            **{
+                **ANY_ORDER,
+                "drivers": 3,
+                "batches": 3,
+                "most_ranges": 1,
+                "start_version": lambda driver: 0 if driver else 2,
+                "recover_from_every": 0,
+            },
+        ),
+        caught=("at most once", "I2"),
+    ),
+    Mutation(
+        name="a void version left in the set",
+        what="a version whose rows are lost is skipped once another one was decided",
+        edits=(
+            Edit(
+                restore._decision_of,
+                "versions if copies or versions is None else versions.without(decision.version)",
+                "versions",
+            ),
+        ),
+        setting=Setting(
+            name="void and any order",
+            **{
+                **ANY_ORDER,
+                "drivers": 2,
+                "start_version": lambda driver: 0 if driver else 1,
+                "faults": faults(timeout=1, clean=1),
+                "recover_from_every": 0,
+            },
+        ),
+        caught=("I7",),
+    ),
+    # The first plan of a write id.
+    Mutation(
+        name="no barrier before the first fence",
+        what="a driver that dies between them leaves a write id that looks like that of a lost log",
+        edits=(
+            Edit(
+                lost_log.begin,
+                "yield from Append((barrier_record(write.id, run.nonce, view.topic_id),))",
+                "pass",
+            ),
+        ),
+        setting=_small("first plan", drivers=2, **ONE_ROW),
+        caught=("I17", "recovery"),
+    ),
+    Mutation(
+        name="the log not read again before it counts as lost",
+        what="a driver beside the first one takes the log for lost",
+        edits=(Edit(lost_log.begin, "yield from read_to_end(view)", "pass"),),
+        setting=_small("two first plans", drivers=2, restart="beside", recover_from_every=0, **ONE_ROW),
+        caught=("I17",),
     ),
     # What `kafka-eos resolve` must not leave out.
     Mutation(

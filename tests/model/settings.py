@@ -12,6 +12,7 @@ from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.resolve import Resolution
 from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.commit.versions import MOST_RANGES
 
 WRITE_ID = "w"
 START_MS = 1_000_000
@@ -74,6 +75,8 @@ class Setting:
     """Whether leaders verify transactional appends (Kafka 3.6)."""
     piece_bytes: int = MAX_RECORD_BYTES
     """Bytes of a decision's record. A larger decision is cut into pieces, each in a Produce request of its own."""
+    most_ranges: int = MOST_RANGES
+    """Ranges of versions that a decision carries."""
     eager_markers: bool = False
     """Markers are written with the EndTxn that asks for them: fewer states, for what does not turn on the time between."""
     rows: Callable[[int, int], Rows] = field(default=lambda driver, version: ((0,), (1,)))
@@ -82,6 +85,8 @@ class Setting:
     topic: Callable[[int], str] = field(default=lambda driver: "t")
     foreach_call: Callable[[int], str | None] = field(default=lambda driver: None)
     """The call of a `foreachBatch` function in which a driver writes its batches."""
+    foreach_query: Callable[[int], str] = field(default=lambda driver: "query")
+    """The streaming query that calls the function."""
     rollback: str = "fail"
     resolution: Resolution = "committed"
     """What the operator of the fault ``resolve`` records."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kafka_eos_sink.commit import abort as aborting
-from kafka_eos_sink.commit import commit_batch, steps
+from kafka_eos_sink.commit import commit_batch, lost_log, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
 from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
@@ -170,6 +170,7 @@ class World:
             on_checkpoint_rollback=setting.rollback,  # type: ignore[arg-type]
             streaming=setting.streaming,
             foreach_call=setting.foreach_call(number),
+            foreach_query="" if setting.foreach_call(number) is None else setting.foreach_query(number),
         )
 
     def _factory(self, name: Name, inputs: tuple[int, ...]) -> Any:
@@ -240,6 +241,8 @@ class World:
             elif isinstance(step, steps.HasRows):
                 has = bool(self._rows(name))
                 node = self.procedures.advance(node, has, has)
+            elif isinstance(step, lost_log.ReadHistory):
+                node = self.procedures.advance(node, None, ())  # no history topic
             elif isinstance(step, (steps.Wait, steps.Warn, steps.Reached)):
                 if isinstance(step, steps.Warn):
                     self.count(f"{name[1]}:warning")
@@ -436,6 +439,8 @@ class World:
             return state
         match kind:
             case "plan":
+                if code == "COMMIT_LOG_LOST":
+                    raise Violation(f"I17: the plan of driver {number} takes the commit log for lost")
                 if failure is not None:
                     return self._set_driver(state, number, driver._replace(phase="failed", code=code))
                 plan: Plan = node.result

@@ -60,7 +60,8 @@ def test_list_of_a_new_write_waits_for_all_brokers() -> None:
     """Another commit log may hold the decision of what a silent broker does not list."""
     cluster, message, _ = left_open()
     cluster.delete_log()
-    cluster.run(abort(REQUEST, message.plan, [message]))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\]"):
+        cluster.run(abort(REQUEST, message.plan, [message]))
     (listing,) = lists_of(cluster)
     assert listing.within_ms is None
 

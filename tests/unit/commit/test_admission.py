@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
@@ -59,7 +60,12 @@ def test_decision_of_another_query_id_is_ignored() -> None:
 
 
 def test_the_same_version_is_skipped() -> None:
-    assert admit(plan(decided()), BATCH) == (SKIP, None)
+    outcome, line = admit(plan(decided()), BATCH)
+    assert outcome is SKIP
+    assert line == (
+        f"version 5 of write id 'w' was written before; this run wrote nothing. To see when and by which application: "
+        f"{refusals.history_command(WRITE)}"
+    )
 
 
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:

@@ -13,6 +13,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome, by_marker
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, plan_nonce
+from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -218,7 +219,13 @@ STORED = LogRecord(
     rb"\"identity\":{\"transactional_id\":\"payments/orders.0.0\",\"producer_id\":100,\"producer_epoch\":0,\"transaction_version\":2},"
     rb'\"part_offset\":5,\"rows\":10,\"offsets\":[[\"orders\",0,10,19]],\"proven\":false}],\"resolution\":null,\"foreach_call\":null}"}',
 )
-"""A decision as the first version with format 2 wrote it."""
+"""A decision as the first version with format 2 wrote it: all versions up to its own count as written."""
+STORED_NOW = LogRecord(
+    STORED.key,
+    (STORED.value or b"").replace(rb"\"proven\":false", rb"\"proven\":false,\"written_bytes\":100")[:-3]
+    + rb",\"foreach_query\":\"\",\"versions\":{\"ranges\":[[2,2],[4,6]],\"floor\":1},\"application_id\":\"app\","
+    + rb'\"user_metadata\":null}"}',
+)
 
 
 def test_stored_decision_of_format_2_stays_readable_and_written() -> None:
@@ -226,7 +233,18 @@ def test_stored_decision_of_format_2_stays_readable_and_written() -> None:
     found = view_of(read(STORED, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
     assert found is not None
     assert found.decision == decision(parts=1)
-    assert decision_records(decision(parts=1)) == (STORED,)
+    assert found.decision.written_versions == Versions.up_to(4)
+
+
+def test_stored_decision_has_the_fields_of_now() -> None:
+    """Also an older driver reads it: it knows some of the fields."""
+    versions = Versions((VersionRange(2, 2), VersionRange(4, 6)), floor=1)
+    now = replace(decision(parts=1), foreach_query="", versions=versions, application_id="app")
+    now = replace(now, transactions=(replace(now.transactions[0], written_bytes=100),))
+    assert decision_records(now) == (STORED_NOW,)
+    found = view_of(read(STORED_NOW, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
+    assert found is not None
+    assert found.decision == now
 
 
 def test_decision_of_format_1_is_read_without_its_digests() -> None:

@@ -70,7 +70,6 @@ MESSAGE = TaskMessage(
         rows=10,
         offsets=(OffsetRange(topic="orders", partition=2, first_offset=100, last_offset=109),),
     ),
-    written_bytes=1_000,
     write_ms=5,
     application_id="app-1",
 )

@@ -13,10 +13,10 @@ import pytest
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
-from kafka_eos_sink.operations.history_reading import TAIL_WITHIN_MS, WINDOW, HistoryTail, read_history
 from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.batch_record import BatchRecord
+from kafka_eos_sink.runtime.history_reading import TAIL_WITHIN_MS, WINDOW, HistoryTail, read_history
 
 COUNT, RANGES = 60, 2_000
 LARGE = BatchRecord(
@@ -172,7 +172,7 @@ def test_live_view_reads_at_most_a_window_of_a_burst() -> None:
 
 def test_reading_ends_when_records_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(replace(LARGE, version=10, finished_ms=10).encoded())
-    monkeypatch.setattr("kafka_eos_sink.operations.history_reading.KEPT_BYTES", 5 * size)
+    monkeypatch.setattr("kafka_eos_sink.runtime.history_reading.KEPT_BYTES", 5 * size)
     admin = cast(Any, Topic())
     assert len(read_history(admin, "history", "w", limit=5, timeout_ms=1)) == 5
     with pytest.raises(BrokerUnavailableError, match="without more memory; lower --limit"):

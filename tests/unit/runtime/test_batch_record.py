@@ -36,7 +36,9 @@ def part(first: int, last: int) -> OffsetRange:
 
 def entry(partition: int, *offsets: OffsetRange) -> PreparedTransaction:
     identity = replace(DRIVER, transactional_id=f"w.{partition}.0", producer_id=10 + partition)
-    return PreparedTransaction(partition=partition, identity=identity, part_offset=5, rows=100, offsets=offsets)
+    return PreparedTransaction(
+        partition=partition, identity=identity, part_offset=5, rows=100, offsets=offsets, written_bytes=1_000
+    )
 
 
 DECISION = Decision(
@@ -49,13 +51,13 @@ DECISION = Decision(
     schema="",
     offsets_hash=None,
     transactions=(entry(0, part(0, 99)), entry(1, part(101, 200))),
+    application_id="app-1",
 )
 
 
 def message(partition: int, write_ms: int) -> TaskMessage:
     task = TaskIdentity(partition=partition, attempt_number=0, task_attempt_id=partition)
-    figures = {"written_bytes": 1_000, "write_ms": write_ms, "application_id": "app-1"}
-    return replace(MESSAGE, plan=PLAN, batch=replace(BATCH, version=3), task=task, **figures)
+    return replace(MESSAGE, plan=PLAN, batch=replace(BATCH, version=3), task=task, write_ms=write_ms)
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_headroom_is_unknown_without_a_timeout(clock: SimpleNamespace) -> None:
 def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
     record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
     assert record.line() == (
-        "written version 3 of write id 'w': 200 rows; 1000 bytes; 2 transactions; "
+        "written version 3 of write id 'w': 200 rows; 2000 bytes; 2 transactions; "
         "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts ended; 0 parts copied; "
         "50200 ms to the transaction timeout"
     )

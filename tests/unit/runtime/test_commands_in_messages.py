@@ -14,7 +14,7 @@ import pytest
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
-from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit import lost_log, refusals, steps
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
@@ -42,7 +42,7 @@ def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
 
 
 def test_command_of_the_history_names_the_cluster_only() -> None:
-    error = refusals.checkpoint_rolled_back(LEDGER, replace(STREAMED, streaming=False), Held().decision(3))
+    error = refusals.version_too_old(LEDGER, replace(STREAMED, streaming=False), 5)
     assert error.way_out.endswith(f"kafka-eos history --write-id w {AT}")
 
 
@@ -69,6 +69,14 @@ def test_a_command_reaches_the_cluster_of_its_client(config: ClientConfig, optio
     assert config.command_options == options
 
 
+KNOWN = steps.TransactionDescription(
+    state="CompleteCommit",
+    producer_id=7,
+    producer_epoch=3,
+    timeout_ms=60_000,
+    start_time_ms=1_700_000_000_000,
+    partitions=frozenset(),
+)
 STREAMED = BatchIdentity(query_id="q", version=3, topic="t", schema="", offsets_hash=None, streaming=True)
 IDS = {
     Job.BATCH: "kafka-eos/nightly orders/orders",
@@ -94,7 +102,11 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         refusals.not_this_commit_log(write, [decision.driver]),
         refusals.no_free_id(write, 0),
         *([refusals.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
-        refusals.checkpoint_rolled_back(write, replace(STREAMED, streaming=False), decision),
+        refusals.version_too_old(write, replace(STREAMED, streaming=False), 5),
+        lost_log._commit_log_lost(write, STREAMED, KNOWN, ()),
+        lost_log._commit_log_lost(
+            write, None, None, [lost_log.InHistory(version=7, finished_ms=1, application_id="app")]
+        ),
     ]
     for error in errors:
         text = error.way_out

@@ -1,0 +1,106 @@
+"""Notice that the commit log of a write id was lost (NEW LOG).
+
+The first plan of a write id appends its barrier before its first InitProducerId. From then on the coordinator knows W.driver only if the
+log has a record of the write, unless that log was deleted or is another one. The history of finished batches is the second witness, for
+ids that the coordinator has forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_records import barrier_record
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.steps import Append, DescribeTransactions, Reached, TransactionDescription
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.values import BatchIdentity, Run, Write, iso_utc
+from kafka_eos_sink.errors import Job, WriteRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHistory(Step[tuple["InHistory", ...]]):
+    """Read the newest records of a write id in the history topic.
+
+    Result: the newest first. It is empty without a history, and if the history cannot be read in a few seconds.
+    """
+
+    write_id: str
+
+    def subject(self) -> str:
+        return self.write_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InHistory:
+    """A version that was finished once, by the history."""
+
+    version: int
+    finished_ms: int
+    application_id: str | None = None
+
+
+def begin(run: Run, view: LogView, batch: BatchIdentity | None) -> Procedure[None]:
+    """Append the first barrier of a write id, before its first InitProducerId.
+
+    NEW LOG: so a write id that its coordinator knows, beside a log that lacks it, was decided in another log.
+
+    Raises:
+        WriteRefusedError: COMMIT_LOG_LOST if the coordinator or the history knows the write id.
+    """
+    write = run.write
+    described = yield from DescribeTransactions((write.driver_id,))
+    known = described.get(write.driver_id)
+    history = yield from ReadHistory(write.id)
+    if known is not None or history:
+        # The barrier of a driver beside this one came before what was found of it, perhaps after this driver's read.
+        yield from read_to_end(view)
+        if view.lacks_write:
+            raise _commit_log_lost(write, batch, known, history)
+    yield from Append((barrier_record(write.id, run.nonce, view.topic_id),))
+    yield from Reached("plan.begun")
+
+
+def _commit_log_lost(
+    write: Write, batch: BatchIdentity | None, known: TransactionDescription | None, history: Sequence[InHistory]
+) -> WriteRefusedError:
+    """The coordinator (``known``) or the history knows the id that the log lacks."""
+    used = [
+        "its coordinator knows its driver"
+        + (f", whose last transaction began at {iso_utc(known.start_time_ms)}" if known.start_time_ms > 0 else "")
+        if known is not None
+        else "",
+        "the history shows version "
+        + refusals.some(
+            [f"{each.version} (finished {iso_utc(each.finished_ms)}, {each.application_id})" for each in history]
+        )
+        if history
+        else "",
+    ]
+    found = f"holds nothing of write id {write.id!r}, which has been used before: {', and '.join(filter(None, used))}"
+    if batch is not None and batch.streaming and batch.version > 0:
+        return refusals.not_the_next_version(write, batch, None, found)
+    begin_again = write.command("recover", "--abort-unknown")
+    is_stream = refusals.job_of(write.id) is Job.STREAM if batch is None else batch.streaming
+    if not is_stream:
+        newest: int | str = max((each.version for each in history), default="N")
+        count = refusals.resolve_command(write, BATCH_QUERY_ID, newest, "committed")
+        do = (
+            "Otherwise find the newest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
+            f"written{'' if history else ', with its number as N'}: {count} --query-id {BATCH_QUERY_ID}; to begin from nothing, so that a "
+            f"version is written once more if its job runs again: {begin_again}"
+        )
+    else:
+        do = (
+            "A query that is new needs another transactional.id.prefix. If the checkpoint was lost together with the log, find out up to "
+            f"where the topic holds the source's rows. Begin behind them (startingOffsets), after this command: {begin_again}"
+        )
+    return WriteRefusedError(
+        "COMMIT_LOG_LOST",
+        f"this run wrote nothing: the commit log {write.log_topic!r} {found}. The log was deleted, or is another one",
+        "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and run again. "
+        + do,
+    )

@@ -1,0 +1,112 @@
+"""A commit log that was deleted, or is another one, beside a write id that was used before (NEW LOG)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.commit import lost_log, steps
+from kafka_eos_sink.commit.forget import forget_write
+from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.values import BatchIdentity
+from kafka_eos_sink.commit.versions import Versions
+from kafka_eos_sink.errors import WriteRefusedError
+from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
+from tests.model.simulated_cluster import Data
+from tests.runs import run_of
+
+VERSIONS = pytest.mark.parametrize("version", [2, 0])
+HISTORY = (lost_log.InHistory(version=7, finished_ms=1_700_000_000_000, application_id="app-7"),)
+
+
+def lost(version: int = 2) -> ScriptedCluster:
+    """A write id whose log was deleted after its first version."""
+    cluster, messages = written(version=version)
+    cluster.commit(messages)
+    cluster.delete_log()
+    return cluster
+
+
+@VERSIONS
+def test_plan_on_a_lost_log_is_refused_and_leaves_no_barrier(version: int) -> None:
+    """Otherwise the second try would take the log for the write's own, and write all rows a second time."""
+    cluster = lost(version)
+    for _ in range(2):
+        with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver"):
+            cluster.plan("next")
+    assert cluster.records("barrier") == []
+
+
+@VERSIONS
+def test_history_proves_it_once_the_coordinator_forgot_the_id(version: int) -> None:
+    cluster = ScriptedCluster(version=version)
+    cluster.history = HISTORY
+    with pytest.raises(
+        WriteRefusedError, match=r"COMMIT_LOG_LOST\].*the history shows version 7 \(finished 2023-11-14.*app-7"
+    ) as refused:
+        cluster.run(take_over(TakeOver(run=run_of("next", version=version), batch=BATCH)))
+    assert "--version 7 --as committed --query-id batch" in refused.value.way_out
+    assert cluster.records("barrier") == []
+
+
+def test_first_plan_looks_once_and_begins_with_its_barrier() -> None:
+    cluster = ScriptedCluster()
+    cluster.plan("first")
+    kinds = [type(step) for step in cluster.steps]
+    assert kinds.count(steps.DescribeTransactions) == 1
+    assert kinds.index(steps.Append) < kinds.index(steps.InitProducerId)
+    cluster.steps.clear()
+    cluster.plan("second")
+    assert lost_log.ReadHistory not in [type(step) for step in cluster.steps], "the log knows the id"
+
+
+def test_driver_that_begins_beside_this_one_is_no_lost_log() -> None:
+    cluster = ScriptedCluster()
+
+    def beside(step: steps.DescribeTransactions) -> Any:
+        del cluster.own[steps.DescribeTransactions]
+        cluster.plan("other")
+        return cluster.perform(step)
+
+    cluster.own = {steps.DescribeTransactions: beside}
+    assert cluster.plan("mine").nonce == "mine"
+
+
+def test_forgotten_id_is_written_under_again() -> None:
+    cluster, messages = written()
+    cluster.commit(messages)
+    cluster.history = HISTORY
+    assert cluster.run(forget_write(run_of())) == 3
+    assert cluster.plan("next").decisions == ()
+    # The cleaner leaves only the barriers: there is nothing to forget.
+    log, *others = cluster.kafka.logs
+    barriers = tuple(each for each in log if isinstance(each, Data) and b"barrier" in each.key)
+    cluster.kafka = cluster.kafka._replace(logs=(barriers, *others))
+    with pytest.raises(WriteRefusedError, match="UNKNOWN_WRITE_ID"):
+        cluster.run(forget_write(run_of()))
+
+
+def test_resolution_and_recover_are_the_ways_on() -> None:
+    cluster = lost()
+    request = ResolveRequest(run=run_of(), query_id="batch", version=3, resolution="committed")
+    cluster.run(resolve(request))
+    (settled,) = cluster.plan("next").decisions
+    assert settled.decision.written_versions == Versions.up_to(3)
+    assert cluster.attempt(cluster.plan("again"), batch=replace(BATCH, version=2)).prepared is None
+
+    cluster = lost()
+    cluster.run(take_over(TakeOver(run=run_of(), unknown_id=UnknownId.ABORT)))
+    assert cluster.plan("next").decisions == ()
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+def test_stream_is_refused_with_its_batch(batch: int) -> None:
+    cluster = lost()
+    stream = BatchIdentity(query_id="q", version=batch, topic="t", schema="", offsets_hash=None, streaming=True)
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver") as refused:
+        cluster.run(take_over(TakeOver(run=run_of(), batch=stream)))
+    commands = ["--version 3 --as committed", "--version 4 --as committed"] if batch else ["--abort-unknown"]
+    assert all(each in refused.value.way_out for each in commands)
