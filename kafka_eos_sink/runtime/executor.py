@@ -263,7 +263,7 @@ class Executor:
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         passes = [step.ends]
-        if len(step.ends) > 1 and failpoints.is_set("commit.between_ends"):
+        if sum(end.commit for end in step.ends) > 1 and failpoints.is_set("commit.between_ends"):
             passes = [step.ends[:1], step.ends[1:]]
         results: tuple[steps.EndResult, ...] = ()
         for ends in passes:
