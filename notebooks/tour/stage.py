@@ -27,9 +27,9 @@ from kafka_eos_sink.embedded import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
-from kafka_eos_sink.runtime.history_reading import read_history
 from kafka_eos_sink.runtime import failpoints
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC, BatchRecord
+from kafka_eos_sink.runtime.history_reading import read_history
 from kafka_eos_sink.runtime.stopwatch import PHASES
 from tour.kafka_log import LoggedBatch, OffsetSampler, read_batch
 from tour.orders import (
