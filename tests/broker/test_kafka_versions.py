@@ -22,6 +22,7 @@ from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, chec
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once
+from kafka_eos_sink.runtime.source_offsets import marked_write
 from kafka_testing import (
     READERS,
     assert_nothing_open,
@@ -167,11 +168,16 @@ def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKa
     servers = other_kafka.bootstrap_servers
     source, topic, group = create_topic(servers, partitions=2), create_topic(servers), unique_topic("group")
     offsets = GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
-    write_all(replace(write_settings(other_kafka, topic), group_offsets=offsets))
+    given = replace(write_settings(other_kafka, topic), group_offsets=offsets)
+    write_all(given)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, partition) for partition in (0, 1)], timeout=30)
     consumer.close()
     assert [each.offset for each in found] == [7, 8]
+    with connected(servers) as admin:
+        read = admin.group_offsets(group, None, admin.client.clock() + 30_000)
+    assert {where: each.committed_offset for where, each in read.items()} == {(source, 0): 7, (source, 1): 8}
+    assert {marked_write(each.metadata) for each in read.values()} == {given.write.id}
     assert_every_row_once(other_kafka, topic)
 
 
