@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 
 from rich.table import Table
 
@@ -15,14 +16,15 @@ _METADATA_WIDTH = 48
 
 
 def history(
-    write_id: console.WriteId,
+    write_id: console.OneWriteId = None,
+    prefix: console.OfPrefix = None,
     bootstrap_servers: console.BootstrapServers = None,
     limit: console.Limit = 20,
     as_json: console.AsJson = False,
     history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Show the newest batches of a write, the newest first.
+    """Show the newest batches of a write, or of a prefix, the newest first.
 
     `--json` adds the offsets of each batch. Exit status 1 if the history holds no batch of W.
 
@@ -33,17 +35,28 @@ def history(
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.runtime.history_reading import read_history
 
+    console.require_one(write_id, prefix)
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
-        found = read_history(admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS)
-    console.present(found, as_json, history_table)
-    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"no batch of {write_id!r}", config)
+        found = read_history(
+            admin,
+            history_topic,
+            write_id or prefix or "",
+            limit=limit,
+            timeout_ms=console.TIMEOUT_MS,
+            is_prefix=write_id is None,
+        )
+    console.present(found, as_json, partial(history_table, with_ids=write_id is None))
+    whose = repr(write_id) if write_id is not None else f"a write id that begins with {prefix!r}"
+    console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"no batch of {whose}", config)
 
 
-def history_table(found: Sequence[BatchRecord]) -> Table:
+def history_table(found: Sequence[BatchRecord], *, with_ids: bool = False) -> Table:
     columns = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
     right = ("version", "rows", "bytes", "transactions")
-    return console.table(columns, map(_row, found), right=right, unwrapped=columns)
+    shown = ("write id", *columns) if with_ids else columns
+    rows = ((each.write_id, *_row(each)) if with_ids else _row(each) for each in found)
+    return console.table(shown, rows, right=right, unwrapped=shown)
 
 
 def _row(record: BatchRecord) -> console.Row:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.status import status
+from kafka_eos_sink.cli.status import ROWS, status
 from kafka_eos_sink.cli.view import line, view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import BrokerUnavailableError
@@ -41,7 +41,7 @@ def top(
     """
     out = console.output_console()
     if as_json or not sys.stdout.isatty() or out.is_dumb_terminal:
-        status(write_id, prefix, as_json, history_topic, commit_log_topic, bootstrap_servers, properties)
+        status(write_id, prefix, ROWS, as_json, history_topic, commit_log_topic, bootstrap_servers, properties)
         return
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.operations.cluster_view import ClusterWatch

@@ -43,12 +43,15 @@ _STATE_STYLES = {
 }
 
 
-def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) -> Iterator[Table | Text]:
+def view(
+    found: ClusterView, *, live: bool = False, with_offsets: bool = False, limit: int | None = None
+) -> Iterator[Table | Text]:
     """Build the view: a line of numbers, then the tables that have rows.
 
     Args:
         live: Show the first rows only, and wrap them to the width of the terminal. Otherwise no line wraps, and ids can be copied.
         with_offsets: Show the time, the transactions and the offsets of each write.
+        limit: Rows of each table; None for all.
     """
     writes = {line.write.write_id for line in found.writes}
     counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
@@ -59,22 +62,22 @@ def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) 
         partial(_table, _BLOCKED, found.blocked, _blocked),
         partial(writes_table, found.writes, found.now_ms, with_offsets=with_offsets),
     ):
-        yield from table(live=live)
+        yield from table(live=live, limit=limit)
 
 
 def transactions_table(
-    states: Sequence[TransactionState], now_ms: int, *, live: bool = False
+    states: Sequence[TransactionState], now_ms: int, *, live: bool = False, limit: int | None = None
 ) -> Iterator[Table | Text]:
     """Build the table of open transactions; ``now_ms`` is the wall clock in ms."""
-    return _table(_TRANSACTIONS, states, partial(_transaction, now_ms), live=live)
+    return _table(_TRANSACTIONS, states, partial(_transaction, now_ms), live=live, limit=limit)
 
 
 def writes_table(
-    lines: Sequence[WriteLine], now_ms: int, *, with_offsets: bool, live: bool = False
+    lines: Sequence[WriteLine], now_ms: int, *, with_offsets: bool, live: bool = False, limit: int | None = None
 ) -> Iterator[Table | Text]:
     """Build the table of writes, and a line for each that is unreadable."""
-    yield from _table(_WRITES, lines, partial(_write, now_ms, with_offsets), live=live)
-    for write in [each.write for each in lines[: MOST_LIVE if live else None] if each.write.problem]:
+    yield from _table(_WRITES, lines, partial(_write, now_ms, with_offsets), live=live, limit=limit)
+    for write in [each.write for each in lines[: MOST_LIVE if live else limit] if each.write.problem]:
         yield line(f"{write.write_id}: {write.problem}", "red")
 
 
@@ -83,13 +86,13 @@ def line(text: str, style: str) -> Text:
 
 
 def _table(
-    columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row], *, live: bool
+    columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row], *, live: bool, limit: int | None
 ) -> Iterator[Table | Text]:
     """Build a table of the columns that are not empty in all rows."""
     if not rows:
         return
     # Of thousands of rows, only those that are shown are built.
-    built = [row(each) for each in rows[: MOST_LIVE if live else None]]
+    built = [row(each) for each in rows[: MOST_LIVE if live else limit]]
     filled = [at for at in range(len(columns)) if any(each[at] for each in built)]
     names = [columns[at] for at in filled]
     yield Text()
@@ -97,7 +100,8 @@ def _table(
         names, ([each[at] for at in filled] for each in built), right=_RIGHT, unwrapped=() if live else names
     )
     if len(rows) > len(built):
-        yield line(f"and {len(rows) - len(built)} more (kafka-eos status)", "")
+        how = "kafka-eos status" if live else f"--limit {len(rows)}, or --prefix W for the ids that begin with W"
+        yield line(f"and {len(rows) - len(built)} more ({how})", "")
 
 
 def _transaction(now_ms: int, state: TransactionState) -> console.Row:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from operator import eq
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
@@ -31,13 +33,21 @@ FETCH_WITHIN_MS = 2_000
 
 
 def read_history(
-    admin: Admin, topic: str, write_id: str, *, limit: int, timeout_ms: int, version: int | None = None
+    admin: Admin,
+    topic: str,
+    write_id: str,
+    *,
+    limit: int,
+    timeout_ms: int,
+    version: int | None = None,
+    is_prefix: bool = False,
 ) -> tuple[BatchRecord, ...]:
     """Return the newest records of a write id, the newest first; skip foreign records.
 
     Args:
         version: Only of this version; None for all.
         timeout_ms: Bounds the whole reading.
+        is_prefix: Of all write ids that begin with ``write_id``.
 
     Raises:
         BrokerRefusedError: NO_HISTORY if the topic does not exist.
@@ -51,6 +61,8 @@ def read_history(
             f"there is no history topic {topic!r}: no write with a history has run on this cluster, or the writes use another "
             "history.topic; name it with --history-topic",
         )
+    wanted = write_id.encode()
+    is_wanted = partial(_begins_with, wanted) if is_prefix else partial(eq, wanted)
     found: list[BatchRecord] = []
     kept = 0
     for each, (start, end) in _bounds(admin, topic_found, deadline).items():
@@ -58,7 +70,7 @@ def read_history(
         # From the end, because the topic may hold the batches of a month.
         while end > start and len(newest) < limit:
             begin = max(start, end - WINDOW)
-            found_here = _between(admin, each, begin, end, write_id.encode(), deadline)
+            found_here = _between(admin, each, begin, end, is_wanted, deadline)
             # Keep at most this many records at once, and this many bytes: other programs may write large ones under the same key.
             window: deque[tuple[BatchRecord, int]] = deque(maxlen=limit)
             for one in found_here:
@@ -106,7 +118,7 @@ class HistoryTail:
             # Everybody with Write on the topic takes this memory and time: a burst counts up to WINDOW offsets, ids are short, and
             # what is not read in time is skipped.
             begin = max(start, self._next.get(where, 0), end - WINDOW)
-            for one in _between(self._admin, where, begin, end, None, until):
+            for one in _between(self._admin, where, begin, end, lambda _: True, until):
                 record = parse_record(one.key, one.value, with_ranges=False)
                 if record is not None and max(len(record.write_id), len(record.query_id)) <= LONGEST_ID:
                     kept = replace(record, user_metadata=None, application_id=None)
@@ -130,10 +142,19 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
     return {each: (starts[each], ends[each]) for each in where}
 
 
+def _begins_with(prefix: bytes, key: bytes | None) -> bool:
+    return key is not None and key.startswith(prefix)
+
+
 def _between(
-    admin: Admin, where: TopicPartition, first: int, end: int, key: bytes | None, until: int
+    admin: Admin,
+    where: TopicPartition,
+    first: int,
+    end: int,
+    is_wanted: Callable[[bytes | None], bool],
+    until: int,
 ) -> Iterator[Record]:
-    """Yield the records of a key (None for any) in a range; stop after ``until``."""
+    """Yield the records with wanted keys in a range; stop after ``until``."""
     while first < end and admin.client.clock() <= until:
         # Longer than until then: the time that others have used up must not look like a silent broker.
         fetched = admin.fetch(where, first, until + FETCH_WITHIN_MS, isolation="read_uncommitted")
@@ -148,4 +169,4 @@ def _between(
             if isinstance(batch, ProtocolError) or batch.control:
                 continue
             # Others may write to the topic. Their records are neither parsed nor kept.
-            yield from (one for one in batch.records if one.offset < end and key in (None, one.key))
+            yield from (one for one in batch.records if one.offset < end and is_wanted(one.key))

@@ -172,3 +172,26 @@ def test_history_of_unknown_write_fails_and_names_the_topic(
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
     assert f"the history {given.history_topic!r} on {kafka.bootstrap_servers} holds no batch of 'other/write'" in line
     assert set(re.findall(r"--[a-z-]+", line)) == {"--history-topic"}  # the command takes no --commit-log-topic
+
+
+def test_history_of_a_prefix_has_the_newest_batches_of_its_writes(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = settings_of(kafka)
+    prefix = first.write.id.removesuffix("/" + (first.batch.topic or ""))
+    second, stranger = (varied(first, write_id=each) for each in (f"{prefix}/second", f"x{prefix}"))
+    for given in (first, second, stranger, varied(first, version=4)):
+        write_all(given, 1)
+    where = ["history", "--bootstrap-servers", kafka.bootstrap_servers, "--history-topic", first.history_topic]
+    assert main([*where, "--prefix", prefix, "--json"]) == 0
+    found = [(each["write_id"], each["version"]) for each in json.loads(capsys.readouterr().out)]
+    assert found == [(first.write.id, 4), (second.write.id, 3), (first.write.id, 3)]
+    assert main([*where, "--prefix", prefix, "--limit", "2"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].startswith("write id")
+    assert [line.split()[:2] for line in table[1:]] == [[first.write.id, "4"], [second.write.id, "3"]]
+    assert main([*where, "--prefix", f"{prefix}/third"]) == 1
+    assert "[KAFKA_EOS.NO_HISTORY]" in capsys.readouterr().err
+    for wrong in ([], ["--prefix", prefix, "--write-id", first.write.id]):
+        assert main([*where, *wrong]) == 2
+        assert "either --write-id W or --prefix W" in capsys.readouterr().err

@@ -69,7 +69,8 @@ LINES = {
     # command lines only: --json everywhere, an example in each help; ids of others that are long or many: 11;
     # whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3;
     # what the log holds of the version to resolve: 26
-    "cli": 2_037,
+    # forget and history of a prefix: 150
+    "cli": 2_187,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44
@@ -85,6 +86,9 @@ LONG_FUNCTIONS = {
 }
 MANY_PARAMETERS = {
     "audit": "the options of a command",
+    "history": "the options of a command",
+    "forget": "the options of a command",
+    "read_history": "the options of a command",
     "broker": "the options of a command",
     "consume": "the options of a command",
     "recover": "the options of a command",

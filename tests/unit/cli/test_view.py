@@ -117,6 +117,17 @@ def test_many_rows_end_with_their_number() -> None:
     assert "and 15 more (kafka-eos status)" in text
 
 
+def test_limit_shows_first_what_needs_action_and_how_many_more() -> None:
+    writes = [write(f"w{number}", finished_ms=number) for number in range(1_500)]
+    found = ClusterView(now_ms=NOW, writes=write_lines([*writes, write("dead", state="decided", finished_ms=None)], []))
+    terminal = Console(width=120, color_system=None)
+    with terminal.capture() as captured:
+        terminal.print(Group(*view(found, limit=3)))
+    shown_ids = [each.split()[0] for each in lines(captured.get())[2:]]
+    assert shown_ids == ["dead", "w1499", "w1498", "and"]
+    assert "and 1498 more (--limit 1501, or --prefix W for the ids that begin with W)" in captured.get()
+
+
 def test_rate_is_that_of_the_newest_measured_batches() -> None:
     records = [
         batch(14, write_ms=None, recovered=True),  # nobody measured it
