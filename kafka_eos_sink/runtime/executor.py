@@ -142,9 +142,11 @@ class Executor:
     def _read_history(self, step: lost_log.ReadHistory) -> tuple[lost_log.InHistory, ...]:
         if not self.history_topic:
             return ()
-        limits = {"limit": NEWEST_IN_HISTORY, "timeout_ms": min(HISTORY_WITHIN_MS, self.timeout_ms)}
+        within_ms = min(HISTORY_WITHIN_MS, self.timeout_ms)
         try:
-            found = read_history(self.admin, self.history_topic, step.write_id, **limits)
+            found = read_history(
+                self.admin, self.history_topic, step.write_id, limit=NEWEST_IN_HISTORY, timeout_ms=within_ms
+            )
         except KafkaEosError as error:
             # It is the second witness of a lost commit log, and most clusters have no need of it.
             log.info(
