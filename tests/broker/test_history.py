@@ -174,7 +174,7 @@ def test_history_of_unknown_write_fails_and_names_the_topic(
     assert set(re.findall(r"--[a-z-]+", line)) == {"--history-topic"}  # the command takes no --commit-log-topic
 
 
-def test_history_of_a_prefix_has_the_newest_batches_of_its_writes(
+def test_history_of_a_prefix_has_batches_of_all_its_writes(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = settings_of(kafka)
