@@ -39,7 +39,12 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
     for part in (*shown, *([Text()] if shown else []), *(line(each, "bold red") for each in found.warnings)):
         console.show(part, err=err)
     console.echo(effect, err=err)
-    if not agrees("Do it?"):
+    require_agreement("Do it?")
+
+
+def require_agreement(question: str) -> None:
+    """Raise `typer.Exit` (status 1) unless the user agrees on a terminal."""
+    if not agrees(question):
         again = shlex.join(["kafka-eos", *sys.argv[1:], "--yes"])
         console.echo(f"Nothing was changed. To do it without a question: {again}", err=True)
         raise typer.Exit(EXIT_FAILURE)

@@ -1,40 +1,128 @@
-"""``kafka-eos forget``: remove a write that never runs again from the commit log."""
+"""``kafka-eos forget``: remove writes that never run again from the commit log."""
 
 from __future__ import annotations
 
-from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.confirmation import require_consent
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafka_eos_sink.cli import EXIT_FAILURE, console
+from kafka_eos_sink.cli.confirmation import require_agreement, require_consent
+from kafka_eos_sink.errors import WriteRefusedError
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.operations.old_writes import OldWrites
+    from kafka_eos_sink.operations.operator import OperatorSettings
+
+_SHOWN = 100
+"""Rows of each list; a prefix may have thousands of write ids."""
+_DURATION = re.compile(r"([0-9]{1,6})([dh])", re.ASCII)
+_UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of ``90d`` or ``12h``; raise `typer.BadParameter`."""
+    if (found := _DURATION.fullmatch(text)) is None:
+        raise typer.BadParameter(
+            f"{text!r} is no duration; give days or hours, for example 90d or 12h", param_hint="--older-than"
+        )
+    return int(found[1]) * _UNIT_MS[found[2]]
 
 
 def forget(
-    write_id: console.WriteId,
+    write_id: console.OneWriteId = None,
+    prefix: console.OfPrefix = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="AGE", help="With --prefix: only ids that finished so long ago, 90d or 12h."
+        ),
+    ] = None,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Remove a write that will not run again from the commit log.
+    """Remove writes that will not run again from the commit log.
 
     The commit log keeps the newest version of every write id until this command removes it. The rows in the data topics
     stay. Afterwards a batch under the write id writes its rows whatever its version is, and a stream that continues from its
     checkpoint fails with COMMIT_LOG_LOST.
 
-    The command fails while a transaction of the write is open, or a version is undecided or unfinished. It shows its effect and
-    asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
+    The command fails while a transaction of the write is open, or a version is undecided or unfinished. `--prefix` with
+    `--older-than` removes all writes that finished so long ago, and lists those that it leaves, with the reason. It shows its
+    effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
-    Example: kafka-eos forget --write-id kafka-eos/nightly-orders/orders
+    Example: kafka-eos forget --prefix kafka-eos/nightly- --older-than 90d
 
     To finish or abort a write first: kafka-eos recover
     """
     from kafka_eos_sink.commit.forget import forget_write
     from kafka_eos_sink.operations import operator
 
-    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    console.require_one(write_id, prefix)
+    if (prefix is None) != (older_than is None):
+        raise typer.BadParameter("--prefix W and --older-than AGE belong together", param_hint="--older-than")
+    settings = console.operator_settings(bootstrap_servers, properties, write_id or prefix or "", commit_log_topic)
+    if older_than is not None:
+        _forget_old(settings, older_than, yes=yes)
+        return
     if not yes:
         found = operator.preview(settings, forget_write)
-        require_consent(found, _effect(write_id), err=False)
+        require_consent(found, _effect(settings.write_id), err=False)
     tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: {tombstones} tombstones were written.")
+
+
+def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> None:
+    """Forget the writes whose ids begin with the settings' write id."""
+    from kafka_eos_sink.operations import operator
+    from kafka_eos_sink.operations.old_writes import find_old_writes
+
+    age_ms, prefix = duration_ms(older_than), settings.write_id
+    found = find_old_writes(settings, prefix, age_ms)
+    _show(found)
+    ids = found.write_ids
+    if not ids:
+        console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
+        return
+    if not yes:
+        console.echo(_effect(f"one of these {len(ids)} write ids" if len(ids) > 1 else ids[0]))
+        require_agreement(f"Forget {len(ids)} write ids?")
+    failed = 0
+    for each in ids:
+        try:
+            operator.forget(
+                operator.OperatorSettings(
+                    write_id=each, commit_log_topic=settings.commit_log_topic, client=settings.client
+                ),
+                finished_before_ms=time.time_ns() // 1_000_000 - age_ms,
+            )
+        # A job has begun since. The others are still at rest.
+        except WriteRefusedError as refused:
+            failed += 1
+            console.echo(f"kafka-eos: left {each}: {refused}", err=True)
+    console.echo(f"The commit log forgets {len(ids) - failed} write ids that begin with {prefix}.")
+    if failed:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _show(found: OldWrites) -> None:
+    from kafka_eos_sink.cli.view import writes_table
+    from kafka_eos_sink.operations.cluster_view import write_lines
+
+    now_ms = time.time_ns() // 1_000_000
+    for part in writes_table(write_lines(found.at_rest), now_ms, with_offsets=False, limit=_SHOWN):
+        console.show(part)
+    if found.left:
+        console.echo(f"\n{len(found.left)} write ids are left:")
+    for write_id, reason in list(found.left.items())[:_SHOWN]:
+        console.echo(f"  {write_id}: {reason}")
+    if len(found.left) > _SHOWN:
+        console.echo(f"  and {len(found.left) - _SHOWN} more")
+    console.echo("")
 
 
 def _effect(write_id: str) -> str:

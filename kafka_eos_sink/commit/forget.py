@@ -46,8 +46,11 @@ class _KeyedView(LogView):
         super().restart()
 
 
-def forget_write(run: Run) -> Procedure[int]:
+def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[int]:
     """Write tombstones for all records of a write id; return their number.
+
+    Args:
+        finished_before_ms: Refuse a write id of which a version has finished since, in ms since 1970.
 
     Raises:
         WriteRefusedError: WRITE_NOT_ENDED, UNKNOWN_WRITE_ID, or a code for an incomplete commit log. Nothing was forgotten.
@@ -68,6 +71,8 @@ def forget_write(run: Run) -> Procedure[int]:
     yield from read_to_end(view)
     opened = yield from list_open(run)
     _require_ended(write, view, opened)
+    if finished_before_ms is not None:
+        _require_at_rest(write, view, finished_before_ms)
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
     error = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if error == ErrorCode.NONE else code_name(error)
@@ -110,6 +115,17 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
             "forgotten",
             f"Stop its jobs and queries, and end what is open: {write.command('recover')}; then run this command again",
         )
+
+
+def _require_at_rest(write: Write, view: LogView, before_ms: int) -> None:
+    """Raise `WriteRefusedError` if a version has finished since: the write runs again."""
+    for each in writes_in(view):
+        if each.finished_ms is None or each.finished_ms >= before_ms:
+            raise WriteRefusedError(
+                "WRITE_NOT_ENDED",
+                f"version {each.version} of write id {write.id!r} has finished since the command began, so the write is not at rest. "
+                "Nothing of it was forgotten",
+            )
 
 
 def _pending(write: CommittedWrite) -> str:

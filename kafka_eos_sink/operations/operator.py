@@ -328,6 +328,6 @@ def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
     return identity.producer_id, identity.producer_epoch
 
 
-def forget(settings: OperatorSettings) -> int:
+def forget(settings: OperatorSettings, finished_before_ms: int | None = None) -> int:
     """Write tombstones for all records of a write; as `forget_write`."""
-    return perform(settings, forget_write)
+    return perform(settings, lambda run: forget_write(run, finished_before_ms))

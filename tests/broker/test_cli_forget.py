@@ -8,7 +8,7 @@ import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.log_records import parse_key
+from kafka_eos_sink.commit.log_records import done_record, parse_key
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord
@@ -180,3 +180,63 @@ def test_newer_driver_fences_forget_and_its_tombstones(
     session.commit(later, plan, tasks(later, plan))
     assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 4 * ROWS
     assert states(any_kafka, given, capsys) == ["finished"]
+
+
+def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = new_write(any_kafka)
+    prefix = old.write.id
+    another, young, dead, stranger = (
+        varied(old, write_id=each) for each in (f"{prefix}.b", f"{prefix}.c", f"{prefix}.d", f"x{prefix}")
+    )
+    age_ms = 91 * 24 * 3_600_000
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "kafka_eos_sink.commit.log_writing.done_record",
+            lambda decision, finished_ms: done_record(decision, finished_ms - age_ms),
+        )
+        for each in (old, another, stranger):
+            write_all(each, 1)
+    write_all(young, 1)
+    plan = session.plan(dead)
+    die_at("commit.decided", dead, plan, tasks(dead, plan, 1), monkeypatch)
+    where = ["--bootstrap-servers", any_kafka.bootstrap_servers, "--commit-log-topic", old.write.log_topic]
+    command = ["forget", *where, "--prefix", prefix, "--older-than", "90d"]
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert "one of these 2 write ids" in captured.out
+    assert (
+        f"2 write ids are left:\n  {dead.write.id}: a transaction is open\n  {young.write.id}: finished at "
+        in captured.out
+    )
+    assert "Nothing was changed" in captured.err
+    assert states(any_kafka, old, capsys) == ["finished"]
+    status, shown = on_terminal(command, "y")
+    assert status == 0, shown
+    assert "forgets 2 write ids" in shown
+    for given, wanted in (
+        (old, []),
+        (another, []),
+        (young, ["finished"]),
+        (dead, ["decided"]),
+        (stranger, ["finished"]),
+    ):
+        assert states(any_kafka, given, capsys) == wanted
+    assert main([*command, "--yes"]) == 0
+    assert "Nothing to forget" in capsys.readouterr().out
+    assert {message.outcome for message in write_all(old, 1)} == {TaskOutcome.PREPARED}
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ([], "either --write-id W or --prefix W"),
+        (["--prefix", "x"], "--prefix W and --older-than AGE belong together"),
+        (["--write-id", "x", "--older-than", "1d"], "--prefix W and --older-than AGE belong together"),
+        (["--prefix", "x", "--older-than", "3m"], "90d or 12h"),
+    ],
+)
+def test_forget_of_a_prefix_needs_an_age(more: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["forget", "--bootstrap-servers", "127.0.0.1:1", *more]) == 2
+    assert why in " ".join(capsys.readouterr().err.replace("│", " ").split())

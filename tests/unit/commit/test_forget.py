@@ -8,6 +8,7 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.forget import _require_ended, forget_write
+from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     DecisionPendingError,
@@ -66,3 +67,20 @@ def test_write_is_forgotten_only_once_its_tombstones_are_marked(version: int, is
     cluster.own = {steps.EndTransactions: unmarked}
     with pytest.raises(TransactionAbortedError, match=r"NOT_FORGOTTEN.*their marker is missing"):
         cluster.run(forget_write(run_of(version=version, within_ms=9_000)))
+
+
+@pytest.mark.parametrize("is_old", [True, False], ids=["at rest", "finished since"])
+def test_write_that_has_run_since_is_not_forgotten(is_old: bool) -> None:
+    """`forget --prefix` takes minutes, and a job may have run after the command looked at it."""
+    cluster, messages = written()
+    cluster.commit(messages)
+    (found,) = writes_in(cluster.view())
+    assert found.finished_ms is not None
+    procedure = forget_write(run_of(), finished_before_ms=found.finished_ms + is_old)
+    if is_old:
+        cluster.run(procedure)
+        assert writes_in(cluster.view()) == ()
+        return
+    with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*version 1 .*has finished since"):
+        cluster.run(procedure)
+    assert [each.state for each in writes_in(cluster.view())] == ["finished"]
