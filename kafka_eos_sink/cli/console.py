@@ -151,9 +151,18 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
 
 
 def operator_settings(
-    bootstrap_servers: str | None, properties: Path | None, write_id: str, commit_log_topic: str
+    bootstrap_servers: str | None,
+    properties: Path | None,
+    write_id: str,
+    commit_log_topic: str,
+    history_topic: str = "",
+    command: str = "",
 ) -> OperatorSettings:
-    """Build settings of a command for one write; raises as ``client_config``."""
+    """Build settings of a command for one write; raises as ``client_config``.
+
+    Args:
+        history_topic, command: As in `OperatorSettings`, for a command that finishes batches.
+    """
     if (size := len(write_id.encode(errors="surrogateescape"))) > LONGEST_WRITE_ID:
         raise typer.BadParameter(
             f"it has {size} bytes, and Kafka's transactional ids leave it {LONGEST_WRITE_ID}; kafka-eos status lists the write ids",
@@ -163,7 +172,13 @@ def operator_settings(
     from kafka_eos_sink.operations.operator import OperatorSettings
 
     client = client_config(bootstrap_servers, properties)
-    return OperatorSettings(write_id=write_id, commit_log_topic=commit_log_topic, client=client)
+    return OperatorSettings(
+        write_id=write_id,
+        commit_log_topic=commit_log_topic,
+        client=client,
+        history_topic=history_topic,
+        command=command,
+    )
 
 
 def require_one(write_id: str | None, prefix: str | None) -> None:

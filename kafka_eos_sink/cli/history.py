@@ -61,7 +61,7 @@ def history_table(found: Sequence[BatchRecord], *, with_ids: bool = False) -> Ta
 
 def _row(record: BatchRecord) -> console.Row:
     notes = [
-        "recovered" if record.recovered else "",
+        f"recovered by {record.recovered_by}" if record.recovered_by else "",
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
         f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
         *textwrap.wrap(record.user_metadata or "", _METADATA_WIDTH),

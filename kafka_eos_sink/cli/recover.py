@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 _SHOWN_TRANSACTIONS = 20
 _MARKER_STYLES = {Verdict.MISSING: "bold yellow", Verdict.UNPROVEN: "bold red"}
 _END = {True: "commit", False: "abort"}
+_AbortUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--abort-unknown",
+        help="Abort open transactions even if the commit log does not know W, because the log was lost.",
+    ),
+]
 
 
 def recover(
     write_id: console.WriteId,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
+    history_topic: console.HistoryTopic = console.HISTORY,
     write_markers: Annotated[
         bool, typer.Option("--write-markers", help="Write the missing COMMIT markers of committed transactions.")
     ] = False,
-    abort_unknown: Annotated[
-        bool,
-        typer.Option(
-            "--abort-unknown",
-            help="Abort open transactions even if the commit log does not know W, because the log was lost.",
-        ),
-    ] = False,
+    abort_unknown: _AbortUnknown = False,
     yes: console.Yes = False,
     as_json: console.AsJson = False,
     properties: console.PropertiesFile = None,
@@ -58,6 +60,8 @@ def recover(
     writes those of proven commits, and needs Alter or ClusterAction on the cluster. For other transactions that stay open
     the command prints the one of Kafka's own tool that aborts them.
 
+    The history gets a record of each version that the command finishes, if its topic exists.
+
     It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
     confirmation, or if a transaction may still be open; the output names it with the reason.
 
@@ -67,7 +71,9 @@ def recover(
     """
     from kafka_eos_sink.operations import markers, operator
 
-    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    settings = console.operator_settings(
+        bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
+    )
     found = None if yes else operator.preview(settings, partial(operator.recovery, abort_unknown=abort_unknown))
     # Before the fence, which can erase a proof.
     held = markers.find_markers(settings, write=write_markers and yes)

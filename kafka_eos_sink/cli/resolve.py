@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kafka_eos_sink.commit.write_states import CommittedWrite
 
 _DECIDED = ("finished", "decided", "void", "resolved")
+_QueryId = Annotated[
+    str | None,
+    typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
+]
 
 
 def resolve(
@@ -31,10 +35,7 @@ def resolve(
         Literal["committed", "rewrite"],
         typer.Option("--as", metavar="OUTCOME", help="The outcome to record: committed or rewrite, see above."),
     ],
-    query_id: Annotated[
-        str | None,
-        typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
-    ] = None,
+    query_id: _QueryId = None,
     allow_duplicates: Annotated[
         bool,
         typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
@@ -46,6 +47,7 @@ def resolve(
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Record the outcome of a version that the sink cannot prove.
@@ -70,7 +72,9 @@ def resolve(
 
     if allow_duplicates if resolution == "committed" else any_batch:
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite, and --any-batch to --as committed")
-    settings = console.operator_settings(bootstrap_servers, properties, write_id, commit_log_topic)
+    settings = console.operator_settings(
+        bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos resolve"
+    )
     asked = partial(ResolveRequest, query_id=query_id, version=version, resolution=resolution, any_batch=any_batch)
 
     def resolving(run: Run) -> Procedure[Resolved]:

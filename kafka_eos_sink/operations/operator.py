@@ -5,6 +5,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,9 +45,12 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
+from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_eos_sink.runtime.write_settings import new_run
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -113,12 +117,15 @@ class OperatorSettings:
     """Which write on which cluster.
 
     ``timeout_ms`` bounds each step and the wait for proofs (delivery.timeout.ms).
+    ``history_topic`` gets a record of each batch that ``command`` finishes, if the topic exists; empty for none.
     """
 
     write_id: str
     commit_log_topic: str
     client: ClientConfig
     timeout_ms: int = 120_000
+    history_topic: str = ""
+    command: str = ""
 
     @property
     def write(self) -> Write:
@@ -212,7 +219,23 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Execut
             # Of other codes only the run of a job can say that nothing of it is visible.
             if error.code in SAFETY:
                 error.concern(job_of(settings.write_id))
+            # The error may be of another query id.
+            _report_recovered(settings, executor)
             raise
+        _report_recovered(settings, executor)
+
+
+def _report_recovered(settings: OperatorSettings, executor: Executor) -> None:
+    """Write the history records of the batches that the command finished; best effort."""
+    if not settings.history_topic or not executor.stopwatch.finished:
+        return
+    view = LogView(settings.write_id)
+    try:
+        # Recovery may have decided copies since it read the log.
+        executor.run(read_to_end(view))
+        history.report_recovered(executor, settings.history_topic, view, settings.command, create=False)
+    except KafkaEosError as failure:
+        log.warning("kafka-eos: the history lacks the batch that %s has finished: %s", settings.command, failure)
 
 
 def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]]) -> T:

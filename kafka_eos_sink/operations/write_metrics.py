@@ -48,7 +48,10 @@ _UNFINISHED: tuple[WriteState, ...] = ("decided", "undecided")
 
 _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
     "batches": ("Batches that were decided and finished.", lambda batch: 1),
-    "recovered_batches": ("Batches that a later run finished, because their driver had died.", lambda b: b.recovered),
+    "recovered_batches": (
+        "Batches that their own commit did not finish.",
+        lambda batch: batch.recovered_by is not None,
+    ),
     "rows": ("Rows of finished batches.", lambda batch: batch.rows),
     "written_bytes": ("Bytes of record batches as sent, compressed.", lambda batch: batch.written_bytes or 0),
     "copied_transactions": (

@@ -30,6 +30,8 @@ class BatchRecord:
     write_ms        of the slowest task, from its first row to its last acknowledgement
     check_ms ...    of the commit; ``verify_ms`` includes copies
     attempts_ended  open transactions that the plan and the commit aborted
+    recovered_by    what finished the batch if not its own commit: "the next run", "abort" (Spark's, after the commit failed),
+                    "kafka-eos recover" or "kafka-eos resolve"
     headroom_ms     from the last EndTxn to the transaction timeout, counted from the start of the plan
     offsets         one range per topic-partition over all transactions, possibly with other records in it
     producers       producer id and epoch of each transaction
@@ -51,7 +53,7 @@ class BatchRecord:
     attempts_ended: int | None = None
     parts_copied: int = 0
     headroom_ms: int | None = None
-    recovered: bool = False
+    recovered_by: str | None = None
     application_id: str | None = None
     user_metadata: str | None = None
     offsets: tuple[OffsetRange, ...] = ()
@@ -89,7 +91,7 @@ class BatchRecord:
             f"{self.parts_copied} parts copied",
             None if self.headroom_ms is None else f"{self.headroom_ms} ms to the transaction timeout",
         ]
-        what = "recovered" if self.recovered else "written"
+        what = "written" if self.recovered_by is None else f"recovered by {self.recovered_by}:"
         return one_line(
             f"{what} version {self.version} of write id {self.write_id!r}: {'; '.join(filter(None, parts))}"
         )

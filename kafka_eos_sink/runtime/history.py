@@ -39,28 +39,40 @@ _partitions: dict[tuple[ClientConfig, str], int] = {}
 """Partition counts of the topics that this process has written to, so that a micro-batch costs one request."""
 
 
-def report(admin: Admin, topic: str, record: BatchRecord) -> None:
+def report(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True) -> None:
     """Log the line of a batch, and append its record if there is a history topic."""
     log.info("%s", record.line(), extra=record.figures())
     if topic:
-        write(admin, topic, record)
+        write(admin, topic, record, create=create)
 
 
-def report_recovered(executor: Executor, topic: str, view: LogView) -> None:
-    """Report the decisions of dead drivers that this executor has finished."""
+def report_recovered(executor: Executor, topic: str, view: LogView, by: str, *, create: bool = True) -> None:
+    """Report the decisions of dead drivers that this executor has finished.
+
+    Args:
+        view: It has read the newest decisions, copies included.
+        by: `BatchRecord.recovered_by`.
+    """
     for query_id, copied in executor.stopwatch.finished.items():
-        if (newest := view.query(query_id).newest) is not None:
+        newest = view.query(query_id).newest
+        # The decision of an operator names no rows.
+        if newest is not None and newest.decision.resolution is None:
             now_ms = time.time_ns() // 1_000_000
-            report(executor.admin, topic, record_of(newest.decision, now_ms, parts_copied=copied, recovered=True))
+            record = record_of(newest.decision, now_ms, parts_copied=copied, recovered_by=by)
+            report(executor.admin, topic, record, create=create)
 
 
-def write(admin: Admin, topic: str, record: BatchRecord) -> None:
-    """Append the record; create a missing topic. Warn of failures, never raise."""
+def write(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True) -> None:
+    """Append the record. Warn of failures, never raise.
+
+    Args:
+        create: Create a missing topic; without it, a missing topic gets no record.
+    """
     place = admin.client.config, topic
     if time.monotonic() < _not_before.get(place, 0.0):
         return
     try:
-        problem = _append(admin, topic, record)
+        problem = _append(admin, topic, record, create)
     except KafkaEosError as failure:
         problem = str(failure)
     except Exception as failure:  # The batch is committed, so no error here may fail it.
@@ -78,7 +90,7 @@ def write(admin: Admin, topic: str, record: BatchRecord) -> None:
     )
 
 
-def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
+def _append(admin: Admin, topic: str, record: BatchRecord, create: bool) -> str | None:
     """Append the record; return the error code, None for success."""
     deadline = admin.client.clock() + WITHIN_MS
     place = admin.client.config, topic
@@ -86,6 +98,8 @@ def _append(admin: Admin, topic: str, record: BatchRecord) -> str | None:
     count = _partitions.pop(place, 0)
     if not count:
         found = admin.topic(topic, deadline)
+        if found is None and not create:
+            return None
         if found is None:
             create_first_accepted(admin, topic, 1, _CREATIONS, deadline)
         count = 1 if found is None else len(found.partitions)

@@ -76,7 +76,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         return plan(settings, executor)
     if not write.is_random:
         known.plan = found
-        history.report_recovered(executor, settings.history_topic, known.view)
+        history.report_recovered(executor, settings.history_topic, known.view, "the next run")
         known.view.forget_superseded()
         if must_list:
             known.listed_at = now

@@ -118,7 +118,7 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
             run = _run(settings, plan)
         view = LogView(run.write.id)
         found = executor.run(aborting.abort(TakeOver(run=run, view=view), plan, messages))
-        history.report_recovered(executor, settings.history_topic, view)
+        history.report_recovered(executor, settings.history_topic, view, "abort")
         return found
 
 

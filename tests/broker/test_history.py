@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, die_at, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -56,7 +56,7 @@ def test_commit_leaves_a_line_and_a_record(
 
     (found,) = records_of(given, capsys)
     assert (found["version"], found["rows"], found["transactions"]) == (3, 3 * ROWS, 3)
-    assert (found["format"], found["user_metadata"], found["recovered"]) == (1, "ticket 7", False)
+    assert (found["format"], found["user_metadata"], found["recovered_by"]) == (1, "ticket 7", None)
     assert (found["parts_copied"], found["attempts_ended"]) == (0, 0)
     assert found["written_bytes"] > 3 * ROWS
     assert 0 < found["headroom_ms"] < 900_000
@@ -102,14 +102,34 @@ def test_history_topic_is_created_with_retention(kafka: EmbeddedKafka) -> None:
     assert configs == {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3_600_000)}
 
 
+def die_decided(given: session.WriteSettings, monkeypatch: pytest.MonkeyPatch) -> list[session.TaskMessage]:
+    """Write with 2 tasks in an application of its own; the driver dies behind its decision."""
+    plan = session.plan(given)
+    messages = [replace(each, application_id="app-1") for each in tasks(given, plan, 2)]
+    die_at("commit.decided", given, plan, messages, monkeypatch)
+    return messages
+
+
+def assert_whole(found: dict[str, Any], messages: list[session.TaskMessage], by: str, copied: int = 0) -> None:
+    """The record has what the run that wrote the batch knew, although another one has finished it."""
+    assert (found["recovered_by"], found["parts_copied"]) == (by, copied)
+    assert (found["application_id"], found["user_metadata"]) == ("app-1", "ticket 7")
+    assert (found["rows"], found["transactions"]) == (2 * ROWS, 2)
+    sizes = [prepared.written_bytes or 0 for prepared in prepared_by(messages)]
+    # A copy has the same rows in batches of its own.
+    assert found["written_bytes"] > 0 if copied else found["written_bytes"] == sum(sizes) > 0
+
+
 def test_next_run_records_the_batch_that_it_recovers(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = settings_of(any_kafka)
-    abort_by_hand(given, decided(given, "commit.decided", monkeypatch, 2))
-    write_all(given, 2)  # which skips: the version is recovered by its plan
+    given = settings_of(any_kafka, user_metadata="ticket 7")
+    messages = die_decided(given, monkeypatch)
+    abort_by_hand(given, messages)
+    # It skips, because its plan recovers the version. What it knows of itself is not the batch's.
+    write_all(replace(given, user_metadata="ticket 8"), 2)
     (found,) = records_of(given, capsys)
-    assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 2, 2 * ROWS)
+    assert_whole(found, messages, "the next run", copied=2)
     read = read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")
     assert {part["last_offset"] for part in found["offsets"]} <= {record.offset for record in read}
     assert "2 parts copied" in shown(given, capsys)
@@ -118,14 +138,53 @@ def test_next_run_records_the_batch_that_it_recovers(
 def test_abort_records_the_batch_that_it_finishes(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = settings_of(any_kafka)
-    plan = session.plan(given)
-    messages = tasks(given, plan, 2)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    session.abort(given, plan, messages)
+    given = settings_of(any_kafka, user_metadata="ticket 7")
+    messages = die_decided(given, monkeypatch)
+    session.abort(given, messages[0].plan, messages)
     (found,) = records_of(given, capsys)
-    assert (found["recovered"], found["parts_copied"], found["rows"]) == (True, 0, 2 * ROWS)
+    assert_whole(found, messages, "abort")
+    assert "recovered by abort" in shown(given, capsys)
     assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
+
+
+@pytest.mark.parametrize("command", ["recover", "resolve"])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["open", "aborted"])
+def test_operator_records_the_batch_that_the_command_finishes(
+    kafka: EmbeddedKafka,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    is_lost: bool,
+) -> None:
+    given = settings_of(kafka, user_metadata="ticket 7")
+    write_all(varied(given, version=2), 1)
+    messages = die_decided(given, monkeypatch)
+    if is_lost:
+        abort_by_hand(given, messages)
+    more = ["--version", "3", "--as", "committed"] if command == "resolve" else []
+    assert operate(given, command, "--history-topic", given.history_topic, *more) == 0, capsys.readouterr().err
+    assert operate(given, command, "--history-topic", given.history_topic, *more) == 0  # nothing is left to finish
+    capsys.readouterr()
+    found, before = records_of(given, capsys)
+    assert_whole(found, messages, f"kafka-eos {command}", copied=2 * is_lost)
+    assert (before["version"], before["recovered_by"]) == (2, None)
+
+
+def test_operator_creates_no_history_topic(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings_of(kafka)
+    die_decided(given, monkeypatch)
+    assert not topic_exists(kafka, given.history_topic)
+    assert operate(given, "recover", "--history-topic", given.history_topic) == 0, capsys.readouterr().err
+    assert not topic_exists(kafka, given.history_topic)
+    assert len(read_committed(kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
+
+
+def operate(given: session.WriteSettings, command: str, *more: str) -> int:
+    host, port = given.client.bootstrap_servers[0]
+    where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write.id]
+    return main([command, "--yes", *where, *more])
 
 
 def test_empty_history_topic_leaves_no_record(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

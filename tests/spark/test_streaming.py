@@ -58,9 +58,9 @@ def test_history_has_a_record_of_each_batch(stream: Stream, capsys: pytest.Captu
     where = ["--bootstrap-servers", stream.servers, "--write-id", stream.write_id()]
     assert main(["history", *where, "--json"]) == 0, capsys.readouterr().err
     batches = json.loads(capsys.readouterr().out)
-    assert [(each["version"], each["rows"], each["recovered"]) for each in batches] == [
-        (1, LINES, False),
-        (0, LINES, False),
+    assert [(each["version"], each["rows"], each["recovered_by"]) for each in batches] == [
+        (1, LINES, None),
+        (0, LINES, None),
     ]
     read = read_committed(stream.servers, stream.topic)
     for batch in batches:

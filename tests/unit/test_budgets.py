@@ -47,6 +47,7 @@ LINES = {
     # two-phase commit, what a cluster lacks for it, and the way without it: 62 (and 56 in the other packages)
     # the history as a witness of a lost commit log; its reader was in operations (146): 171
     # the history of a prefix: 20
+    # by what a batch was recovered: 16
     "runtime": 2_934,
     # what operators and monitoring do: recover, resolve, forget, what a write, the history and the cluster show, audit, the checks
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
@@ -54,6 +55,7 @@ LINES = {
     # a preview of warnings, and of a command that has nothing to do: 18
     # and what is still open after it: 48, beside the 28 that cli has less
     # metrics by application: 40
+    # the history record of what an operator finishes: 26
     "operations": 1_892,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
@@ -71,6 +73,7 @@ LINES = {
     # whole numbers and ids in the tables of history and audit: 13; helps that fit 80 columns: 3;
     # what the log holds of the version to resolve: 26
     # forget and history of a prefix: 150
+    # the history topic of recover and resolve: 23
     "cli": 2_207,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by

@@ -130,7 +130,7 @@ def test_limit_shows_first_what_needs_action_and_how_many_more() -> None:
 
 def test_rate_is_that_of_the_newest_measured_batches() -> None:
     records = [
-        batch(14, write_ms=None, recovered=True),  # nobody measured it
+        batch(14, write_ms=None, recovered_by="abort"),  # nobody measured it
         *(batch(version, rows=100, write_ms=30, verify_ms=20) for version in range(13, 4, -1)),
         batch(4, rows=10**9),  # an eleventh one
         batch(3, write_id="another", rows=10**9),

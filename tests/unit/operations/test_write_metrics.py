@@ -86,7 +86,7 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
         [write(version=3)],
         [
             batch(2, rows=10, write_ms=200, verify_ms=50, written_bytes=77, parts_copied=2, attempts_ended=3),
-            batch(3, rows=5, write_ms=None, recovered=True),
+            batch(3, rows=5, write_ms=None, recovered_by="abort"),
         ],
     )
     found = after(first, later)

@@ -145,7 +145,7 @@ def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
 def test_line_shows_no_control_characters() -> None:
     record = BatchRecord(write_id="a\n\x1b[31m", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
     assert record.line().isprintable()
-    assert "recovered version" in replace(record, recovered=True).line()
+    assert "recovered by abort: version" in replace(record, recovered_by="abort").line()
 
 
 def test_record_survives_json(clock: SimpleNamespace) -> None:
