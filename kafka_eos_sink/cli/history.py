@@ -1,54 +1,100 @@
-"""``kafka-eos history``: rows, time and duration of each batch of a write."""
+"""``kafka-eos history``: the batches of a write or a prefix, or the write of one row."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
-_METADATA_WIDTH = 48
+if TYPE_CHECKING:
+    from kafka_eos_sink.operations.row_origin import RowOrigin
+
+_TEXT_WIDTH = 48
 
 
 def history(
     write_id: console.OneWriteId = None,
     prefix: console.OfPrefix = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="The write of one row in this topic.")] = None,
+    partition: Annotated[int | None, typer.Option(metavar="P", min=0, help="The row's partition.")] = None,
+    offset: Annotated[int | None, typer.Option(metavar="O", min=0, help="The row's offset.")] = None,
     bootstrap_servers: console.BootstrapServers = None,
     limit: console.Limit = 20,
     as_json: console.AsJson = False,
     history_topic: console.HistoryTopic = console.HISTORY,
+    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Show the newest batches of a write, or of a prefix, the newest first.
+    """Show the newest batches of a write, or of a prefix, or which write a row belongs to.
 
-    `--json` adds the offsets of each batch. Exit status 1 if the history holds no batch of W.
+    With --write-id or --prefix: the newest batches, the newest first; `--json` adds their offsets. With --topic, --partition and
+    --offset: the write id, version, application, time and user metadata of this row, by the producer of its record batch. The
+    command reads that batch, the history from its end, and the commit log for a version that the history lacks.
 
-    Example: kafka-eos history --write-id kafka-eos/nightly-orders/orders --limit 5
+    Exit status 1 if the history holds no batch of W, or if no write is known for the row; the output names the reason.
+
+    Example: kafka-eos history --topic orders --partition 0 --offset 17
 
     To see the newest version of every write: kafka-eos status
     """
-    # Imported here because it is slow, and other commands do not need it.
+    if topic is None and partition is None and offset is None:
+        console.require_one(write_id, prefix)
+    elif topic is None or partition is None or offset is None or write_id is not None or prefix is not None:
+        raise typer.BadParameter("--topic, --partition and --offset belong together, without --write-id and --prefix")
+    # Imported here because they are slow, and other commands do not need them.
+    from kafka_eos_sink.operations.row_origin import find_origin
     from kafka_eos_sink.runtime.history_reading import read_history
 
-    console.require_one(write_id, prefix)
     config = console.client_config(bootstrap_servers, properties)
+    within = console.TIMEOUT_MS
     with connected(config) as admin:
-        found = read_history(
-            admin,
-            history_topic,
-            write_id or prefix or "",
-            limit=limit,
-            timeout_ms=console.TIMEOUT_MS,
-            is_prefix=write_id is None,
-        )
-    console.present(found, as_json, partial(history_table, with_ids=write_id is None))
-    whose = repr(write_id) if write_id is not None else f"a write id that begins with {prefix!r}"
+        if topic is not None and partition is not None and offset is not None:
+            topics = {"history_topic": history_topic, "commit_log_topic": commit_log_topic}
+            _show_row(find_origin(admin, (topic, partition), offset, **topics, timeout_ms=within), as_json)
+            return
+        any_of, name = write_id is None, write_id or prefix or ""
+        found = read_history(admin, history_topic, name, limit=limit, timeout_ms=within, is_prefix=any_of)
+    console.present(found, as_json, partial(history_table, with_ids=any_of))
+    whose = f"a write id that begins with {prefix!r}" if any_of else repr(write_id)
     console.require_found(found, "NO_HISTORY", f"history {history_topic!r}", f"no batch of {whose}", config)
+
+
+def _show_row(row: RowOrigin, as_json: bool) -> None:
+    """Print the write of a row; fail with the reason if none is known."""
+    if as_json:
+        console.print_json(row)
+    elif row.reason is None:
+        console.show(row_table(row))
+    if row.reason is not None:
+        notes = "".join(f"; {note}" for note in row.notes)
+        name = f"{row.topic}-{row.partition} offset {row.offset}"
+        raise KafkaEosError("UNKNOWN_ROW", f"no write is known for {name}: {row.reason}{notes}")
+
+
+def row_table(row: RowOrigin) -> Table:
+    cells = {
+        "write id": row.write_id,
+        "query id": row.query_id,
+        "version": str(row.version),
+        "state": row.state,
+        "finished (UTC)": (row.finished_at or "")[:19].replace("T", " "),
+        "recovered by": row.recovered_by,
+        "application": row.application_id,
+        "user metadata": textwrap.wrap(row.user_metadata or "", _TEXT_WIDTH),
+        "producer": f"id {row.producer_id}, epoch {row.producer_epoch}",
+        "note": list(row.notes),
+    }
+    rows = [(name, cell) for name, cell in cells.items() if cell]
+    return console.table(("row", f"{row.topic}-{row.partition} offset {row.offset}"), rows)
 
 
 def history_table(found: Sequence[BatchRecord], *, with_ids: bool = False) -> Table:
@@ -64,7 +110,7 @@ def _row(record: BatchRecord) -> console.Row:
         f"recovered by {record.recovered_by}" if record.recovered_by else "",
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
         f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
-        *textwrap.wrap(record.user_metadata or "", _METADATA_WIDTH),
+        *textwrap.wrap(record.user_metadata or "", _TEXT_WIDTH),
     ]
     return (
         str(record.version),

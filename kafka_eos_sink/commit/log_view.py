@@ -195,6 +195,11 @@ class QueryState:
         """Spark partition to its newest part record, whatever its outcome."""
         return {rest[0]: records[-1] for (kind, *rest), records in self._records.items() if kind == "part"}
 
+    def part_of(self, carrier: ProducerIdAndEpoch) -> LoggedRecord | None:
+        """The part record of a producer, whatever its outcome."""
+        parts = (each for (kind, *_), records in self._records.items() if kind == "part" for each in records)
+        return next((each for each in parts if each.carrier == carrier), None)
+
     def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
         records = self._of("part", partition)
         at = bisect_left(records, offset, key=lambda record: record.offset)

@@ -12,6 +12,7 @@ from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import UNREADABLE, typed
 from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage, iso_utc, merged
 from kafka_eos_sink.errors import one_line
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"
@@ -68,6 +69,13 @@ class BatchRecord:
     def phases_ms(self) -> dict[str, int]:
         """The phases that were measured, with their duration in ms."""
         return {phase: ms for phase in PHASES if (ms := getattr(self, f"{phase}_ms")) is not None}
+
+    def wrote(self, where: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the batch wrote the row at an offset, whose record batch has this producer."""
+        return producer in self.producers and any(
+            (part.topic, part.partition) == where and part.first_offset <= offset <= part.last_offset
+            for part in self.offsets
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {"format": FORMAT, "finished_at": self.finished_at, **asdict(self)}

@@ -1,4 +1,4 @@
-"""Reads the history topic: the batches of a write, and the newest records."""
+"""Reads the history topic: the batches of a write or a row, and the newest records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import read_each_batch
 from kafka_eos_sink.protocol.record_reader import Record
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -89,6 +89,45 @@ def read_history(
                 )
         found += newest
     return tuple(sorted(found, key=lambda record: record.finished_ms, reverse=True)[:limit])
+
+
+def find_batch(
+    admin: Admin, topic: str, where: TopicPartition, offset: int, producer: ProducerIdAndEpoch, *, timeout_ms: int
+) -> tuple[BatchRecord | None, int | None]:
+    """Return the record of the batch that wrote a row, and without it when the history begins.
+
+    Args:
+        producer: Of the row's record batch. The offsets of a batch may overlap with other writes.
+
+    Returns:
+        The record, None without one; the timestamp in ms of the oldest record that was read, None without one.
+
+    Raises:
+        BrokerUnavailableError: REQUEST_DEADLINE if the history is not read in time.
+    """
+    deadline = admin.client.clock() + timeout_ms
+    described = admin.topic(topic, deadline)
+    oldest: int | None = None
+    # As in the encoded producers. Parsing every record would take a hundred times as long.
+    mark = b"[%d,%d]" % producer
+    for each, (start, end) in ({} if described is None else _bounds(admin, described, deadline)).items():
+        found: BatchRecord | None = None
+        # From the end, because the topic may hold the batches of a month.
+        while end > start:
+            begin = max(start, end - WINDOW)
+            for one in _between(admin, each, begin, end, lambda _: True, deadline):
+                oldest = one.timestamp if oldest is None else min(oldest, one.timestamp)
+                record = parse_record(one.key, one.value) if mark in (one.value or b"") else None
+                found = record if record is not None and record.wrote(where, offset, producer) else found
+            if found is not None:
+                return found, oldest
+            if admin.client.clock() > deadline:
+                raise BrokerUnavailableError(
+                    "REQUEST_DEADLINE",
+                    f"{each[0]}-{each[1]} could not be read from its end down to offset {begin} in {timeout_ms} ms",
+                )
+            end = begin
+    return None, oldest
 
 
 class HistoryTail:

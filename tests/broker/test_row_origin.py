@@ -1,0 +1,269 @@
+"""`kafka-eos history --topic T --partition P --offset O` on a real Kafka: which write a row belongs to, or why nobody can know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import pyarrow as pa
+import pytest
+
+from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, rows_of, varied, write_all, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import at_least_once, session
+from kafka_testing import (
+    change_config,
+    create_topic,
+    delete_topic,
+    open_transaction,
+    read_committed,
+    unique_topic,
+    wait_until,
+)
+
+pytestmark = pytest.mark.feature("which run wrote this row")
+
+
+def settings_of(kafka: EmbeddedKafka, topic: str, **changed: Any) -> session.WriteSettings:
+    """A write with a history and a commit log of its own."""
+    given = varied(write_settings(kafka, topic), commit_log_topic=unique_topic("log"))
+    return replace(given, **{"history_topic": unique_topic("history"), **changed})
+
+
+def task(given: session.WriteSettings, plan: session.Plan, number: int, partition: int = 0) -> session.TaskMessage:
+    """Rows of one task, all in one partition of the topic."""
+    rows = replace(rows_of(given.batch.topic or "", number), partition=pa.array([partition] * ROWS, pa.int32()))
+    identity = session.TaskIdentity(partition=number, attempt_number=0, task_attempt_id=number)
+    return replace(session.write_task(given, plan, identity, iter([rows])), application_id="app-1")
+
+
+def ask(
+    given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixture[str], *more: str, topic: str | None = None
+) -> tuple[int, str, str]:
+    """Exit status, standard output and error of the command for a row of the first partition."""
+    capsys.readouterr()
+    host, port = given.client.bootstrap_servers[0]
+    row = ["--topic", topic or given.batch.topic or "", "--partition", "0", "--offset", str(offset)]
+    topics = ["--history-topic", given.history_topic, "--commit-log-topic", given.write.log_topic]
+    status = main(["history", "--bootstrap-servers", f"{host}:{port}", *row, *topics, *more])
+    return status, *capsys.readouterr()
+
+
+def named(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    status, out, err = ask(given, offset, capsys, "--json")
+    assert status == 0, err
+    found: dict[str, Any] = json.loads(out)
+    assert found["reason"] is None
+    return found
+
+
+def unnamed(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
+    """The reason, which both forms of the command name."""
+    status, out, err = ask(given, offset, capsys, "--json", **more)
+    found: dict[str, Any] = json.loads(out)
+    assert (status, found["write_id"]) == (1, None)
+    assert err.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_ROW] no write is known for ")
+    assert found["reason"] in err
+    assert ask(given, offset, capsys, **more) == (1, "", err)
+    return str(found["reason"])
+
+
+def offsets_of(message: session.TaskMessage) -> range:
+    (part,) = (part for prepared in prepared_by([message]) for part in prepared.offsets)
+    return range(part.first_offset, part.last_offset + 1)
+
+
+def test_rows_of_interleaved_writes_name_their_own(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    one = settings_of(any_kafka, topic, user_metadata="ticket 7")
+    two = replace(
+        varied(write_settings(any_kafka, topic), version=5, commit_log_topic=one.write.log_topic),
+        history_topic=one.history_topic,
+        user_metadata="ticket 8",
+    )
+    plans = [session.plan(each) for each in (one, two)]
+    # The range of each write holds rows of the other one, so only the producer decides.
+    messages = [
+        (given, task(given, plan, number)) for number in (0, 1) for given, plan in zip((one, two), plans, strict=True)
+    ]
+    for given, plan in zip((one, two), plans, strict=True):
+        session.commit(given, plan, [message for of, message in messages if of is given])
+    for given, message in messages:
+        for offset in (offsets_of(message)[0], offsets_of(message)[-1]):
+            found = named(one, offset, capsys)
+            assert (found["write_id"], found["version"]) == (given.write.id, given.batch.version)
+            assert (found["application_id"], found["user_metadata"]) == ("app-1", given.user_metadata)
+            assert (found["state"], found["recovered_by"], found["notes"]) == ("finished", None, [])
+            assert found["finished_at"].startswith("20")
+    status, table, _ = ask(one, offsets_of(messages[0][1])[0], capsys)
+    lines = {line[:15].strip(): line[15:].strip() for line in table.splitlines()}
+    assert (status, lines["write id"], lines["version"], lines["user metadata"]) == (0, one.write.id, "3", "ticket 7")
+
+    end = max(offsets_of(messages[-1][1])) + 1  # the markers follow
+    assert "end marker of a transaction" in unnamed(one, end, capsys)
+    assert "no row has this offset yet" in unnamed(one, end + 100, capsys)
+
+
+def test_row_without_history_is_named_by_the_commit_log(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its decision, behind it, when it is finished, and behind a newer version."""
+    given = settings_of(any_kafka, create_topic(any_kafka.bootstrap_servers, partitions=1), user_metadata="ticket 7")
+    plan = session.plan(given)
+    message = task(given, plan, 0)
+    offset = offsets_of(message)[0]
+    found = named(given, offset, capsys)
+    assert (found["write_id"], found["version"], found["state"]) == (given.write.id, 3, "open")
+    assert any("not decided" in note for note in found["notes"])
+    assert any(f"blocks them at offset {offset}" in note for note in found["notes"])
+
+    die_at("commit.decided", given, plan, [message], monkeypatch)
+    found = named(given, offset, capsys)
+    assert (found["write_id"], found["version"], found["state"]) == (given.write.id, 3, "decided")
+    assert (found["application_id"], found["user_metadata"], found["finished_at"]) == ("app-1", "ticket 7", None)
+
+    write_all(replace(given, history_topic=""), 1)  # finishes the version without a record
+    found = named(given, offset, capsys)
+    assert (found["version"], found["state"], found["user_metadata"]) == (3, "finished", "ticket 7")
+    assert found["finished_at"] is not None
+
+    later = varied(given, version=4, history_topic="")
+    plan = session.plan(later)
+    session.commit(later, plan, [task(later, plan, 0)])
+    found = named(given, offset, capsys)
+    assert (found["version"], found["state"], found["application_id"]) == (3, "committed", None)
+    assert any("newest decision of the query id is version 4" in note for note in found["notes"])
+
+
+def test_row_of_a_recovered_batch_names_the_run_that_wrote_it(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings_of(kafka, create_topic(kafka.bootstrap_servers, partitions=1), user_metadata="ticket 7")
+    plan = session.plan(given)
+    message = task(given, plan, 0)
+    die_at("commit.decided", given, plan, [message], monkeypatch)
+    abort_by_hand(given, [message])
+    assert "its transaction was aborted" in unnamed(given, offsets_of(message)[0], capsys)
+    session.plan(given)  # copies the rows
+    copies = [record.offset for record in read_committed(kafka.bootstrap_servers, given.batch.topic or "")]
+    assert len(copies) == ROWS
+    found = named(given, copies[-1], capsys)
+    assert (found["version"], found["recovered_by"], found["user_metadata"]) == (3, "the next run", "ticket 7")
+    assert "appended the row again" in unnamed(given, offsets_of(message)[0], capsys)
+
+
+def test_rows_of_other_programs_are_told_apart(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = settings_of(kafka, topic)
+    write_all(given, 1)
+    before = read_committed(servers, topic)[-1].offset + 2  # behind the marker
+    other = unique_topic("flink-sink")
+    open_transaction(servers, other, topic, partitions=1).commit_transaction(60)
+    why = unnamed(given, before, capsys)
+    assert f"transactional id {other!r} is another program's" in why
+    assert f"the history {given.history_topic!r}, which begins at 20" in why
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "enable.idempotence": False})
+    producer.produce(topic, b"x", partition=0)
+    assert producer.flush(60) == 0
+    assert "without idempotence" in unnamed(given, before + 2, capsys)
+
+    at_least_once.write_rows(given, iter([rows_of(topic, 0)]))
+    assert "delivery.guarantee=at-least-once" in unnamed(given, before + 3, capsys)
+
+    # A write of the sink, of which neither topic has a record any more.
+    for name in (given.history_topic, given.write.log_topic):
+        delete_topic(servers, name)
+    why = unnamed(given, 0, capsys)
+    assert f"is of write id {given.write.id!r}, whose records of this batch have expired" in why
+    assert "does not exist or is empty" in why
+
+
+def test_dead_letter_names_its_write_and_its_reason(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    letters = create_topic(servers, partitions=1)
+    given = settings_of(kafka, create_topic(servers, partitions=1))
+    given = replace(given, producer=replace(given.producer, dead_letter_topic=letters))
+    plan = session.plan(given)
+    session.commit(given, plan, [task(given, plan, 0, partition=7)])
+    status, out, err = ask(given, 0, capsys, "--json", topic=letters)
+    assert status == 0, err
+    found = json.loads(out)
+    assert (found["write_id"], found["version"]) == (given.write.id, 3)
+    assert any(note.startswith("the row is a dead letter: NO_SUCH_PARTITION") for note in found["notes"])
+
+
+def test_removed_row_is_not_guessed(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    given = settings_of(kafka, create_topic(servers, partitions=1))
+    write_all(given, 1)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    for deleted in admin.delete_records([confluent_kafka.TopicPartition(given.batch.topic, 0, 3)]).values():
+        deleted.result(30)
+    assert "the partition begins at offset 3" in unnamed(given, 2, capsys)
+    # DeleteRecords has ended within the batch, which the broker keeps.
+    assert named(given, 3, capsys)["write_id"] == given.write.id
+
+
+def test_compacted_row_is_named_while_its_batch_is_left(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = settings_of(kafka, topic)
+    plan = session.plan(given)
+    keys = pa.array([b"%d" % (number % 2) for number in range(ROWS)])
+    rows = rows_of(topic, 0)
+    rows = replace(rows, columns=replace(rows.columns, key=keys))
+    identity = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    session.commit(given, plan, [session.write_task(given, plan, identity, iter([rows]))])
+    for name, value in {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.001",
+        "max.compaction.lag.ms": "100",
+    }.items():
+        change_config(servers, "topic", topic, name, value)
+
+    def is_compacted() -> bool:
+        # Only closed segments are compacted.
+        producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+        producer.produce(topic, b"x", key=b"x", partition=0)
+        assert producer.flush(60) == 0
+        return len([each for each in read_committed(servers, topic) if each.offset < ROWS]) == 2
+
+    wait_until(is_compacted, "compaction", patience_s=120)
+    found = named(given, 0, capsys)
+    assert found["write_id"] == given.write.id
+    assert any("compaction has removed the row" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--topic", "t", "--partition", "0"],
+        ["--write-id", "w", "--offset", "3"],
+        ["--write-id", "w", "--topic", "t", "--partition", "0", "--offset", "3"],
+    ],
+)
+def test_half_a_row_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert main(["history", "--bootstrap-servers", "127.0.0.1:1", *arguments]) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "--topic, --partition and --offset belong together" in said if arguments else "--write-id" in said
+
+
+def test_missing_topic_and_partition_are_named(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    where = ["history", "--bootstrap-servers", kafka.bootstrap_servers, "--offset", "0"]
+    assert main([*where, "--topic", topic, "--partition", "9"]) == 1
+    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] there is no partition 9 of topic {topic!r}" in capsys.readouterr().err
+    assert main([*where, "--topic", unique_topic("none"), "--partition", "0"]) == 1
+    assert "[KAFKA_EOS.UNKNOWN_TOPIC] there is no topic" in capsys.readouterr().err
