@@ -120,6 +120,7 @@ def assert_whole(found: dict[str, Any], messages: list[session.TaskMessage], by:
     assert found["written_bytes"] > 0 if copied else found["written_bytes"] == sum(sizes) > 0
 
 
+@pytest.mark.feature("which run wrote this row")
 def test_next_run_records_the_batch_that_it_recovers(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_next_run_records_the_batch_that_it_recovers(
     assert "2 parts copied" in shown(given, capsys)
 
 
+@pytest.mark.feature("which run wrote this row")
 def test_abort_records_the_batch_that_it_finishes(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_abort_records_the_batch_that_it_finishes(
     assert len(read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")) == 2 * ROWS
 
 
+@pytest.mark.feature("which run wrote this row")
 @pytest.mark.parametrize("command", ["recover", "resolve"])
 @pytest.mark.parametrize("is_lost", [False, True], ids=["open", "aborted"])
 def test_operator_records_the_batch_that_the_command_finishes(

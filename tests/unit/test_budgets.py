@@ -37,6 +37,7 @@ LINES = {
     # command: 170
     # what changed since the last look, and fast conversions of decisions: 80
     # the versions of a write in any order, a commit log that was lost, and what the history knows of a batch: 315
+    # the part record of a producer: 5
     "commit": 6_003,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_968,
@@ -47,16 +48,16 @@ LINES = {
     # two-phase commit, what a cluster lacks for it, and the way without it: 62 (and 56 in the other packages)
     # the history as a witness of a lost commit log; its reader was in operations (146): 171
     # the history of a prefix: 20
-    # by what a batch was recovered: 16
-    "runtime": 2_934,
+    # by what a batch was recovered: 16; the batch of one row: 47
+    "runtime": 2_960,
     # what operators and monitoring do: recover, resolve, forget, what a write, the history and the cluster show, audit, the checks
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
     # and what is still open after it: 48, beside the 28 that cli has less;
     # a preview of warnings, and of a command that has nothing to do: 18
     # and what is still open after it: 48, beside the 28 that cli has less
     # metrics by application: 40
-    # the history record of what an operator finishes: 26
-    "operations": 1_892,
+    # the history record of what an operator finishes: 26; which write a row belongs to, or why that is not known: 240
+    "operations": 2_142,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/configuration.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
@@ -74,7 +75,8 @@ LINES = {
     # what the log holds of the version to resolve: 26
     # forget and history of a prefix: 150
     # the history topic of recover and resolve: 23
-    "cli": 2_207,
+    # the write of one row: 58
+    "cli": 2_244,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44
