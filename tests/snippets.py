@@ -72,6 +72,7 @@ NOT_RUN = {
 PICTURES = {
     "docs/architecture.md#the-picture",
     "docs/operate.md#from-symptom-to-command",
+    "docs/operate.md#which-run-wrote-this-row:3",
     "docs/protocol.md#the-procedure",
 }
 """Blocks that are no code."""

@@ -1,4 +1,4 @@
-"""``kafka-eos history``: the batches of a write or a prefix, or the write of one row."""
+"""``kafka-eos history``: the batches of a write, or the write of one row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def history(
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Show the newest batches of a write, or of a prefix, or which write a row belongs to.
+    """Show the newest batches of a write, or which write a row belongs to.
 
     With --write-id or --prefix: the newest batches, the newest first; `--json` adds their offsets. With --topic, --partition and
     --offset: the write id, version, application, time and user metadata of this row, by the producer of its record batch. The

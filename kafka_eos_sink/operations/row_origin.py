@@ -101,7 +101,7 @@ def find_origin(
 
 
 def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch | None, RowOrigin]:
-    """Read the record batch at the offset; without one, or if it names no write, with a reason."""
+    """Read the record batch at the offset; add a reason if it can name no write."""
     where, offset = (row.topic, row.partition), row.offset
     deadline = admin.client.clock() + timeout_ms
     topic = admin.topic(row.topic, deadline)
@@ -181,7 +181,7 @@ def _why_unnamed(batch: RecordBatch, offset: int, *, is_aborted: bool) -> str | 
 def _in_commit_log(
     admin: Admin, topic: str, producer: ProducerIdAndEpoch, timeout_ms: int
 ) -> tuple[LogView, QueryState, LoggedRecord] | None:
-    """Find the part record of a producer: a task writes it in the transaction of its rows."""
+    """Find the part record that a producer wrote in the transaction of its rows."""
     if admin.topic(topic, admin.client.clock() + timeout_ms) is None:
         return None
     for partition in range(LOG_PARTITIONS):

@@ -71,7 +71,7 @@ class BatchRecord:
         return {phase: ms for phase in PHASES if (ms := getattr(self, f"{phase}_ms")) is not None}
 
     def wrote(self, where: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> bool:
-        """Whether the batch wrote the row at an offset, whose record batch has this producer."""
+        """Whether the batch wrote a row, given the producer of its record batch."""
         return producer in self.producers and any(
             (part.topic, part.partition) == where and part.first_offset <= offset <= part.last_offset
             for part in self.offsets

@@ -1,4 +1,4 @@
-"""Reads the history topic: the batches of a write or a row, and the newest records."""
+"""Reads the history topic: the batches of a write or row, the newest records."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def read_history(
 def find_batch(
     admin: Admin, topic: str, where: TopicPartition, offset: int, producer: ProducerIdAndEpoch, *, timeout_ms: int
 ) -> tuple[BatchRecord | None, int | None]:
-    """Return the record of the batch that wrote a row, and without it when the history begins.
+    """Return the record of the batch that wrote a row, and the begin of the history.
 
     Args:
         producer: Of the row's record batch. The offsets of a batch may overlap with other writes.

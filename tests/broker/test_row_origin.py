@@ -158,7 +158,7 @@ def test_row_of_a_recovered_batch_names_the_run_that_wrote_it(
     assert "appended the row again" in unnamed(given, offsets_of(message)[0], capsys)
 
 
-def test_rows_of_other_programs_are_told_apart(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_of_another_program_names_its_id(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = settings_of(kafka, topic)

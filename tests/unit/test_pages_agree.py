@@ -26,9 +26,9 @@ PLACEHOLDERS = {
     "N": ("--limit", "--count", "--version"),
     "A": ("--address",),
     "P": ("--partition",),
-    "O": ("--start-offset",),
+    "O": ("--offset", "--start-offset"),
 }
-"""Letters that stand for a value, and the options before them; the last two are of Kafka's own tools."""
+"""Letters that stand for a value, and the options before them; --start-offset is of Kafka's own tools."""
 STARS = {0: "", 1: " *", 2: r" \*\*"}
 
 
