@@ -57,12 +57,16 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
 
 
 def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
-    """Warn that the batch is committed: its caller has only seen the commit's error."""
+    """Warn that the batch is committed: its caller sees only the commit's error.
+
+    Spark shows that error after the abort, and nothing can change it then. So the warning begins with its code.
+    """
     for settled in found.decisions:
         if plan_nonce(settled.decision.nonce) == nonce and settled.status is DecisionStatus.FINISHED:
             yield from Warn(
-                f"version {settled.decision.version} of write id {found.write.id!r} failed in its commit, but it was decided and is now "
-                "committed and visible: do not write its rows again"
+                f"[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version {settled.decision.version} of write id {found.write.id!r} are "
+                "written and visible. Its commit failed after the decision, and the abort has finished it. Spark still fails with the "
+                "error of the commit, which is older than this line. Do not write these rows again under another id"
             )
 
 

@@ -170,3 +170,17 @@ def test_commit_without_txn_app_id_survives_transaction_timeout(
         assert driver.wait(DEADLINE_S) == 0, job.said()[-3000:]
     assert "rows of 4 transactions that had been aborted after the decision were copied from the log" in job.said()
     assert_every_row_once(job)
+
+
+def test_first_line_of_the_sink_names_code_and_rows(job: Job, tmp_path: Path) -> None:
+    """The commit fails behind its decision, and Spark's abort finishes the batch: what a user sees on the console, line by line."""
+    assert job.run_once(f"commit.decided=raise:{tmp_path / 'failed'}") != 0
+    assert_every_row_once(job)
+    assert_nothing_open(job._cluster.bootstrap_servers, [job._topic])
+    lines = job.said().splitlines()
+    first = next(line for line in lines if "KAFKA_EOS" in line or "kafka_eos_sink" in line)
+    assert first.startswith("[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version 1 of write id 'kafka-eos/app/")
+    assert "are written and visible" in first
+    # Spark rethrows the error of the commit as it was before the abort, behind a line of its own.
+    assert lines.index(first) < next(at for at, line in enumerate(lines) if line.startswith("Traceback"))
+    assert any("Failed to commit or abort Python data source write" in line for line in lines)
