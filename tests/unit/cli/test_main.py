@@ -41,6 +41,12 @@ def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFix
     assert "kafka-eos" in capsys.readouterr().err
 
 
+def test_usage_error_of_a_choice_names_the_choices_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resolve", "--bootstrap-servers", "a:1", "--write-id", "w", "--version", "1", "--as", "done"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Invalid value for '--as': 'done' is not one of 'committed'," in said
+
+
 def test_a_failure_is_one_sentence_and_status_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
