@@ -50,8 +50,8 @@ def audit(
         records = read_history(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
-        batch = f"no {'batch' if version is None else f'version {version}'} of {write_id!r}"
-        console.require_found(records, "NO_HISTORY", f"history {history_topic!r}", batch, config)
+        batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
+        console.require_found(records, batch, history_topic, config)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     if as_json:
         console.print_json(audits)

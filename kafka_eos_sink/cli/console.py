@@ -251,14 +251,14 @@ NO_DECISION = "The commit log holds no decision of {write_id}."
 """What `status` and `recover` say of a write id that a run has begun and none has decided."""
 
 
-def require_found(found: Sequence[Any], code: str, where: str, what: str, config: ClientConfig) -> None:
-    """Raise `BrokerRefusedError` if the topic lacks what the command was to show."""
+def require_found(found: Sequence[Any], what: str, history_topic: str, config: ClientConfig) -> None:
+    """Raise `BrokerRefusedError` if the history lacks what the command was to show."""
     if not found:
-        option = "--commit-log-topic" if code == "UNKNOWN_WRITE_ID" else "--history-topic"
         raise BrokerRefusedError(
-            code,
-            f"the {where} on {config.bootstrap_servers_text} holds {what}; kafka-eos status lists the write ids, and "
-            f"{option} names another topic",
+            "NO_HISTORY",
+            f"the history {history_topic!r} on {config.bootstrap_servers_text} holds no {what}",
+            "It has no record of a version that kafka-eos recover finished. If the write has another history.topic, name it with "
+            f"--history-topic. To see the write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
         )
 
 

@@ -10,6 +10,8 @@ import typer
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.refusals import unknown_write_id
+from kafka_eos_sink.commit.values import Write
 
 ROWS = 100
 
@@ -69,7 +71,6 @@ def status(
     if write_id is None or found.writes:
         return
     if not watch.knows_write:
-        what = f"nothing of write id {write_id!r}"
-        console.require_found((), "UNKNOWN_WRITE_ID", f"commit log {commit_log_topic!r}", what, config)
+        raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
     if not as_json:
         console.echo(console.NO_DECISION.format(write_id=write_id))

@@ -118,10 +118,11 @@ def unknown_write_id(write: Write, otherwise: str = "") -> WriteRefusedError:
     """``otherwise``: what to do if the id is right."""
     return WriteRefusedError(
         "UNKNOWN_WRITE_ID",
-        f"the commit log holds nothing of write id {write.id!r}, and no transaction of it is open. Nothing was changed. A batch write's id "
-        "is <transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
+        f"the commit log {write.log_topic!r} holds nothing of write id {write.id!r}. Nothing was changed. A batch write's id is "
+        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
         "transactional.id.prefix, or kafka-eos- and the query id",
-        f"See the write ids that it holds: {write.status_of_all}" + (f"; {otherwise}" if otherwise else ""),
+        "If the write has another commit.log.topic, name it with --commit-log-topic. To list the write ids of this commit log: "
+        f"{write.status_of_all}" + (f"; {otherwise}" if otherwise else ""),
     )
 
 

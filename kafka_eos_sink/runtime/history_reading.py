@@ -56,10 +56,12 @@ def read_history(
     deadline = admin.client.clock() + timeout_ms
     topic_found = admin.topic(topic, deadline)
     if topic_found is None:
+        config = admin.client.config
         raise BrokerRefusedError(
             "NO_HISTORY",
-            f"there is no history topic {topic!r}: no write with a history has run on this cluster, or the writes use another "
-            "history.topic; name it with --history-topic",
+            f"there is no history topic {topic!r} on {config.bootstrap_servers_text}: no write with a history has run on this cluster, or "
+            "the writes have another history.topic",
+            f"Name the topic with --history-topic. To list the topics: kafka-eos topics {config.command_options}",
         )
     wanted = write_id.encode()
     is_wanted = partial(_begins_with, wanted) if is_prefix else partial(eq, wanted)

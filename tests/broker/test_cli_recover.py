@@ -210,7 +210,9 @@ def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pyte
     write_all(write_settings(kafka, create_topic(kafka.bootstrap_servers)), 1)  # so that there is a commit log
     where = ["--bootstrap-servers", kafka.bootstrap_servers]
     assert main(["recover", "--yes", *where, "--write-id", unique_topic("nobody")]) == 1
-    assert "[KAFKA_EOS.UNKNOWN_WRITE_ID] the commit log holds nothing of" in capsys.readouterr().err
+    assert (
+        "[KAFKA_EOS.UNKNOWN_WRITE_ID] the commit log '__kafka_eos_commits' holds nothing of" in capsys.readouterr().err
+    )
     missing = unique_topic("log")
     assert main(["recover", "--yes", *where, "--write-id", "w", "--commit-log-topic", missing]) == 1
     (line,) = capsys.readouterr().err.splitlines()

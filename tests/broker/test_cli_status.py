@@ -138,8 +138,11 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     assert json.loads(found.out)["writes"] == [] if as_json else " UTC: 0 writes, " in found.out
     (line,) = found.err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
-    assert f"the commit log {log!r} on {servers} holds nothing of write id 'other/write'" in line
-    assert set(re.findall(r"--[a-z-]+", line)) == {"--commit-log-topic"}  # the command takes no --history-topic
+    assert f"the commit log {log!r} holds nothing of write id 'other/write'. Nothing was changed." in line
+    where = f"--bootstrap-servers {servers} --commit-log-topic {log}"
+    assert (
+        f"To list the write ids of this commit log: kafka-eos status {where} (docs/errors.md#unknown_write_id)" in line
+    )
 
 
 @pytest.mark.parametrize("began", ["planned", "prepared"])

@@ -7,10 +7,12 @@ import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kafka_eos_sink.cli.console import require_found
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
@@ -20,7 +22,8 @@ from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
-from kafka_eos_sink.errors import Job
+from kafka_eos_sink.errors import BrokerRefusedError, Job
+from kafka_eos_sink.operations.history_reading import read_history
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
@@ -39,6 +42,24 @@ def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
     assert LEDGER.command("resolve", "--version 3") == (
         f"kafka-eos resolve {AT} --commit-log-topic ledger --write-id w --version 3"
     )
+
+
+def test_unknown_write_id_ends_with_the_command_that_lists_them() -> None:
+    error = refusals.unknown_write_id(LEDGER)
+    assert "the commit log 'ledger' holds nothing of write id 'w'. Nothing was changed" in error.message
+    assert error.way_out.endswith(f": kafka-eos status {AT} --commit-log-topic ledger")
+
+
+def test_missing_history_ends_with_a_complete_command() -> None:
+    config = ClientConfig(bootstrap_servers=(("b1", 9092),))
+    with pytest.raises(BrokerRefusedError) as raised:
+        require_found((), "batch of 'w'", "h", config)
+    assert raised.value.message == "the history 'h' on b1:9092 holds no batch of 'w'"
+    assert raised.value.way_out.endswith(f": kafka-eos status {AT}")
+    admin: Any = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0, config=config), topic=lambda *_: None)
+    with pytest.raises(BrokerRefusedError) as raised:
+        read_history(admin, "h", "w", limit=1, timeout_ms=1)
+    assert raised.value.way_out.endswith(f": kafka-eos topics {AT}")
 
 
 def test_command_of_the_history_names_the_cluster_only() -> None:
