@@ -262,6 +262,11 @@ def require_found(found: Sequence[Any], what: str, history_topic: str, config: C
         )
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: ``1 write``, ``2 writes``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def echo(text: str, *, err: bool = False) -> None:
     """Print text that may hold names from the cluster."""
     typer.echo(printable(text), err=err)

@@ -14,7 +14,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.refusals import WRITE_MARKERS, some
+from kafka_eos_sink.commit.refusals import VISIBLE, WRITE_MARKERS, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import KafkaEosError
@@ -84,7 +84,7 @@ def recover(
             # Again, because the answer may have taken long.
             held = markers.find_markers(settings, write=True)
     # Before recovery, which can wait long for a marker that is missing.
-    _show_missing(settings, held, err=as_json)
+    _show_missing(settings, held, err=as_json, was_to_write=write_markers)
     try:
         done = operator.recover(settings, abort_unknown=abort_unknown)
     except KafkaEosError:
@@ -100,20 +100,22 @@ def recover(
 def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, abort_unknown: bool) -> str:
     missing, others = len(held.of(Verdict.MISSING)), len(found.opened) - found.decided
     decided = [write for write in found.writes if write.state == "decided"]
-    effects = {
-        "write the missing COMMIT markers (KAFKA-20734)": missing * write_markers,
-        "commit the open transactions of decided versions": found.decided,
-        "copy the rows of decided transactions that Kafka has aborted": sum(write.aborted for write in decided),
-        "prove that the rows of decided versions are visible": len(decided),
-        f"abort the {'other ' * bool(found.decided)}open transactions": others,
-    }
-    would = [f"{effect}: {count}" for effect, count in effects.items() if count]
+    effects = (
+        (missing * write_markers, "missing COMMIT marker", "write {} (KAFKA-20734)"),
+        (found.decided, "open transaction", "commit {} of decided versions"),
+        (sum(write.aborted for write in decided), "decided transaction", "copy the rows of {} that Kafka has aborted"),
+        (len(decided), "decided version", "prove that the rows of {} are visible"),
+        (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
+    )
+    would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
     text = f"recover would fence every job or query that runs under {write_id}. It would "
     text += (
         f"{'; '.join(would)}." if would else "change nothing else: no transaction is open, and every version has ended."
     )
     if missing and not write_markers:
-        text += f" COMMIT markers are missing (KAFKA-20734): {missing}. Add --write-markers to write them."
+        text += f" Missing: {console.counted(missing, 'COMMIT marker')} (KAFKA-20734). Add --write-markers to write what is missing."
+    if write_markers and not missing:
+        text += f" {_none_missing(held)}"
     return text + " Rows that another commit log has decided would be lost." * abort_unknown
 
 
@@ -130,11 +132,18 @@ def _show_findings(found: Markers, *, err: bool) -> None:
             console.echo(f"Not checked: {', '.join(names)} ({why}). {do}.", err=True)
 
 
-def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool) -> None:
+def _none_missing(found: Markers) -> str:
+    checked = "" if found.all_checked else " on the partitions that were checked"
+    return f"No COMMIT marker is missing{checked}."
+
+
+def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool, was_to_write: bool) -> None:
     """Print how many markers were written, or on standard error how to write them."""
     missing = len(found.of(Verdict.MISSING))
     if found.written:
         console.echo(f"COMMIT markers written: {missing}.", err=err)
+    elif was_to_write:
+        console.echo(_none_missing(found), err=err)
     elif missing:
         recover = settings.write.command("recover", WRITE_MARKERS)
         console.echo(f"COMMIT markers missing (KAFKA-20734): {missing}. To write them: {recover}", err=True)
@@ -241,7 +250,7 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
-        meaning = "every row that its topics hold is visible" + ", finished just now" * now
+        meaning = VISIBLE + "; finished just now" * now
         meaning += ": do not run the job again" * is_random_write_id(write_id)
         return "finished", meaning + copies * bool(decision.copies)
     return (

@@ -54,8 +54,8 @@ def view(
         limit: Rows of each table; None for all.
     """
     writes = {line.write.write_id for line in found.writes}
-    counted = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
-    numbers = ", ".join(f"{len(each)} {noun}{'s' * (len(each) != 1)}" for each, noun in counted)
+    shown = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
+    numbers = ", ".join(console.counted(len(each), noun) for each, noun in shown)
     yield line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
     for table in (
         partial(transactions_table, found.transactions, found.now_ms),

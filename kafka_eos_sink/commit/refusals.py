@@ -27,6 +27,8 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
 WRITE_MARKERS = "--write-markers"
+VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
+"""What holds for a finished version."""
 TIMEOUT_WAYS_OUT = (
     "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "
     "transaction.max.timeout.ms)"

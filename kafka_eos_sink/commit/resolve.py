@@ -292,7 +292,7 @@ def _require_resolvable(
         if not was_settled:
             # Also with --allow-duplicates, which was meant for what could not be finished.
             raise resolve_refusals.counts_as_written(
-                write, decision, "this command has just finished it, and every row that its topics hold is visible"
+                write, decision, f"this command has just finished it, and {refusals.VISIBLE}"
             )
         if not request.allow_duplicates:
             raise resolve_refusals.counts_as_written(write, decision, "it counts as written")

@@ -35,10 +35,13 @@ class Markers:
         return [each for each in self.findings if each.verdict is verdict]
 
     @property
+    def all_checked(self) -> bool:
+        return not (self.no_response or self.unreadable)
+
+    @property
     def all_ended(self) -> bool:
         """Whether all partitions were examined, and none holds a transaction open."""
-        is_open = len(self.findings) > len(self.of(Verdict.MISSING)) * self.written
-        return not (is_open or self.no_response or self.unreadable)
+        return self.all_checked and len(self.findings) <= len(self.of(Verdict.MISSING)) * self.written
 
 
 def producers_on(

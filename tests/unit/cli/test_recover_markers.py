@@ -47,7 +47,9 @@ def said(
             raise DecisionPendingError("DECIDED_NOT_FINISHED", "its rows are not proven visible")
         return done
 
-    monkeypatch.setattr(markers, "find_markers", lambda _, *, write: Markers(**found, written=write))
+    monkeypatch.setattr(
+        markers, "find_markers", lambda _, *, write: Markers(**found, written=write and bool(found.get("findings")))
+    )
     monkeypatch.setattr(
         markers, "still_open", lambda _, held: held if after is None else replace(held, findings=tuple(after))
     )
@@ -67,6 +69,17 @@ def test_unchecked_partitions_end_with_exit_status_1(
     status, out, err = said(monkeypatch, capsys)
     assert (status, err) == (0, "")
     assert "marker" not in out
+
+
+def test_write_markers_reports_that_none_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(monkeypatch, capsys, "--write-markers")
+    assert (status, out.splitlines()[0]) == (0, "No COMMIT marker is missing.")
+    status, out, _ = said(monkeypatch, capsys, "--write-markers", no_response=("orders-1",))
+    assert (status, out.splitlines()[0]) == (1, "No COMMIT marker is missing on the partitions that were checked.")
+    _, out, err = said(monkeypatch, capsys, "--write-markers", "--json")
+    assert (json.loads(out)["markers"], err) == ([], "No COMMIT marker is missing.\n")
 
 
 def test_missing_marker_is_named_with_the_command_that_writes_it(
@@ -168,19 +181,19 @@ def write(state: WriteState, aborted: int = 0) -> CommittedWrite:
 EFFECTS = [
     ((), 0, 0, "change nothing else"),
     ((write("finished", 2),), 0, 0, "change nothing else"),
-    ((write("prepared"),), 2, 0, "abort the open transactions: 2."),
+    ((write("prepared"),), 2, 0, "abort 2 open transactions."),
     (
         (write("decided"),),
         2,
         2,
-        "commit the open transactions of decided versions: 2; prove that the rows of decided versions are visible: 1.",
+        "commit 2 open transactions of decided versions; prove that the rows of 1 decided version are visible.",
     ),
     (
         (write("decided", 1),),
         3,
         1,
-        "commit the open transactions of decided versions: 1; copy the rows of decided transactions that Kafka has aborted: 1; "
-        "prove that the rows of decided versions are visible: 1; abort the other open transactions: 2.",
+        "commit 1 open transaction of decided versions; copy the rows of 1 decided transaction that Kafka has aborted; "
+        "prove that the rows of 1 decided version are visible; abort 2 other open transactions.",
     ),
 ]
 
@@ -195,12 +208,11 @@ def test_effect_names_only_what_recovery_will_do(
     assert text.partition("It would ")[2].startswith(effect)
     assert "marker" not in text
     held = Markers(findings=(MISSING, FOUND))
-    assert "markers are missing (KAFKA-20734): 1. Add --write-markers" in command_line._effect(
+    assert "Missing: 1 COMMIT marker (KAFKA-20734). Add --write-markers" in command_line._effect(
         "w", found, held, False, False
     )
-    assert "It would write the missing COMMIT markers (KAFKA-20734): 1" in command_line._effect(
-        "w", found, held, True, False
-    )
+    assert "It would write 1 missing COMMIT marker (KAFKA-20734)" in command_line._effect("w", found, held, True, False)
+    assert command_line._effect("w", found, Markers(), True, False).endswith(". No COMMIT marker is missing.")
 
 
 def test_without_the_right_to_write_markers_nothing_is_fenced(

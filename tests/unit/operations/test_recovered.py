@@ -80,7 +80,7 @@ def test_finished_version_is_reported_visible(
     done = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
     status, shown, fields = said(monkeypatch, capsys, done)
     assert status == 0
-    assert "every row that its topics hold is visible, finished just now" in shown
+    assert "every row is visible, unless retention or a deleted topic has removed it; finished just now" in shown
     assert "No transaction of it was open" in shown
     assert fields["decisions"][0]["finished_now"] is True
 
