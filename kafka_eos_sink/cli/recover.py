@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _SHOWN_TRANSACTIONS = 20
 _MARKER_STYLES = {Verdict.MISSING: "bold yellow", Verdict.UNPROVEN: "bold red"}
 _END = {True: "commit", False: "abort"}
+_COPIES = " (copies of lost rows)"
 _AbortUnknown = Annotated[
     bool,
     typer.Option(
@@ -263,7 +264,9 @@ def ended_table(done: Recovered) -> Table:
     """Build a table: requested end and result of each open or decided transaction."""
     # Transactions that may still be open come first, so that the shortened table names them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
-    lines = [(each.identity.transactional_id, _END[each.committed], _result(each)) for each in ended]
+    lines = [
+        (each.identity.transactional_id + _COPIES * each.copies, _END[each.committed], _result(each)) for each in ended
+    ]
     shown = lines[:_SHOWN_TRANSACTIONS]
     if len(lines) > len(shown):
         shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
@@ -295,6 +298,7 @@ def recovered_json(write_id: str, done: Recovered, held: Markers) -> dict[str, A
             "end": _END[each.committed],
             "answer": "no response" if each.error is None else ErrorCode.of(each.error).name,
             "over": each.is_over,
+            "copies": each.copies,
         }
         for each in done.ended
     ]

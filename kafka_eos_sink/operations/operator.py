@@ -61,6 +61,8 @@ class _OperatorExecutor(Executor):
     def __init__(self, admin: Admin, write: Write, config: ProducerConfig) -> None:
         super().__init__(admin, write.commit_log, config)
         self._write = write
+        self.copied: set[ProducerIdentity] = set()
+        """The transactions that hold copies."""
         self._copy = self._performers[CopyRecords]
         self._on(CopyRecords, self._copy_own)
 
@@ -77,6 +79,7 @@ class _OperatorExecutor(Executor):
             if (state := held[copy.source.transactional_id]) is None or state.producer_id != copy.source.producer_id
         ]
         if not unknown:
+            self.copied.update(copy.identity for copy in step.copies)
             copied: tuple[Copied | Gone, ...] = self._copy(step)
             return copied
         gone = self._gone(step.copies)
@@ -134,11 +137,15 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """An EndTxn; ``error`` is 0 for success, None if the response was lost."""
+    """An EndTxn; ``error`` is 0 for success, None if the response was lost.
+
+    ``copies`` is true if recovery began the transaction, for copies of lost rows.
+    """
 
     identity: ProducerIdentity
     committed: bool
     error: int | None
+    copies: bool = False
 
     @property
     def succeeded(self) -> bool:
@@ -160,7 +167,7 @@ class Recovered:
 
     decisions      the newest decision of every query id, as it is now
     finished_now   the query ids whose decision this run finished
-    ended          the transactions that this run tried to end
+    ended          the write's transactions, and those of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
     unlisted       why the list of open transactions lacks those of a broker; empty if it is complete
     """
@@ -193,7 +200,7 @@ class Preview:
 
 
 @contextmanager
-def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, Executor, Run]]:
+def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _OperatorExecutor, Run]]:
     """Yield admin, executor and a new run for an existing, checked log.
 
     Raises:
@@ -311,8 +318,17 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         view = LogView(settings.write_id)
         plan = executor.run(recovery(run, abort_unknown=abort_unknown, view=view))
         tried = [
-            EndedTransaction(identity=end.identity, committed=end.commit, error=result.error)
+            EndedTransaction(
+                identity=end.identity,
+                committed=end.commit,
+                error=result.error,
+                copies=end.identity in executor.copied,
+            )
             for end, result in executor.ended
+        ]
+        # W.driver's transaction carries this command's own records.
+        tried = [
+            each for each in tried if each.identity.transactional_id != settings.write.driver_id or not each.is_over
         ]
         # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
         done = {_carrier(each.identity) for each in tried if each.succeeded}

@@ -141,14 +141,10 @@ def test_long_list_shows_transactions_not_ended_first(
     assert "w.99.0 abort not ended" in shown
 
 
-def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One under the same id that was refused is not over because an older one of it was committed."""
-    named, later = replace(TASK, transaction_version=0), replace(TASK, producer_epoch=6)
-    answers = (
-        ended(0, named, committed=True),
-        ended(ErrorCode.INVALID_TXN_STATE.value, TASK),  # was open at first, and is finished: no line of its own
-        ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, later),
-    )
+def recovered(
+    monkeypatch: pytest.MonkeyPatch, *answers: EndedTransaction, copied: Sequence[ProducerIdentity] = ()
+) -> Recovered:
+    """What `operator.recover` returns if its procedure sends these EndTxn."""
     plan = Plan(
         write=WRITE,
         nonce="n",
@@ -159,7 +155,7 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
         decisions=(DECISION,),
     )
     ends = [(End(identity=each.identity, commit=each.committed), EndResult(error=each.error)) for each in answers]
-    executor = SimpleNamespace(ended=ends, run=lambda _: plan)
+    executor = SimpleNamespace(ended=ends, copied={*copied}, run=lambda _: plan)
 
     @contextmanager
     def connected(_: OperatorSettings) -> Iterator[Any]:
@@ -169,10 +165,36 @@ def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pyte
     settings = OperatorSettings(
         write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
     )
-    done = operator.recover(settings)
+    return operator.recover(settings)
+
+
+def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One under the same id that was refused is not over because an older one of it was committed."""
+    named, later = replace(TASK, transaction_version=0), replace(TASK, producer_epoch=6)
+    answers = (
+        ended(0, named, committed=True),
+        ended(ErrorCode.INVALID_TXN_STATE.value, TASK),  # was open at first, and is finished: no line of its own
+        ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, later),
+    )
+    done = recovered(monkeypatch, *answers)
     assert done.ended == (answers[0], answers[2])
     assert done.finished_now == {"batch"}  # the log held no done record before
     assert not done.all_ended
+
+
+def test_recovered_names_copies_and_omits_its_own_driver(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver, copy = DECISION.decision.driver, replace(TASK, transactional_id="w.0.1", producer_id=11)
+    may_be_open = ended(None, driver, committed=True)
+    assert recovered(monkeypatch, may_be_open).ended == (may_be_open,)
+    lost = ended(ErrorCode.INVALID_TXN_STATE.value, committed=True)
+    answers = (lost, ended(0, driver, committed=True), ended(0, copy, committed=True))
+    done = recovered(monkeypatch, *answers, copied=[copy])
+    assert done.ended == (lost, replace(answers[2], copies=True))
+    _, shown, fields = said(monkeypatch, capsys, done)
+    assert "w.0.1 (copies of lost rows) commit done" in shown
+    assert [each["copies"] for each in fields["ended"]] == [False, True]
 
 
 PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
