@@ -10,7 +10,8 @@ from itertools import chain
 from typing import Any, Literal
 
 from kafka_eos_sink.commit.evidence import of_part
-from kafka_eos_sink.commit.log_view import LogView, QueryState
+from kafka_eos_sink.commit.log_records import parse_decision
+from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
 from kafka_eos_sink.commit.outcome import Outcome, in_log
 from kafka_eos_sink.commit.values import Decision, OffsetRange, iso_utc, merged
 from kafka_eos_sink.errors import WriteRefusedError
@@ -116,8 +117,8 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
         offsets = ", ".join(str(record.offset) for record in query.foreign[-FOREIGN_SHOWN:])
         problem = f"another program wrote records under its keys, the newest of them at offsets {offsets}"
         yield of_query(version=None, state="unreadable", problem=problem)
-    if query.undecided:
-        yield of_query(version=None, state="undecided")
+    if undecided := query.undecided:
+        yield of_query(version=_version_of(undecided[-1]), state="undecided")
         return
     named = set() if decision is None else {prepared.part_offset for prepared in decision.transactions}
     waiting = Counter(
@@ -127,6 +128,15 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
     )
     for version, transactions in sorted(waiting.items()):
         yield of_query(version=version, state="prepared", transactions=transactions)
+
+
+def _version_of(undecided: LoggedRecord) -> int | None:
+    """Return the version of an undecided decision; None if it has several pieces or cannot be read."""
+    value = undecided.value or {}
+    if value.get("count") != 1:
+        return None
+    decision = parse_decision(value["body"], undecided.key, undecided.carrier)
+    return None if decision is None else decision.version
 
 
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
