@@ -38,6 +38,7 @@ _STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
     "undecided": "bold yellow",
+    "void": "bold yellow",
     "prepared": "yellow",
     "unreadable": "bold red",
 }

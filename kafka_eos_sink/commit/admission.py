@@ -66,7 +66,8 @@ def _admit_to_stream(
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise refusals.not_the_next_version(plan.write, batch, newest)
-        return None, None
+        is_void = settled.status is DecisionStatus.VOID
+        return None, refusals.above_void_warning(batch, newest) if is_void else None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
             f"version {batch.version} of write id {plan.write.id!r} is skipped without a check of its rows, because version "

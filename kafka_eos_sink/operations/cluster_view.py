@@ -232,7 +232,7 @@ def blocking(
 
 
 def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord] = ()) -> tuple[WriteLine, ...]:
-    """Join writes and history: first those not ended, then the last finished ones.
+    """Join writes and history: first those that need action, then the prepared ones, then the last finished ones.
 
     Args:
         records: The newest first.
@@ -249,8 +249,11 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
         rate = rows_per_second(batches[:RATE_BATCHES]) if write.rows is not None else None
         return WriteLine(write=write, rows_per_second=rate, record=record)
 
-    def order(write: CommittedWrite) -> tuple[bool, int, str]:
-        return write.state in ENDED, -(write.finished_ms or 0), write.write_id
+    def order(write: CommittedWrite) -> tuple[int, int, str]:
+        # The rows of a void version, also of one that an operator has resolved as rewrite, wait for its next run.
+        needs_run = write.state == "void" or write.resolution == "rewrite"
+        rank = 2 if write.state in ENDED and not needs_run else write.state == "prepared"
+        return rank, -(write.finished_ms or 0), write.write_id
 
     return tuple(map(line, sorted(writes, key=order)))
 

@@ -18,6 +18,23 @@ from kafka_eos_sink.operations.cluster_view import ClusterView, WriteLine, block
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
+
+def test_writes_that_need_action_come_first() -> None:
+    lines = write_lines(
+        [
+            write("a", state="resolved", resolution="committed", finished_ms=None),
+            write("b"),
+            write("c", state="prepared", finished_ms=None),
+            write("d", state="void", finished_ms=NOW - 90_000),
+            write("e", state="resolved", resolution="rewrite", finished_ms=None),
+            write("f", state="decided", finished_ms=None),
+            write("g", state="unreadable", finished_ms=None),
+        ],
+        [],
+    )
+    assert [line.write.write_id for line in lines] == ["d", "e", "f", "g", "c", "b", "a"]
+
+
 LONG = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
 
 

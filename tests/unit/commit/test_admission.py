@@ -106,9 +106,19 @@ def test_a_stream_version_above_a_void_one_is_refused() -> None:
         admit(plan(decided(DecisionStatus.VOID, version=4)), BATCH)
 
 
-def test_a_void_batch_version_does_not_block_later_ones() -> None:
+def test_void_batch_version_blocks_no_later_one_and_is_named() -> None:
     void = decided(DecisionStatus.VOID, version=4)
-    assert admit(plan(void), replace(BATCH, streaming=False)) == (None, None)
+    outcome, warning = admit(plan(void), replace(BATCH, streaming=False))
+    assert outcome is None
+    assert warning == (
+        "version 5 of write id 'w' is written above version 4, which is void: none of its rows is in the topic"
+    )
+    _, warning = admit(
+        plan(replace(void, decision=replace(void.decision, resolution="rewrite"))), replace(BATCH, streaming=False)
+    )
+    assert str(warning).endswith(
+        "above version 4, which an operator has resolved as rewrite and no run has written since"
+    )
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
