@@ -127,8 +127,12 @@ _NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
 """Only an operator's command fences a random write id, and before the decision: then no run commits its rows."""
 
 
-def safety_sentence(code: str, job: Job) -> str:
-    """State whether rows are visible and whether the job can run again, for a message."""
+def safety_sentence(code: str, job: Job, *, has_plan: bool = True) -> str:
+    """State whether rows are visible and whether the job can run again, for a message.
+
+    Args:
+        has_plan: False if the run has not yet read what earlier runs have written.
+    """
     safety = SAFETY.get(code, UNDECIDED)
     if job is Job.AT_LEAST_ONCE:
         again = "no. This write has delivery.guarantee=at-least-once: another run writes all rows again"
@@ -140,7 +144,10 @@ def safety_sentence(code: str, job: Job) -> str:
         again = "no. Do not run the job again: without txnAppId it would write its rows a second time"
     elif safety.run_again is RunAgain.SAME_ID:
         again = _SAME_RUN[job]
-    return f"Rows visible: {safety.visible}. Safe to run again: {again}."
+    visible = f"Rows visible: {safety.visible}."
+    if not has_plan and safety.visible is Visible.NO and job is not Job.RANDOM:
+        visible = "This run wrote nothing of the batch."
+    return f"{visible} Safe to run again: {again}."
 
 
 class KafkaEosError(Exception):
@@ -175,9 +182,9 @@ class KafkaEosError(Exception):
         text = " ".join(filter(None, (message, self.safety, self.way_out)))
         return f"[KAFKA_EOS.{self.code}] {text} ({PAGE}#{self.code.lower()})"
 
-    def concern(self, job: Job) -> None:
+    def concern(self, job: Job, *, has_plan: bool = True) -> None:
         """State what the error means for the rows of a job, unless it does already."""
-        self.safety = self.safety or safety_sentence(self.code, job)
+        self.safety = self.safety or safety_sentence(self.code, job, has_plan=has_plan)
 
 
 class ConfigurationError(KafkaEosError):

@@ -40,12 +40,12 @@ class PlanningError(pickle.PickleError):
 
 
 @contextmanager
-def on_behalf_of(job: Job) -> Iterator[None]:
+def on_behalf_of(job: Job, *, has_plan: bool) -> Iterator[None]:
     """State in every error that leaves the block what it means for the job's rows."""
     try:
         yield
     except KafkaEosError as error:
-        error.concern(job)
+        error.concern(job, has_plan=has_plan)
         raise
 
 
@@ -54,7 +54,7 @@ def states_safety(method: Callable[..., _Result]) -> Callable[..., _Result]:
 
     @wraps(method)
     def stating(self: SinkWriter, *arguments: Any, **named: Any) -> _Result:
-        with on_behalf_of(self._job):
+        with on_behalf_of(self._job, has_plan=True):
             return method(self, *arguments, **named)
 
     return stating
@@ -65,7 +65,7 @@ def planning(job: Job) -> Iterator[None]:
     """Raise a plan's errors as ``PlanningError``: their text reaches users unchanged."""
     try:
         # A plan sends no row, whatever the guarantee.
-        with on_behalf_of(Job.BATCH if job is Job.AT_LEAST_ONCE else job):
+        with on_behalf_of(Job.BATCH if job is Job.AT_LEAST_ONCE else job, has_plan=False):
             yield
     except KafkaEosError as error:
         # "from None": Spark shows the chain of causes and would print the same sentence twice.
@@ -164,7 +164,7 @@ class SinkWriter:
     """The planner sets it for exactly-once only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        with on_behalf_of(Job.STREAM if self._streaming else Job.BATCH):
+        with on_behalf_of(Job.STREAM if self._streaming else Job.BATCH, has_plan=False):
             found, self._columns = checked(options, schema, streaming=self._streaming)
         self._job = self._job_of(found)
         # Spark constructs a writer in several processes and for each micro-batch.

@@ -49,7 +49,7 @@ def test_an_error_of_options_reaches_the_caller(spark: SparkSession, code_of: Co
     )
     assert code_of(text) == "INVALID_OPTIONS"
     assert "kafka.acks=1 contradicts exactly-once" in text
-    assert "Rows visible: no. Safe to run again: yes." in text
+    assert "This run wrote nothing of the batch. Safe to run again: yes." in text
     assert "the nearest known name is kafka.sasl.password" in text
     assert "hunter2" not in text
 

@@ -68,6 +68,17 @@ def test_job_without_an_id_is_never_advised_to_reuse_it(code: str) -> None:
     assert ("Do not run the job again" in text) is not is_free
 
 
+@pytest.mark.parametrize("job", [Job.BATCH, Job.STREAM])
+def test_error_before_the_plan_does_not_speak_for_earlier_runs(job: Job) -> None:
+    """An earlier run may have written the version, and this one has not looked."""
+    for code in ("TOPIC_AUTHORIZATION_FAILED", "INVALID_OPTIONS", "CHECKPOINT_NOT_READABLE"):
+        sentence = safety_sentence(code, job, has_plan=False)
+        assert sentence.startswith("This run wrote nothing of the batch. Safe to run again: ")
+        assert "Rows visible" not in sentence
+    assert safety_sentence("UNRESOLVED", job, has_plan=False).startswith("Rows visible: maybe.")
+    assert safety_sentence("INVALID_OPTIONS", Job.RANDOM, has_plan=False).startswith("Rows visible: no.")
+
+
 @pytest.mark.parametrize("code", sorted(SAFETY))
 def test_stream_is_advised_to_keep_its_checkpoint(code: str) -> None:
     text = said(code, Job.STREAM)
