@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,7 +65,7 @@ def recover(
     The history gets a record of each version that the command finishes, if its topic exists.
 
     It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
-    confirmation, or if a transaction may still be open; the output names it with the reason.
+    confirmation, or if a transaction may still be open; the output names it with the reason. Exit status 0 if nothing was open.
 
     Example: kafka-eos recover --write-id kafka-eos/nightly-orders/orders
 
@@ -77,25 +78,39 @@ def recover(
     )
     found = None if yes else operator.preview(settings, partial(operator.recovery, abort_unknown=abort_unknown))
     # Before the fence, which can erase a proof.
-    held = markers.find_markers(settings, write=write_markers and yes)
+    held = _search(settings, write=write_markers and yes)
     _show_findings(held, err=as_json)
     if found is not None:
         require_consent(found, _effect(write_id, found, held, write_markers, abort_unknown), err=as_json)
         if write_markers:
-            # Again, because the answer may have taken long.
-            held = markers.find_markers(settings, write=True)
+            held = _search(settings, write=True)  # again, because the answer may have taken long
     # Before recovery, which can wait long for a marker that is missing.
     _show_missing(settings, held, err=as_json, was_to_write=write_markers)
     try:
-        done = operator.recover(settings, abort_unknown=abort_unknown)
+        with _notice(settings, "to finish what is decided"):
+            done = operator.recover(settings, abort_unknown=abort_unknown)
     except KafkaEosError:
         _show_left_open(settings, held, is_recovered=False)
         raise
     held = markers.still_open(settings, held)
-    _show(write_id, done, held, as_json)
+    _show(settings, done, held, as_json=as_json)
     _show_left_open(settings, held, is_recovered=True)
     if not (done.all_ended and held.all_ended):
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _search(settings: OperatorSettings, *, write: bool) -> Markers:
+    from kafka_eos_sink.operations.markers import find_markers
+
+    with _notice(settings, "to look for missing markers"):
+        return find_markers(settings, write=write)
+
+
+def _notice(settings: OperatorSettings, to_do: str) -> AbstractContextManager[None]:
+    return console.notice_if_slow(
+        f"Waiting for brokers {to_do}, at most {settings.timeout_ms // 1000} s for each step. A partition without a leader, or a broker "
+        "that is down, takes that long."
+    )
 
 
 def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, abort_unknown: bool) -> str:
@@ -200,7 +215,8 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return console.table(("marker", "transaction and partition", "why"), map(row, findings))
 
 
-def _show(write_id: str, done: Recovered, held: Markers, as_json: bool) -> None:
+def _show(settings: OperatorSettings, done: Recovered, held: Markers, *, as_json: bool) -> None:
+    write_id = settings.write_id
     if as_json:
         console.print_json(recovered_json(write_id, done, held))
         return
@@ -212,7 +228,8 @@ def _show(write_id: str, done: Recovered, held: Markers, as_json: bool) -> None:
         console.echo("")
         console.show(ended_table(done))
     elif not done.unlisted:
-        console.echo("No transaction of it was open.")
+        listing = "" if done.decisions else f" To list the open transactions: {settings.write.list_command}"
+        console.echo(f"No transaction of it was open.{listing}")
     if done.unlisted:
         console.echo(
             f"More transactions of it may be open ({done.unlisted}). Run recover again when all brokers respond."

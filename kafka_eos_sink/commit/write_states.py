@@ -131,7 +131,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
 
 
 def _version_of(undecided: LoggedRecord) -> int | None:
-    """Return the version of an undecided decision; None if it has several pieces or cannot be read."""
+    """Return an undecided decision's version; None if it has pieces or is unreadable."""
     value = undecided.value or {}
     if value.get("count") != 1:
         return None

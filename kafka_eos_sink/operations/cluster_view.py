@@ -232,7 +232,7 @@ def blocking(
 
 
 def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord] = ()) -> tuple[WriteLine, ...]:
-    """Join writes and history: first those that need action, then the prepared ones, then the last finished ones.
+    """Join writes and history: first those that need action, then the prepared ones.
 
     Args:
         records: The newest first.

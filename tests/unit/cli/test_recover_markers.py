@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli import recover as command_line
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
@@ -69,6 +71,44 @@ def test_unchecked_partitions_end_with_exit_status_1(
     status, out, err = said(monkeypatch, capsys)
     assert (status, err) == (0, "")
     assert "marker" not in out
+
+
+def test_abort_unknown_reports_that_nothing_was_open(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = said(monkeypatch, capsys, "--abort-unknown")
+    listing = "kafka-eos status --bootstrap-servers localhost:1"
+    assert (status, err) == (0, "")
+    assert f"No transaction of it was open. To list the open transactions: {listing}\n" in out
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "text"), [(markers, "look for missing markers"), (operator, "finish what is decided")]
+)
+def test_long_wait_is_reported_while_it_lasts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waits_in: object, text: str
+) -> None:
+    heard = threading.Event()
+    echo = console.echo
+
+    def listening(text_: str, *, err: bool = False) -> None:
+        echo(text_, err=err)
+        if text in text_:
+            heard.set()
+
+    def slow(*_: object, **__: object) -> object:
+        assert heard.wait(30)
+        return Markers() if waits_in is markers else Recovered(decisions=(), finished_now=frozenset(), ended=())
+
+    monkeypatch.setattr(console, "SLOW_S", 0.01)
+    monkeypatch.setattr(console, "echo", listening)
+    monkeypatch.setattr(markers, "find_markers", lambda *_, **__: Markers())
+    monkeypatch.setattr(
+        operator, "recover", lambda *_, **__: Recovered(decisions=(), finished_now=frozenset(), ended=())
+    )
+    monkeypatch.setattr(waits_in, "find_markers" if waits_in is markers else "recover", slow)
+    assert main(["recover", "--yes", "--bootstrap-servers", "localhost:1", "--write-id", "w"]) == 0
+    assert f"Waiting for brokers to {text}, at most 120 s for each step." in capsys.readouterr().err
 
 
 def test_write_markers_reports_that_none_is_missing(
