@@ -75,6 +75,7 @@ class Node:
         self._tls = tls
         self._authentication = authentication
         self._reauthentication_wanted = False
+        self._has_responded = False
         self._throttles: deque[tuple[int, int]] = deque(maxlen=_THROTTLES_KEPT)
         self._transport: Transport | None = None
         # The host of this round: metadata may move the broker while its old addresses are still being tried.
@@ -262,6 +263,9 @@ class Node:
             if self.state is ConnectionState.AUTHENTICATING and not self.login_deferred:
                 # A broker may also close the connection of a login that it rejects, without a reason.
                 reason += " during the login"
+            elif self.is_established and self._authentication is None and not self._has_responded:
+                # A listener with SASL responds to ApiVersions, and closes the connection at the first other request.
+                reason += f" before its first response; a listener with SASL does that: check security.protocol={self._config.security.protocol}"
             if self.login_deferred:
                 # The host's other addresses lead to the same broker, and a quick login would be one more above its limit.
                 self._addresses.clear()
@@ -302,8 +306,10 @@ class Node:
                     self.last_error = ""
                     self.login_deferred = False
                     self._addresses.clear()
+                    self._has_responded = False
                 else:
                     completions.append(event)
+                    self._has_responded = True
             self._write()
 
     # ending

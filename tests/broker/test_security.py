@@ -231,6 +231,17 @@ def test_unsupported_mechanism_error_lists_those_of_broker(sasl_ssl: EmbeddedKaf
         assert mechanism in str(error)
 
 
+def test_error_suggests_sasl_if_the_listener_closes_unauthenticated(
+    sasl_ssl: EmbeddedKafka, authority: Authority
+) -> None:
+    with NetworkClient(config(ssl(sasl_ssl, authority))) as client, pytest.raises(BrokerUnavailableError) as error:
+        Admin(client).topic("orders", client.clock() + 5_000)
+    assert (
+        "closed by the broker before its first response; a listener with SASL does that: check security.protocol=SSL"
+        in str(error.value)
+    )
+
+
 def test_error_names_broker_listener_without_sasl(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
     shown = {"ssl.keystore.location": str(authority.issue("client").file)}
     error = refused({**scram(mutual_tls, authority), **shown})
