@@ -228,7 +228,7 @@ def _show(settings: OperatorSettings, done: Recovered, held: Markers, *, as_json
         console.echo("")
         console.show(ended_table(done))
     elif not done.unlisted:
-        listing = "" if done.decisions else f" To list the open transactions: {settings.write.list_command}"
+        listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.unlisted:
         console.echo(

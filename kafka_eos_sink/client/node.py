@@ -265,7 +265,10 @@ class Node:
                 reason += " during the login"
             elif self.is_established and self._authentication is None and not self._has_responded:
                 # A listener with SASL responds to ApiVersions, and closes the connection at the first other request.
-                reason += f" before its first response; a listener with SASL does that: check security.protocol={self._config.security.protocol}"
+                protocol = self._config.security.protocol
+                reason += (
+                    f" before its first response; a listener with SASL does that: check security.protocol={protocol}"
+                )
             if self.login_deferred:
                 # The host's other addresses lead to the same broker, and a quick login would be one more above its limit.
                 self._addresses.clear()
