@@ -6,6 +6,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
+    Decision,
     DecisionStatus,
     Plan,
     SettledDecision,
@@ -43,7 +44,15 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
         return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
     if batch.version < newest.written_versions.floor:
         raise refusals.version_too_old(plan.write, batch, newest.written_versions.floor)
-    return None, None
+    is_above_void = settled.status is DecisionStatus.VOID and newest.version < batch.version
+    return None, _above_void(plan, batch, newest) if is_above_void else None
+
+
+def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
+    why = (
+        "resolved as rewrite, and not written since" if newest.resolution else "void: none of its rows is in the topic"
+    )
+    return f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, which is {why}"
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
@@ -66,8 +75,7 @@ def _admit_to_stream(
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise refusals.not_the_next_version(plan.write, batch, newest)
-        is_void = settled.status is DecisionStatus.VOID
-        return None, refusals.above_void_warning(batch, newest) if is_void else None
+        return None, None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
             f"version {batch.version} of write id {plan.write.id!r} is skipped without a check of its rows, because version "

@@ -421,15 +421,6 @@ def void(decision: Decision) -> DecisionPendingError:
     )
 
 
-def above_void_warning(batch: BatchIdentity, newest: Decision) -> str:
-    why = (
-        "which an operator has resolved as rewrite and no run has written since"
-        if newest.resolution
-        else "which is void: none of its rows is in the topic"
-    )
-    return f"{version_of(batch.version, newest.write_id)} is written above version {newest.version}, {why}"
-
-
 def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "

@@ -116,9 +116,7 @@ def test_void_batch_version_blocks_no_later_one_and_is_named() -> None:
     _, warning = admit(
         plan(replace(void, decision=replace(void.decision, resolution="rewrite"))), replace(BATCH, streaming=False)
     )
-    assert str(warning).endswith(
-        "above version 4, which an operator has resolved as rewrite and no run has written since"
-    )
+    assert str(warning).endswith("above version 4, which is resolved as rewrite, and not written since")
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:

@@ -23,10 +23,10 @@ from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import BrokerRefusedError, Job
-from kafka_eos_sink.operations.history_reading import read_history
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
+from kafka_eos_sink.runtime.history_reading import read_history
 from tests.runs import RANDOM
 
 COMMIT = Path(refusals.__file__).parent
