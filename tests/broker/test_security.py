@@ -231,9 +231,7 @@ def test_unsupported_mechanism_error_lists_those_of_broker(sasl_ssl: EmbeddedKaf
         assert mechanism in str(error)
 
 
-def test_error_suggests_sasl_if_the_listener_closes_unauthenticated(
-    sasl_ssl: EmbeddedKafka, authority: Authority
-) -> None:
+def test_error_suggests_sasl_if_listener_closes_connection(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     with NetworkClient(config(ssl(sasl_ssl, authority))) as client, pytest.raises(BrokerUnavailableError) as error:
         Admin(client).topic("orders", client.clock() + 5_000)
     assert (
