@@ -39,7 +39,8 @@ LINES = {
     # what changed since the last look, and fast conversions of decisions: 80
     # the versions of a write in any order, a commit log that was lost, and what the history knows of a batch: 315
     # the part record of a producer: 5
-    "commit": 6_003,
+    # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
+    "commit": 6_011,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_968,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
