@@ -57,12 +57,10 @@ def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
     """Return the versions that count as written with this batch; None for a stream."""
-    if batch.streaming:
+    if batch.streaming or batch.foreach_query:
         return None
     settled = plan.newest_decision(batch.query_id)
     before = Versions() if settled is None else settled.decision.written_versions
-    if batch.foreach_query:
-        before = before.below(batch.version)
     return before.adding(batch.version)
 
 

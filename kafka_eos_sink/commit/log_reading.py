@@ -16,6 +16,8 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 STUCK_LOG_MS = 120_000
+NO_LOG = UUID(int=1)
+"""The topic id in a barrier that makes no log the write's own."""
 
 
 def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedure[None]:
@@ -76,14 +78,17 @@ def require_whole(view: LogView) -> None:
         )
 
 
-def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID) -> Procedure[int]:
+def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID, *, claims: bool = True) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
-    Every record that was acknowledged before this call is then in the view. Args and errors are those of `read_to`.
+    Every record that was acknowledged before this call is then in the view. Errors are those of `read_to`.
+
+    Args:
+        claims: Whether the barrier makes the log the write's own (NEW LOG).
     """
     assert view.write_id is not None
     log_id = view.topic_id if view.topic_id.int else log_id
-    barrier = yield from Append((barrier_record(view.write_id, nonce, log_id),))
+    barrier = yield from Append((barrier_record(view.write_id, nonce, log_id if claims else NO_LOG),))
     yield from read_to(view, barrier, log_id)
     return barrier
 

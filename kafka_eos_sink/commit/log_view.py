@@ -325,6 +325,11 @@ class LogView:
             )
         }
 
+    def has_other_barrier(self, nonce: str) -> bool:
+        """Whether another run has appended a barrier since `forget_superseded`."""
+        barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
+        return any(each.value is None or each.value.get("nonce") != nonce for each in barriers)
+
     @property
     def lacks_write(self) -> bool:
         """Whether the log has no decision, and no barrier that names this log or none."""

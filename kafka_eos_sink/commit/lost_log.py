@@ -20,6 +20,9 @@ from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import BatchIdentity, Run, Write, iso_utc
 from kafka_eos_sink.errors import Job, WriteRefusedError
 
+MOST_SHOWN = 8
+"""Records of the history that are read and named."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadHistory(Step[tuple["InHistory", ...]]):
@@ -86,12 +89,13 @@ def _commit_log_lost(
     begin_again = write.command("recover", "--abort-unknown")
     is_stream = refusals.job_of(write.id) is Job.STREAM if batch is None else batch.streaming
     if not is_stream:
-        newest: int | str = max((each.version for each in history), default="N")
+        # The history may hold more records than were read, and a lower version than the newest one would be written again.
+        newest: int | str = "N" if len(history) >= MOST_SHOWN else max((each.version for each in history), default="N")
         count = refusals.resolve_command(write, BATCH_QUERY_ID, newest, "committed")
         do = (
             "Otherwise find the newest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
-            f"written{'' if history else ', with its number as N'}: {count} --query-id {BATCH_QUERY_ID}; to begin from nothing, so that a "
-            f"version is written once more if its job runs again: {begin_again}"
+            f"written{', with its number as N' if newest == 'N' else ''}: {count} --query-id {BATCH_QUERY_ID}; "
+            f"to begin from nothing, so that a version is written once more if its job runs again: {begin_again}"
         )
     else:
         do = (

@@ -120,7 +120,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     taken = yield from taking_over(TakeOver(run=run, view=view, unknown_id=UnknownId.RESOLVE))
     yield from Reached("resolve.taken_over")
     # Recovery may have written a decision. A new leader may know less of the log than the one that showed recovery its marker.
-    yield from read_to_barrier(view, run.nonce)
+    yield from read_to_barrier(view, run.nonce, claims=not view.lacks_write)
     query, superseded = _target(view, request)
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is None:

@@ -37,7 +37,7 @@ class UnknownId(Enum):
     REFUSE = "refuse"
     """Refuse an operator's typing error or wrong log. A barrier would make the log look like the write's own."""
     ABORT = "abort"
-    """Abort what is open, because the write's log is lost."""
+    """Abort what is open, because the write's log is lost. If nothing is, begin from nothing: the log is then the write's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +149,11 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
         raise refusals.unknown_write_id(run.write)
     if is_new and request.unknown_id is UnknownId.BEGIN:
         yield from begin(run, view, request.batch)
+    # NEW LOG: after an operator's command that only ended what was open, or failed, the next run must still see that the log was lost.
+    claims = not (view.lacks_write and (request.unknown_id is UnknownId.RESOLVE or opened))
     identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
-    barrier = yield from read_to_barrier(view, run.nonce)
+    barrier = yield from read_to_barrier(view, run.nonce, claims=claims)
     yield from Reached("plan.read")
     driver = DriverTransaction(identity)
     finished = yield from finish_decisions(run, view, driver)

@@ -67,12 +67,3 @@ class Versions(PickledByName):
             ),
             self.floor,
         )
-
-    def below(self, version: int) -> Versions:
-        """The set without a version and all above it."""
-        return Versions(
-            tuple(
-                VersionRange(each.first, min(each.last, version - 1)) for each in self.ranges if each.first < version
-            ),
-            self.floor,
-        )

@@ -47,8 +47,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-NEWEST_IN_HISTORY, HISTORY_WITHIN_MS = 8, 5_000
-"""Records of a write id that an error names, and how long a plan may search for them."""
+HISTORY_WITHIN_MS = 5_000
+"""How long a plan may search the history for a write id that the log lacks."""
 LOG_FETCH_WAIT_MS = 100
 LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
 """Memory limit of a chunk of the commit log, and memory of a record without its key and value."""
@@ -145,7 +145,7 @@ class Executor:
         within_ms = min(HISTORY_WITHIN_MS, self.timeout_ms)
         try:
             found = read_history(
-                self.admin, self.history_topic, step.write_id, limit=NEWEST_IN_HISTORY, timeout_ms=within_ms
+                self.admin, self.history_topic, step.write_id, limit=lost_log.MOST_SHOWN, timeout_ms=within_ms
             )
         except KafkaEosError as error:
             # It is the second witness of a lost commit log, and most clusters have no need of it.

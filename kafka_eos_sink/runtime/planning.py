@@ -71,8 +71,8 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     request = TakeOver(run=run, view=known.view, predecessor=None if must_list else known.plan, batch=batch)
     found = executor.run(fence_only(run) if write.is_random else take_over(request))
     # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. So only a view of the
-    # whole log may skip or reject a batch. The entry is popped, so the next plan reads it.
-    if reads_on and not batch.streaming and not must_write(found, batch):
+    # whole log may skip or reject a batch, or carry versions on behind another driver. The entry is popped, so the next plan reads it.
+    if reads_on and not batch.streaming and (known.view.has_other_barrier(run.nonce) or not must_write(found, batch)):
         return plan(settings, executor)
     if not write.is_random:
         known.plan = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,7 +13,7 @@ from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.values import BatchIdentity
 from kafka_eos_sink.commit.versions import Versions
-from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
 from tests.model.simulated_cluster import Data
 from tests.runs import run_of
@@ -100,6 +100,55 @@ def test_resolution_and_recover_are_the_ways_on() -> None:
     cluster = lost()
     cluster.run(take_over(TakeOver(run=run_of(), unknown_id=UnknownId.ABORT)))
     assert cluster.plan("next").decisions == ()
+
+
+@VERSIONS
+def test_failed_resolution_does_not_hide_the_loss(version: int) -> None:
+    """Otherwise the scheduler's next try begins from nothing, and writes the version a second time."""
+    cluster = lost(version)
+
+    def no_leader(_: steps.AppendInTransaction) -> NoReturn:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "the commit log has no leader")
+
+    cluster.own = {steps.AppendInTransaction: no_leader}
+    request = ResolveRequest(run=run_of(version=version), query_id="batch", version=1, resolution="committed")
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailableError):
+            cluster.run(resolve(request))
+        with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+            cluster.plan("next")
+    cluster.own = {}
+    cluster.run(resolve(request))
+    assert cluster.plan("last").decisions[0].decision.version == 1
+
+
+@VERSIONS
+def test_end_of_what_a_lost_log_left_open_does_not_hide_the_loss(version: int) -> None:
+    """NOT_THIS_COMMIT_LOG names this command; only the next error names the choice between resolve and a new begin."""
+    cluster, messages = written(version=version)
+    cluster.commit(messages)
+    cluster.attempt(cluster.plan("killed"), batch=replace(BATCH, version=2))
+    cluster.delete_log()
+    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
+        cluster.plan("next")
+    recover = TakeOver(run=run_of("operator", version=version), unknown_id=UnknownId.ABORT)
+    cluster.run(take_over(recover))
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        cluster.plan("next")
+    # Nothing is open now: it begins from nothing.
+    cluster.run(take_over(replace(recover, run=run_of("operator 2", version=version))))
+    assert cluster.plan("next").decisions == ()
+
+
+def test_no_version_is_proposed_unless_the_whole_history_was_read() -> None:
+    """The newest records may be those of a backfill, and versions above them would be written a second time."""
+    cluster = ScriptedCluster()
+    shown = lost_log.MOST_SHOWN
+    cluster.history = tuple(replace(HISTORY[0], version=version) for version in range(shown, 0, -1))
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST") as refused:
+        cluster.run(take_over(TakeOver(run=run_of("next"), batch=BATCH)))
+    assert "with its number as N" in refused.value.way_out
+    assert "--version N --as committed" in refused.value.way_out
 
 
 @pytest.mark.parametrize("batch", [0, 4])

@@ -11,10 +11,13 @@ import pytest
 from kafka_eos_sink.commit import versions
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_records import decision_records
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, TaskOutcome
 from kafka_eos_sink.commit.versions import MOST_RANGES, VersionRange, Versions
 from kafka_eos_sink.errors import WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster
+from tests.runs import run_of
 
 SKIP = TaskOutcome.ALREADY_COMMITTED
 
@@ -27,12 +30,8 @@ def test_the_set_holds_what_was_added_in_any_order() -> None:
         for version in added:
             found = found.adding(version)
         gone = chance.randrange(40)
-        limit = chance.randrange(40)
         assert [version for version in range(40) if version in found] == sorted(set(added))
         assert [version for version in range(40) if version in found.without(gone)] == sorted(set(added) - {gone})
-        assert [version for version in range(40) if version in found.below(limit)] == sorted(
-            version for version in set(added) if version < limit
-        )
         # Sorted, and with a gap between two ranges: so few as possible.
         ends = [end for each in found.ranges for end in (each.first, each.last + 1)]
         assert ends == sorted(set(ends))
@@ -147,3 +146,27 @@ def test_rollback_option_does_not_rule_a_batch_job() -> None:
     for choice in ("skip", "rewrite", "fail"):
         assert job.run(5, on_checkpoint_rollback=choice) is None
     assert job.run(3, on_checkpoint_rollback="skip") is not None
+
+
+@pytest.mark.parametrize("rollback", ["rewrite", "skip"])
+def test_foreach_batch_needs_no_set(monkeypatch: pytest.MonkeyPatch, rollback: str) -> None:
+    """A function that writes every other batch may be rolled back, however many batches there were."""
+    monkeypatch.setattr(versions, "MOST_RANGES", 2)
+    job = Job()
+    for version in (0, 2, 4, 6):
+        job.run(version, foreach_query="q", foreach_call=str(version))
+    # The planner does not know the query, and must not refuse before a task does.
+    admit(job.cluster.plan("next"), replace(BATCH, version=1, on_checkpoint_rollback=rollback, foreach_query=None))
+
+
+def test_view_of_a_planner_shows_that_another_run_came_between() -> None:
+    """It may have been `forget`, and the cleaner: the versions of the view must not come back with the next decision."""
+    cluster = ScriptedCluster()
+    view = LogView("w")
+    for nonce in ("first", "second"):
+        cluster.run(take_over(TakeOver(run=run_of(nonce), view=view)))
+        assert not view.has_other_barrier(nonce)
+        view.forget_superseded()
+    cluster.plan("other")
+    cluster.run(take_over(TakeOver(run=run_of("third"), view=view)))
+    assert view.has_other_barrier("third")
