@@ -57,6 +57,7 @@ NOT_RUN = {
     "README.md#install": "clones and installs: what every run of the tests has done before",
     f"{PAGE_OF_A_CLUSTER}:4": _NO_TOOLS,
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
+    "docs/secure.md#rights-that-a-write-needs": _NO_TOOLS,
     "docs/operate.md#recover:3": f"{_NO_TOOLS}; broker/test_missing_markers.py does with another client what the command does",
     "docs/consume.md#flink": "needs Flink",
     "docs/consume.md#kafka-connect": "needs Kafka Connect",

@@ -59,8 +59,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     run, plan, batch = request.run, request.plan, request.batch
     complete = _require_messages_of_one_run(plan, batch, messages)
     _, warning = admit(plan, complete[0].batch)
-    if warning is not None:
-        yield from Warn(warning)
+    for each in filter(None, (warning, _without_effect(complete[0].batch))):
+        yield from Warn(each)
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
         if complete[0].batch.foreach_call is not None:
@@ -121,6 +121,15 @@ def _finish(
     else:
         yield from write_done(decision)
     return decision
+
+
+def _without_effect(batch: BatchIdentity) -> str | None:
+    if batch.foreach_query != "" or batch.on_checkpoint_rollback == "fail":
+        return None
+    return (
+        f"onCheckpointRollback={batch.on_checkpoint_rollback} has no effect on a batch job: it writes each txnVersion once, in any order. "
+        "Remove the option"
+    )
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:

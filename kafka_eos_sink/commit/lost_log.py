@@ -98,9 +98,17 @@ def _commit_log_lost(
             f"to begin from nothing, so that a version is written once more if its job runs again: {begin_again}"
         )
     else:
+        first = ""
+        if batch is not None and batch.query_id:
+            count = refusals.resolve_command(write, batch.query_id, batch.version, "committed")
+            first = (
+                "If the query has run before from this checkpoint, and the topic (isolation.level=read_committed) holds all rows of its "
+                f"first batch (offsets/0 in the checkpoint): {count}; if it holds none of them: {begin_again}; "
+            )
         do = (
-            "A query that is new needs another transactional.id.prefix. If the checkpoint was lost together with the log, find out up to "
-            f"where the topic holds the source's rows. Begin behind them (startingOffsets), after this command: {begin_again}"
+            f"{first}{'a' if first else 'A'} query that is new needs another transactional.id.prefix. If the checkpoint was lost together "
+            "with the log, find out up to where the topic holds the source's rows. Begin behind them (startingOffsets), after this "
+            f"command: {begin_again}"
         )
     return WriteRefusedError(
         "COMMIT_LOG_LOST",

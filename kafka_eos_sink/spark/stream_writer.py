@@ -69,8 +69,9 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                     write_id = _write_id(options)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
-                    # The planner knows neither query id nor batch id, and the plan needs neither.
-                    settings = self._write_settings(options, write_id, "", 0, None)
+                    # Only the tasks know for certain which batch runs. The plan names it in errors.
+                    query_id, version = ("", 0) if found is None else (_query_id(options), found.version)
+                    settings = self._write_settings(options, write_id, query_id, version, None)
                     self._plan = session.plan(dataclasses.replace(settings, first_batch=_first_batch(options, found)))
             self._planned = True
         return self.__dict__.copy()
@@ -166,6 +167,10 @@ def _write_id(options: SinkOptions) -> str:
             "transactional.id.prefix: for a query that has run before, to its kafka-eos-<query id> that kafka-eos status lists, because "
             "under another name its last batch can be written twice; for a new query, to any name that no other query uses",
         ) from None
+
+
+def _query_id(options: SinkOptions) -> str:
+    return _in_checkpoint(options, Checkpoint.query_id) or ""
 
 
 def _newest_offsets(options: SinkOptions) -> BatchOffsets | None:

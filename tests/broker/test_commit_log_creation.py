@@ -177,7 +177,7 @@ def test_weak_commit_log_is_logged_once(
     )
     given = settings_of(three_nodes, log)
     with caplog.at_level(logging.WARNING):
-        for write_id in ("a", "b"):
+        for write_id in (f"a-{log}", f"b-{log}"):
             session.plan(varied(given, write_id=write_id))
     warnings = [each.getMessage() for each in caplog.records if log in each.getMessage()]
     assert len(warnings) == bool(said)

@@ -12,6 +12,7 @@ import confluent_kafka.admin
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -148,6 +149,10 @@ def test_planner_reads_recreated_log_longer_than_the_known_one(
     planning._remembered.clear()  # another process
     delete_topic(servers, log)
     later = varied(given, version=3)
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        session.plan(later)
+    where = ["--bootstrap-servers", servers, "--commit-log-topic", log, "--write-id", given.write.id]
+    assert main(["recover", "--yes", "--abort-unknown", *where]) == 0
     plan = session.plan(later)
     die_at("commit.between_ends", later, plan, tasks(later, plan), monkeypatch)
     append_foreign_records(servers, log, given.write.commit_log[1], 100)

@@ -95,7 +95,7 @@ def of_part(request: Any) -> bool:
 
 
 def of_barrier(request: Any) -> bool:
-    """Appended to the commit log without a transaction: first the plan's barrier, at last the done record."""
+    """Appended to the commit log without a transaction: the barriers of a new write id and of its plan, at last the done record."""
     return of_log(request) and not _id(request)
 
 
@@ -119,7 +119,7 @@ def of_losers(request: m.DescribeTransactionsRequest) -> bool:
 
 
 def of_question(request: m.DescribeTransactionsRequest) -> bool:
-    """A task asks whether it is overtaken."""
+    """A task looks whether it is overtaken; the first plan of a write id, whether the id was used before."""
     return len(request.transactional_ids) == 1 and request.transactional_ids[0].endswith(".driver")
 
 
@@ -529,7 +529,7 @@ def produce() -> Iterator[Case]:
     yield from again(api, of_data, written, answer=AnswerAfter, way="at-least-once")
     # The done record is a hint: that it cannot be written fails nothing.
     yield from again(
-        api, of_barrier, f"TOPIC_AUTHORIZATION_FAILED POLICY_VIOLATION {UNLISTED_CODES}", nth=2, in_a_row=False
+        api, of_barrier, f"TOPIC_AUTHORIZATION_FAILED POLICY_VIOLATION {UNLISTED_CODES}", nth=3, in_a_row=False
     )
     yield from again(api, of_data, "MESSAGE_TOO_LARGE", versions=(2, 0), in_a_row=False)
     refused = {"BROKER_REFUSED": PRODUCE_REFUSED, "=": PRODUCE_RIGHTS}
@@ -556,7 +556,8 @@ def produce() -> Iterator[Case]:
     yield from ends(api, of_driver, at_decision, after=moved, leaves_open=True)
     yield from ends(api, of_driver, {"FENCED": PRODUCE_FENCED}, versions=(0,), leaves_open=True)
     barrier = {"BROKER_REFUSED": "POLICY_VIOLATION", "=": "TOPIC_AUTHORIZATION_FAILED"}
-    yield from ends(api, of_barrier, barrier, after=moved)
+    for nth in (1, 2):  # before the fence, and behind it
+        yield from ends(api, of_barrier, barrier, nth=nth, after=moved)
     # Without a transaction the producer helps itself with the next epoch (KIP-360).
     own = "OUT_OF_ORDER_SEQUENCE_NUMBER UNKNOWN_PRODUCER_ID INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING"
     yield from again(api, of_data, own, way="at-least-once", note="next-epoch")
@@ -687,7 +688,7 @@ def questions() -> Iterator[Case]:
         yield replace(case, rules=(*case.rules[:-1], replace(case.rules[-1], count=None)))
     codes = f"COORDINATOR_LOAD_IN_PROGRESS {COORDINATOR} {QUOTA}"
     rows = {"=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "BROKER_REFUSED": UNLISTED_CODES}
-    for of, client in ((of_slots, ""), (of_check, ""), (of_question, "-task-0")):
+    for of, client in ((of_slots, ""), (of_check, ""), (of_question, "-task-0"), (of_question, "-planner")):
         yield from again(m.DescribeTransactionsRequest, of, codes, client=client)
         yield from ends(m.DescribeTransactionsRequest, of, rows, client=client, after=loading, leaves_open=True)
     yield from again(m.DescribeTransactionsRequest, of_question, codes, client="-task-0", nth=2, first=False)

@@ -203,27 +203,11 @@ def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: 
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_older_version_fails_skips_or_rewrites_by_option(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    options = {"topic": topic, "txnAppId": f"app-{topic}"}
-    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
-    with pytest.raises(Exception, match=r"KAFKA_EOS\.CHECKPOINT_ROLLED_BACK"):
-        writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6").save()
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
-    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6", onCheckpointRollback="skip").save()
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
-    writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6", onCheckpointRollback="rewrite").save()
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 200
-    assert_nothing_open(kafka.bootstrap_servers)
-
-
 def test_forbidden_version_is_rejected_before_a_task_starts(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}"}
     writer(numbered(spark, 100, 1), kafka, **options, txnVersion="7").save()
     spark.sparkContext.setJobGroup(topic, "refused writes")
-    with pytest.raises(Exception, match=r"KAFKA_EOS\.CHECKPOINT_ROLLED_BACK"):
-        writer(numbered(spark, 100, 1), kafka, **options, txnVersion="6").save()
     with pytest.raises(Exception, match=r"KAFKA_EOS\.DIFFERENT_BATCH"):
         writer(numbered(spark, 100, 1).select("value"), kafka, **options, txnVersion="7").save()
     writer(numbered(spark, 100, 1), kafka, **options, txnVersion="8").save()

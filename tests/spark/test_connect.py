@@ -112,7 +112,7 @@ def test_batch_rerun_threads_stream_and_errors(
         "columns": "[KAFKA_EOS.INVALID_COLUMNS] Required attribute 'value' not found",
         "duplicate": "[KAFKA_EOS.INVALID_COLUMNS] 2 columns are called 'id': ",
         "header": "[KAFKA_EOS.INVALID_HEADER] row 0 of the task ",
-        "plan": "[KAFKA_EOS.CHECKPOINT_ROLLED_BACK] ",
+        "plan": "[KAFKA_EOS.DIFFERENT_BATCH] ",
         "task": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
         "stream": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
     }.items():

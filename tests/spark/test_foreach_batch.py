@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -27,12 +28,14 @@ def stream(kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Stream:
     return Stream(kafka, spark, tmp_path, files=1)
 
 
-def save(stream: Stream, rows: DataFrame, version: int, *, column: bool, app: str = "app") -> None:
+def save(
+    stream: Stream, rows: DataFrame, version: int, *, column: bool = False, app: str = "app", **options: str
+) -> None:
     writer = (rows.withColumn("topic", lit(stream.topic)) if column else rows).write.format("kafka-eos").mode("append")
     if not column:
         writer = writer.option("topic", stream.topic)
     writer = writer.option("kafka.bootstrap.servers", stream.servers)
-    writer.option("txnAppId", app).option("txnVersion", version).save()
+    writer.option("txnAppId", app).option("txnVersion", version).options(**options).save()
 
 
 def run(stream: Stream, function: Function) -> None:
@@ -74,6 +77,37 @@ def test_second_write_of_a_call_is_an_error_in_each_run(stream: Stream, column: 
         assert keys(stream) == {b"first": 2 * LINES}
     run(stream, two_apps)
     assert keys(stream) == {b"first": 2 * LINES, b"second": LINES}
+
+
+def test_query_with_another_checkpoint_is_refused(stream: Stream) -> None:
+    """Its batch ids start at 0 again, with other rows, so a skip would drop them without a word."""
+    run(stream, lambda batch, version: save(stream, batch, version))
+    shutil.rmtree(stream.checkpoint)
+    add_files(stream.source, 1, 2)
+    for _ in range(2):
+        with pytest.raises(
+            Exception, match=r"DIFFERENT_QUERY\] this run wrote nothing: streaming query .* to version 0 "
+        ):
+            run(stream, lambda batch, version: save(stream, batch, version))
+        stream.assert_every_line_once(1)
+    with pytest.raises(Exception, match=r"DIFFERENT_QUERY\] .*this is a batch job"):
+        save(stream, stream.spark.createDataFrame([("1",)], "value string"), 1)
+    run(stream, lambda batch, version: save(stream, batch, version, app="new"))
+    assert stream.numbers() == Counter(range(3 * LINES)) + Counter(range(LINES))
+
+
+def test_rolled_back_checkpoint_is_refused_until_user_decides(stream: Stream) -> None:
+    add_files(stream.source, 1, 2)
+    run(stream, lambda batch, version: save(stream, batch, version))
+    stream.roll_back_to(1)
+    stream.forget_commit(1)
+    with pytest.raises(Exception, match=r"CHECKPOINT_ROLLED_BACK\] .*continues at batch 1, but batch 2 "):
+        run(stream, lambda batch, version: save(stream, batch, version))
+    stream.assert_every_line_once(3)
+    run(stream, lambda batch, version: save(stream, batch, version, onCheckpointRollback="skip"))
+    add_files(stream.source, 3, 1)
+    run(stream, lambda batch, version: save(stream, batch, version))
+    stream.assert_every_line_once(4)
 
 
 def test_write_without_id_logs_one_warning_on_the_driver(

@@ -166,17 +166,20 @@ def test_day_is_rerun_corrected_and_backfilled(page: Callable[[Block], Page]) ->
     """The table of docs/batch.md, call by call."""
     block = block_of("docs/batch.md#reruns-corrections-backfills")
     reader = page(block)
-    names = reader.run() | {"corrected": reader.names["df"], "older": reader.names["df"]}
+    rows = reader.names["df"]
+    days = ["2026-10-01", "2026-11-21", "2026-11-22"]
+    names = reader.run() | {"late": rows, "corrected": rows, "days": days, "read": lambda _day: rows}
     section = (
         page_text("docs/batch.md").partition("## Reruns, corrections, backfills")[2].partition("## From Airflow")[0]
     )
     calls = [line.split("`")[1] if "`" in line else "" for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(calls) == 4
+    assert len(calls) == 6
     found = [reader.written()]
-    for call in calls:
-        exec(call or calls[1], names)
+    for number, call in enumerate(calls):
+        exec(call or calls[number - 1], names)
         found.append(reader.written())
-    assert found == [ROWS, ROWS, 2 * ROWS, 2 * ROWS, 3 * ROWS]
+    # Once, nightly, rerun, late day, correction, rerun, backfill of one day that is not in the topic.
+    assert found == [times * ROWS for times in (1, 2, 2, 3, 4, 4, 5)]
 
 
 def test_consumer_of_librdkafka_reads_the_rows(page: Callable[[Block], Page]) -> None:

@@ -69,7 +69,7 @@ def main(bootstrap: str, folder: str, batch: str, threads: str, partitions: str,
         "header": error_of(
             lambda: write(rows.selectExpr("value", "map(CAST(X'FF' AS STRING), 'v') AS headers"), batch)
         ),
-        "plan": error_of(lambda: write(rows, batch, txnAppId="connect", txnVersion="0")),
+        "plan": error_of(lambda: write(rows.select("value"), batch, txnAppId="connect", txnVersion="1")),
         "task": error_of(lambda: write(rows, "no-such-topic", **soon)),
         "stream": error_of(lambda: run_stream("no-such-topic", "broken", **soon)),
     }

@@ -18,6 +18,7 @@ from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
 from tests.model.simulated_cluster import Data
 from tests.runs import run_of
 
+pytestmark = pytest.mark.feature("lost commit log")
 VERSIONS = pytest.mark.parametrize("version", [2, 0])
 HISTORY = (lost_log.InHistory(version=7, finished_ms=1_700_000_000_000, application_id="app-7"),)
 
@@ -157,5 +158,7 @@ def test_stream_is_refused_with_its_batch(batch: int) -> None:
     stream = BatchIdentity(query_id="q", version=batch, topic="t", schema="", offsets_hash=None, streaming=True)
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver") as refused:
         cluster.run(take_over(TakeOver(run=run_of(), batch=stream)))
-    commands = ["--version 3 --as committed", "--version 4 --as committed"] if batch else ["--abort-unknown"]
+    versions = (3, 4) if batch else (0,)
+    commands = [f"--version {version} --as committed --query-id q;" for version in versions]
+    commands += [] if batch else ["--abort-unknown"]
     assert all(each in refused.value.way_out for each in commands)

@@ -19,6 +19,7 @@ from kafka_eos_sink.errors import WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster
 from tests.runs import run_of
 
+pytestmark = pytest.mark.feature("versions in any order")
 SKIP = TaskOutcome.ALREADY_COMMITTED
 
 
@@ -80,6 +81,18 @@ def test_each_version_is_written_once_in_any_order() -> None:
     assert job.cluster.warnings == [
         line for version in (3, 7, 9) for line in job.cluster.warnings if line.startswith(f"version {version} of write")
     ]
+
+
+def test_option_for_rolled_back_checkpoints_is_named_as_without_effect() -> None:
+    job = Job()
+    assert job.run(1, on_checkpoint_rollback="rewrite") is not None
+    assert job.run(1, on_checkpoint_rollback="rewrite") is None
+    without_effect = [line for line in job.cluster.warnings if "has no effect on a batch job" in line]
+    assert len(without_effect) == 2
+    job.run(2, on_checkpoint_rollback="fail")
+    query = Job()
+    query.run(1, on_checkpoint_rollback="rewrite", foreach_query="q", foreach_call="call")
+    assert len([*job.cluster.warnings, *query.cluster.warnings]) == 3, "two of the option, one of the skip"
 
 
 def test_older_record_means_all_versions_up_to_its_own() -> None:

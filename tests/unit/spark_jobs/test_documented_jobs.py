@@ -36,7 +36,7 @@ def test_task_of_airflow_submits_a_job() -> None:
     (block,) = (block for block in all_blocks() if block.name == "docs/batch.md#from-airflow")
     (call,) = (node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Call))
     given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-    rendered = given["bash_command"].replace("{{ params.day or ds }}", given["params"]["day"] or "2026-11-21")
+    rendered = given["bash_command"].replace("{{ ds }}", "2026-11-21").replace("{{ ds_nodash }}", "20261121")
     rendered = rendered.replace("{{ params.correction }}", str(given["params"]["correction"]))
     assert "{" not in rendered
     program, *words = shlex.split(rendered)
