@@ -141,7 +141,7 @@ def test_end_of_what_a_lost_log_left_open_does_not_hide_the_loss(version: int) -
     assert cluster.plan("next").decisions == ()
 
 
-def test_no_version_is_proposed_unless_the_whole_history_was_read() -> None:
+def test_version_is_proposed_only_by_a_whole_history() -> None:
     """The newest records may be those of a backfill, and versions above them would be written a second time."""
     cluster = ScriptedCluster()
     shown = lost_log.MOST_SHOWN

@@ -83,7 +83,7 @@ def test_each_version_is_written_once_in_any_order() -> None:
     ]
 
 
-def test_option_for_rolled_back_checkpoints_is_named_as_without_effect() -> None:
+def test_rollback_option_of_a_batch_job_is_warned_of() -> None:
     job = Job()
     assert job.run(1, on_checkpoint_rollback="rewrite") is not None
     assert job.run(1, on_checkpoint_rollback="rewrite") is None
