@@ -273,7 +273,7 @@ def require_found(found: Sequence[Any], what: str, history_topic: str, config: C
         raise BrokerRefusedError(
             "NO_HISTORY",
             f"the history {history_topic!r} on {config.bootstrap_servers_text} holds no {what}",
-            "It has no record of a version that kafka-eos recover finished. If the write has another history.topic, name it with "
+            "If the write has another history.topic, name it with "
             f"--history-topic. To see the write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
         )
 
