@@ -95,7 +95,7 @@ def test_forget_rejects_open_transactions_without_fencing(
 @pytest.mark.parametrize(
     ("point", "why"),
     [
-        ("commit.decision_written", "a version of query id 'batch' has a decision without an outcome"),
+        ("commit.decision_written", "version 3 of query id 'batch' has a decision without an outcome"),
         ("commit.decided", "version 3 of query id 'batch' is decided and not finished"),
         ("commit.finished", "version 3 of query id 'batch' is decided and not finished"),
     ],
@@ -226,6 +226,8 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     assert main([*command, "--yes"]) == 0
     assert "Nothing to forget" in capsys.readouterr().out
     assert {message.outcome for message in write_all(old, 1)} == {TaskOutcome.PREPARED}
+    assert main(["recover", "--yes", *options(any_kafka, dead)]) == 0
+    assert_nothing_open(any_kafka.bootstrap_servers, of=prefix)
 
 
 @pytest.mark.parametrize(
