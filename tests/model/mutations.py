@@ -289,13 +289,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         setting=_small(
             "end by InitProducerId",
             drivers=2,
-            faults=faults(kill_task=1),
             restart="beside",
             recover_from_every=0,
             **ONE_ROW,
         ),
         caught=("I3",),
-        versions=(2,),  # the same under version 0, only three steps longer and a search of half a minute
+        versions=(2,),  # the same under version 0, in a longer search
     ),
     Mutation(
         name="an id without its slot",
