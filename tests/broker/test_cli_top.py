@@ -191,8 +191,8 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
         again = watch.look()
         assert offsets == []
         (before,), (after,) = first.writes, again.writes
-        # The parts of a write that has ended are read once, and not kept.
-        assert after.as_json() == before.as_json() | {"committed_transactions": 0}
+        # The parts of a write that has ended are not kept, so what has not changed is not computed again.
+        assert after.as_json() == before.as_json()
         for version in (4, 5):
             write_all(varied(given, version=version), 1)
             offsets.clear()
