@@ -37,9 +37,9 @@ def test_silent_broker_delays_the_batch_by_two_seconds_at_most(
     waited: list[float] = []
     write = history.write
 
-    def timed(*arguments: Any) -> None:
+    def timed(*arguments: Any, **named: Any) -> None:
         began = time.monotonic()
-        write(*arguments)
+        write(*arguments, **named)
         waited.append(time.monotonic() - began)
 
     monkeypatch.setattr(history, "write", timed)
