@@ -1,6 +1,6 @@
 """Removes a write that will not run again from the commit log, by tombstones.
 
-Its barrier stays (NEW LOG): the id may begin anew, although its coordinator still knows it.
+Its barrier stays (NEW LOG): so a later run under the id can begin, although the coordinator still knows it.
 
 A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
 needs. `log_writing.forget` does the same for writes with a random id, right after they are finished.
@@ -36,8 +36,10 @@ class _KeyedView(LogView):
     def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
         entries = tuple(entries)
         for entry in entries:
-            key = parse_key(entry.key) if isinstance(entry, ReadRecord) else None
-            if isinstance(entry, ReadRecord) and key and key.write_id == self.write_id and key.kind != "barrier":
+            if isinstance(entry, Marker):
+                continue
+            key = parse_key(entry.key)
+            if key is not None and key.write_id == self.write_id and key.kind != "barrier":
                 self.keys[entry.key] = None
         super().feed(entries, next_offset, log_start_offset)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -325,17 +325,18 @@ class LogView:
             )
         }
 
+    def _barriers(self) -> Iterator[LoggedRecord]:
+        return (each for records in self._queries.values() for each in records.get(("barrier",), ()))
+
     def has_other_barrier(self, nonce: str) -> bool:
         """Whether another run has appended a barrier since `forget_superseded`."""
-        barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
-        return any(each.value is None or each.value.get("nonce") != nonce for each in barriers)
+        return any(each.value is None or each.value.get("nonce") != nonce for each in self._barriers())
 
     @property
     def lacks_write(self) -> bool:
         """Whether the log has no decision, and no barrier that names this log or none."""
         # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
-        barriers = [each for records in self._queries.values() for each in records.get(("barrier",), ())]
-        logs = [each.value.get("log") for each in barriers if each.value is not None]
+        logs = [each.value.get("log") for each in self._barriers() if each.value is not None]
         own = (None, str(self.topic_id))
         return not (self.queries("decision") or any(log in own or not self.topic_id.int for log in logs))
 

@@ -59,9 +59,8 @@ class Versions(PickledByName):
                 part
                 for each in self.ranges
                 for part in (
-                    (VersionRange(each.first, version - 1), VersionRange(version + 1, each.last))
-                    if version in Versions((each,))
-                    else (each,)
+                    VersionRange(each.first, min(each.last, version - 1)),
+                    VersionRange(max(each.first, version + 1), each.last),
                 )
                 if part.first <= part.last
             ),

@@ -37,11 +37,8 @@ def test_named_recover_finishes_the_batch_of_the_lost_query(
     any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch is decided, so the group stands behind it, and its rows become visible only if somebody finishes it."""
-    servers, source, group = (
-        any_kafka.bootstrap_servers,
-        create_topic(any_kafka.bootstrap_servers),
-        unique_topic("group"),
-    )
+    servers = any_kafka.bootstrap_servers
+    source, group = create_topic(servers), unique_topic("group")
     old = batch_of_a_query(any_kafka, source, group, begins=0, ends=7)
     decided(old, "commit.between_ends", monkeypatch, 2)
     with pytest.raises(WriteRefusedError, match="CHECKPOINT_LOST") as caught:
@@ -60,11 +57,8 @@ def test_named_recover_finishes_the_batch_of_the_lost_query(
 
 def test_plan_waits_for_a_decision_of_the_lost_query(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its transaction holds the group's offsets: whether the rows are written is not known before it has ended."""
-    servers, source, group = (
-        any_kafka.bootstrap_servers,
-        create_topic(any_kafka.bootstrap_servers),
-        unique_topic("group"),
-    )
+    servers = any_kafka.bootstrap_servers
+    source, group = create_topic(servers), unique_topic("group")
     old = batch_of_a_query(any_kafka, source, group, begins=0, ends=7)
     decided(old, "commit.decision_written", monkeypatch, 2)
     new = batch_of_a_query(any_kafka, source, group, begins=0, ends=9)

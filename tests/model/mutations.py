@@ -36,7 +36,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.versions import Versions
 
 from . import performer
-from .exhausted import ANY_ORDER, CALLS, HEALED, UNRESOLVABLE
+from .exhausted import ANY_ORDER, CALLS, EXHAUSTED, HEALED, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -841,17 +841,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="the floor forgotten",
         what="a version that has left the set is written a second time",
         edits=(Edit(Versions.adding, "max([self.floor, *(each.last + 1 for each in dropped)])", "self.floor"),),
-        setting=Setting(
-            name="below the floor",
-            **{
-                **ANY_ORDER,
-                "drivers": 3,
-                "batches": 3,
-                "most_ranges": 1,
-                "start_version": lambda driver: 0 if driver else 2,
-                "recover_from_every": 0,
-            },
-        ),
+        setting=replace(EXHAUSTED["versions in any order, below the floor"], recover_from_every=0),
         caught=("at most once", "I2"),
     ),
     Mutation(
@@ -866,13 +856,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         setting=Setting(
             name="void and any order",
-            **{
-                **ANY_ORDER,
-                "drivers": 2,
-                "start_version": lambda driver: 0 if driver else 1,
-                "faults": faults(timeout=1, clean=1),
-                "recover_from_every": 0,
-            },
+            **{**ANY_ORDER, "faults": faults(timeout=1, clean=1), "recover_from_every": 0},
         ),
         caught=("I7",),
     ),

@@ -122,7 +122,7 @@ def test_query_without_its_checkpoint_continues_at_the_group(
 
 
 def test_group_that_a_person_has_reset_decides_what_is_written(query: Copying, code_of: CodeOf) -> None:
-    """A new query that begins where the group stands is planned without an error, whoever has moved the group."""
+    """A new query that begins where the group stands is planned without an error, also if another program has moved the group."""
     query.send(20)
     query.copy()
     query.lose_checkpoint()

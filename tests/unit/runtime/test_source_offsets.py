@@ -1,4 +1,4 @@
-"""A first batch is compared with its consumer group: rows twice are rejected, rows that are left out are named."""
+"""A first batch is compared with its consumer group: a batch that begins below it is refused, and one that begins above it is warned of."""
 
 from __future__ import annotations
 
