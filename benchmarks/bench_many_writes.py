@@ -72,7 +72,12 @@ def night(write: Write, tasks: int, *, finish: bool) -> Procedure[Decision]:
         )
         prepared.append(
             PreparedTransaction(
-                partition=task, identity=identity, part_offset=appended.offset, rows=ROWS, offsets=offsets
+                partition=task,
+                identity=identity,
+                part_offset=appended.offset,
+                rows=ROWS,
+                written_bytes=50_000,
+                offsets=offsets,
             )
         )
     decision = Decision(
@@ -106,7 +111,7 @@ def fill(servers: str, tasks: int, apps: int, unfinished: int, numbers: Sequence
             if finish:
                 now_ms = time.time_ns() // 1_000_000
                 figures = dict.fromkeys((f"{phase}_ms" for phase in ("plan", "write", "check", "decide", "end")), 100)
-                record = record_of(decision, now_ms, written_bytes=50_000, headroom_ms=800_000, **figures)
+                record = record_of(decision, now_ms, headroom_ms=800_000, **figures)
                 history.write(admin, DEFAULT_HISTORY_TOPIC, record)
 
 

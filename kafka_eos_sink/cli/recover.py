@@ -15,7 +15,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.refusals import VISIBLE, WRITE_MARKERS, some
+from kafka_eos_sink.commit.refusals import VISIBLE, WRITE_MARKERS, run_again, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import KafkaEosError
@@ -246,19 +246,11 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
     rows = [*map(row, done.decisions)]
-    meaning = f"it was not decided, none of its rows is visible: {_rerun(write_id)}"
+    meaning = f"it was not decided, none of its rows is visible: {run_again(write_id)}"
     rows += [
         (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
     ]
     return console.table(("query id", "version", "state", "meaning"), rows, right=("version",))
-
-
-def _rerun(write_id: str) -> str:
-    return (
-        "run the job again"
-        if is_random_write_id(write_id)
-        else "run this version again, before any higher one: it writes all rows"
-    )
 
 
 def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
@@ -273,7 +265,7 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
         return "finished", meaning + copies * bool(decision.copies)
     return (
         "void",
-        f"all its transactions were aborted and cannot be copied, none of its rows is visible: {_rerun(write_id)}",
+        f"all its transactions were aborted and cannot be copied, none of its rows is visible: {run_again(write_id)}",
     )
 
 

@@ -12,8 +12,9 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit import resolve as procedures
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import run_again
 from kafka_eos_sink.commit.resolve import Resolved, ResolveRequest
-from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Run
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def resolve(
 
     committed: the next run skips the version. Recovery runs first, and a warning names the rows that it cannot restore. If the
     version is finished then, nothing is recorded. If the commit log does not know the stream, or only older versions, the
-    stream continues with the version after V.
+    stream continues with the version after V. Of a batch write, --query-id batch records also other versions than the newest.
 
     rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
-    --allow-duplicates is given.
+    --allow-duplicates is given. Of a batch write, other versions than the newest need it, and --query-id batch.
 
     A job or query that still runs under the write id is fenced, and its batch fails. The command shows its effect and
     asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
@@ -123,6 +124,12 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
             "id before. If the query id is wrong, other queries are not affected."
         )
+    if before.version != decision.version and decision.query_id == BATCH_QUERY_ID:
+        follows = (
+            "counts as written and will be skipped" if decision.resolution == "committed" else "its next run writes it"
+        )
+        more = "" if decision.resolution == "committed" else "; rows of it that are visible are then there twice"
+        return f"{name} is resolved as {decision.resolution}: {follows}{more}. All other versions stay as they were."
     if before.version != decision.version:
         return (
             f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
@@ -135,6 +142,5 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     if decision.resolution == "committed":
         gone = ", although none of its rows is in the topic" if before.is_void else ""
         return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."
-    follows = "run its job again" if is_random_write_id(decision.write_id) else "run it again before any higher version"
     rows = "rows of it that are visible are then there twice" if allow_duplicates else "none of its rows is visible"
-    return f"{name} is resolved as rewrite: {follows}; {rows}."
+    return f"{name} is resolved as rewrite: {run_again(decision.write_id)}; {rows}."

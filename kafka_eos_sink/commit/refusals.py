@@ -232,8 +232,10 @@ def different_query(write: Write, batch: BatchIdentity, newest: Decision) -> Wri
         "DIFFERENT_QUERY",
         f"this run wrote nothing: {name(newest.foreach_query)} has written up to version {newest.version} of write id {write.id!r}, and "
         f"this is {name(batch.foreach_query)}. Its versions count other rows, so they would be skipped",
-        "If the checkpoint of the query was lost or replaced, restore it. Otherwise give each query and each job a txnAppId of its own. "
-        "Under a new one, every row that this run reads is written, so begin behind the rows that are in the topic",
+        "If the checkpoint of the query was lost or replaced, restore it. If this is the same query, over Spark Connect or in another "
+        f"thread, let the next run go on, whichever it is: {_resolve(write, newest, 'committed')} --any-batch. Otherwise give each "
+        "query and each job a txnAppId of its own. Under a new one, every row that this run reads is written, so begin behind the rows "
+        "that are in the topic",
     )
 
 
@@ -424,7 +426,7 @@ def void(decision: Decision) -> DecisionPendingError:
 def void_warning(decision: Decision, gone: Sequence[str]) -> str:
     return (
         f"{version_of(decision.version, decision.write_id)} was decided, all of its transactions were aborted, and its rows cannot be "
-        f"copied from the log: {'; '.join(gone)}. None of them is visible: the version may be written again, before any higher one"
+        f"copied from the log: {'; '.join(gone)}. None of them is visible: {run_again(decision.write_id)}"
     )
 
 

@@ -4,9 +4,11 @@ The write is taken over first, as `recover` does. So a decided version that is s
 what recovery could not prove:
 
 committed   The version counts as written. Rows that recovery cannot restore stay missing. The resolution also sets where a query begins,
-            or where it continues above the newest version in the log. Nothing is recorded of a version that is finished.
+            or where it continues above the newest version in the log, and adds any other version of a batch write. Nothing is recorded of
+            a version that is finished.
 rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
-            them later, unless the operator accepts duplicates.
+            them later, unless the operator accepts duplicates. So is that of a batch write's version other than the newest, of which the
+            log has no proof.
 
 The procedure fences the driver, so that a running one cannot decide anything afterwards (I12).
 """
@@ -45,7 +47,7 @@ from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, UnknownId, taki
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
 from kafka_eos_sink.commit.versions import Versions
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -114,6 +116,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     if newest is not None and was_settled and _counts_as_written(newest, request):
         return Resolved(decision=newest, superseded=newest)
     if newest is None or newest.version != request.version:
+        if request.resolution == "rewrite" and not request.allow_duplicates:
+            raise resolve_refusals.counts_without_proof(request)
         _require_at_rest(request, query, opened)
     for warning in _warnings(view, query, request):
         yield from Warn(warning)
@@ -170,7 +174,8 @@ def _decision_of(
         offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
         resolution=request.resolution,
-        foreach_query=None if superseded is None else superseded.foreach_query,
+        # The next run may be of any query then: over Spark Connect it cannot name its own.
+        foreach_query=None if superseded is None or request.any_batch else superseded.foreach_query,
         versions=_versions(query_id, superseded, request),
     )
 
@@ -216,11 +221,13 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
         raise resolve_refusals.unknown_write_id(request)
     if query_id is None:
         raise resolve_refusals.query_id_needed(request, known)
+    if query_id not in (*known, BATCH_QUERY_ID) and refusals.job_of(request.run.write.id) is Job.BATCH:
+        raise resolve_refusals.impossible_query_id(request, query_id)
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
     if newest is not None and newest.version == request.version:
         return query, newest
-    if request.resolution == "committed" and (newest is None or _may_continue_above(newest, query, request)):
+    if request.resolution == "committed" if newest is None else _may_resolve_another(newest, query, request):
         return query, newest
     others = [each for each in known if each != query_id]
     is_settled = newest is not None and _is_settled(query, newest)
@@ -233,7 +240,7 @@ def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iter
     if newest is None:
         others = [each.query_id for each in view.queries("decision") if each.query_id != query.query_id]
         yield resolve_refusals.begins_warning(request, query.query_id, others, lacks_write=view.lacks_write)
-    elif newest.decision.is_void and request.resolution == "committed":
+    elif newest.decision.is_void and newest.decision.version == request.version and request.resolution == "committed":
         yield resolve_refusals.void_version_warning(newest.decision)
 
 
@@ -243,15 +250,21 @@ def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:
     return is_committed and (finished.resolution == "committed" or not request.any_batch)
 
 
-def _may_continue_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
-    """Whether versions between the newest and the requested one may count as written."""
-    # A stream needs this after COMMIT_LOG_LOST; batch writes may skip versions anyway. The newest version must be done, because no later
-    # run would finish it. A request without the query id is probably a typing error: the stream would skip a batch.
-    return (
-        request.query_id not in (None, BATCH_QUERY_ID)
-        and newest.version < request.version
-        and _is_settled(query, newest)
-    )
+def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
+    """Whether a version other than the newest may be resolved.
+
+    A stream needs that after COMMIT_LOG_LOST, and a batch write also if a version counts as written by mistake.
+    """
+    is_batch = request.query_id == BATCH_QUERY_ID
+    # The newest version must be done, because no later run would finish it. An unwritten one of a batch write only waits for its own run.
+    # A request without the query id is probably a typing error: its version would be skipped.
+    if request.query_id is None or not (_is_settled(query, newest) or (is_batch and newest.is_unwritten)):
+        return False
+    if not is_batch:
+        return request.resolution == "committed" and newest.version < request.version
+    counts = request.version in newest.written_versions
+    # A query's function writes no version above a void one.
+    return counts and not newest.foreach_query if request.resolution == "rewrite" else not counts
 
 
 def _is_settled(query: QueryState, decision: Decision) -> bool:

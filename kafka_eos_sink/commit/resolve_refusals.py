@@ -52,6 +52,15 @@ def query_id_needed(request: ResolveRequest, known: Sequence[str]) -> WriteRefus
     )
 
 
+def impossible_query_id(request: ResolveRequest, query_id: str) -> WriteRefusedError:
+    return WriteRefusedError(
+        "QUERY_ID_NEEDED",
+        f"write id {request.run.write.id!r} is that of a batch write, whose query id is {BATCH_QUERY_ID!r}, not {query_id!r}. Nothing was "
+        "changed",
+        f"Name that one: {_begin(request)}",
+    )
+
+
 def _begin(request: ResolveRequest) -> str:
     """Return the command for a query id that the commit log does not know."""
     if job_of(request.run.write.id) is Job.STREAM:
@@ -96,17 +105,36 @@ def _state(decision: Decision, is_settled: bool) -> str:
 def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *, is_settled: bool) -> str:
     """Return what to do about a version that is not the newest."""
     write, version = request.run.write, request.version
-    if newest is not None and version < newest.version:
+    needs_none = f"version {version} needs no resolution, because its next run"
+    if newest is None:
+        return f"{needs_none} writes it"
+    if query_id != BATCH_QUERY_ID and version < newest.version:
         return f"to resolve version {newest.version}: {request.command(query_id, newest.version)}"
-    if newest is None or request.resolution == "rewrite" or query_id == BATCH_QUERY_ID:
-        return f"version {version} needs no resolution, because its next run writes it"
-    if is_settled:
+    counts = version in newest.written_versions
+    if counts == (request.resolution == "committed") and version != newest.version:
+        return f"{needs_none} {'skips' if counts else 'writes'} it"
+    if query_id == BATCH_QUERY_ID and newest.foreach_query and request.resolution == "rewrite":
+        return f"a foreachBatch function writes version {version} again if its query starts from a checkpoint before it"
+    if is_settled or (query_id == BATCH_QUERY_ID and newest.is_unwritten):
         # Any program with the right to write to the log can choose the query id.
-        return f"to let the stream continue above version {version}: {request.command(query_id, version)}"
+        lets = "let the stream continue above" if query_id != BATCH_QUERY_ID else f"record as {request.resolution}"
+        return f"to {lets} version {version}: {request.command(query_id, version)}"
     if newest.is_void or newest.resolution is not None:
         give_up = refusals.resolve_command(write, query_id, newest.version, "committed")
         return f"first {run_again(write.id)}, which writes version {newest.version}, or give its rows up: {give_up}"
     return f"first finish version {newest.version}: {write.command('recover')}; then run this command again"
+
+
+def counts_without_proof(request: ResolveRequest) -> WriteRefusedError:
+    """The log has the transactions of the newest version only."""
+    write = request.run.write
+    return WriteRefusedError(
+        "ROWS_ARE_VISIBLE",
+        f"{version_of(request.version, write.id)} counts as written, and the commit log no longer shows its rows, so readers may see them. "
+        "Nothing was changed",
+        "Its next run skips it. If the topic holds none of its rows, or may hold them twice, run this, then "
+        f"{run_again(write.id)}: {request.command(BATCH_QUERY_ID, request.version)} --allow-duplicates",
+    )
 
 
 def still_open(request: ResolveRequest, query_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:

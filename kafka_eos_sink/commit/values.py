@@ -186,12 +186,17 @@ class Decision(PickledByName):
         """The versions that count as written up to this decision."""
         if self.versions is not None:
             return self.versions
-        return Versions.up_to(self.version - (self.is_void or self.resolution == "rewrite"))
+        return Versions.up_to(self.version - self.is_unwritten)
 
     @property
     def is_void(self) -> bool:
         """Whether all transactions of the batch were aborted and could not be copied."""
         return bool(self.copies) and not self.transactions
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the version is void or resolved as rewrite: its next run writes it."""
+        return self.is_void or self.resolution == "rewrite"
 
     @property
     def copies(self) -> int:

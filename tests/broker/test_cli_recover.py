@@ -181,7 +181,7 @@ def test_table_shows_copied_transactions(
 
 @pytest.mark.parametrize(
     ("txn_app_id", "says"),
-    [("given", "run this version again, before any higher one: it writes all rows"), ("none", "run the job again")],
+    [("given", "run the same version again"), ("none", "run the job again")],
 )
 def test_void_version_may_run_again(
     kafka: EmbeddedKafka,

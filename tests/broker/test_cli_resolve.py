@@ -152,7 +152,7 @@ def test_aborted_version_is_written_again(
     topic = create_topic(servers, partitions=2)
     given = dead_write(any_kafka, topic, monkeypatch, aborted=[0, 1], gone=True)
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
-    said = "is resolved as rewrite: run it again before any higher version; none of its rows is visible."
+    said = "is resolved as rewrite: run the same version again; none of its rows is visible."
     assert said in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
     write_all(given)

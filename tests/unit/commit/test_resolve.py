@@ -300,9 +300,15 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
             "committed",
             r"newest is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(docs",
         ),
-        (Q, Q, "committed", r"newest is version 3, finished\. .*version 4 needs no resolution"),
+        (Q, None, "committed", r"newest is version 3, finished\. .*--query-id batch --version 4 --as committed \(docs"),
+        (
+            Q,
+            Q,
+            "rewrite",
+            r"newest is version 3, finished\. .*version 4 needs no resolution, because its next run writes it",
+        ),
     ],
-    ids=["rewrite", "without the query id", "a batch write"],
+    ids=["rewrite", "without the query id", "a batch write without it", "rewrite of a batch write"],
 )
 def test_invalid_version_above_finished_is_rejected_before_fence(
     query_id: str, given: str | None, resolution: Resolution, why: str

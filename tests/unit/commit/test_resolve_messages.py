@@ -151,7 +151,7 @@ def test_rewrite_with_duplicates_does_not_call_the_version_void() -> None:
     """Its rows may be visible, and `status` shows it as resolved."""
     cluster = finished(Q)
     said = resolved_sentence(cluster.resolve("rewrite", allow_duplicates=True), allow_duplicates=True)
-    again = "is resolved as rewrite: run it again before any higher version"
+    again = "is resolved as rewrite: restart the query from its checkpoint"
     assert said.endswith(f"{again}; rows of it that are visible are then there twice.")
     (write,) = writes_in(cluster.view())
     assert (write.state, write.resolution) == ("resolved", "rewrite")

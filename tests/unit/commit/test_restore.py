@@ -328,7 +328,7 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     assert settled.logged.decision.is_void
     assert driver == DriverTransaction(cluster.driver.after_end)
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [0..9]" in cluster.warnings[-1]
-    assert "the version may be written again, before any higher one" in cluster.warnings[-1]
+    assert "restart the query from its checkpoint" in cluster.warnings[-1]
 
 
 def unreachable(_: Any) -> Any:
