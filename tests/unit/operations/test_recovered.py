@@ -90,7 +90,7 @@ def test_void_version_is_reported_with_its_way_out(
 ) -> None:
     void = replace(DECISION, status=DecisionStatus.VOID)
     _, shown, fields = said(monkeypatch, capsys, Recovered(decisions=(void,), finished_now=frozenset(), ended=()))
-    assert "cannot be copied, none of its rows is visible: run the same version again" in shown
+    assert "cannot be copied, none of its rows is visible: restart the query from its checkpoint" in shown
     assert fields["decisions"] == [
         {"query_id": "batch", "version": 3, "resolution": None, "state": "void", "finished_now": False}
     ]
