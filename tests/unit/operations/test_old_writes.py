@@ -12,6 +12,7 @@ from kafka_eos_sink.cli.forget import duration_ms
 from kafka_eos_sink.operations.old_writes import sort_out
 
 
+@pytest.mark.feature("many write ids")
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

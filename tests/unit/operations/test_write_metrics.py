@@ -215,6 +215,7 @@ def test_view_is_shown_for_a_while_after_a_failure(age_s: int, shown: bool) -> N
     assert value(found, "last_version", app_id="w") == 3
 
 
+@pytest.mark.feature("many write ids")
 def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
     many = [write(f"w{number}", finished_ms=number) for number in range(5)]
@@ -231,6 +232,7 @@ def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.Monkey
     assert app_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
 
 
+@pytest.mark.feature("many write ids")
 def test_topics_of_an_application_share_their_series() -> None:
     views = [
         [write(f"kafka-eos/nightly/{topic}", version, finished_ms=version) for topic, version in given]
@@ -248,6 +250,7 @@ def test_topics_of_an_application_share_their_series() -> None:
     assert value(found, "open_transactions", app_id="kafka-eos/nightly") == 1
 
 
+@pytest.mark.feature("many write ids")
 def test_application_has_at_most_forty_series() -> None:
     measured: dict[str, Any] = {f"{phase}_ms": 5 for phase in PHASES}
     writes = [
@@ -267,6 +270,7 @@ def test_application_has_at_most_forty_series() -> None:
     assert missing == set(), "the view has everything"
 
 
+@pytest.mark.feature("many write ids")
 def test_application_at_rest_gives_its_place_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A txnAppId with the day in it leaves an application behind each day."""
     monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
