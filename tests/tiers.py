@@ -279,6 +279,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),
     Rule("broker/test_cli_audit.py::test_missing_rows_of_compacted_topic_are_not_readable", ALL),
     Rule("broker/test_verified_appends.py", ALL),
+    Rule("broker/test_two_phase_commit.py", ALL, one_of("two_phase", 1, 0)),
     Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(
         "broker/test_deleted_topics.py::test_commit_fails_when_topic_is_deleted_after_the_write",

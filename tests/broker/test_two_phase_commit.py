@@ -42,7 +42,7 @@ PASSWORD = "correct-horse"
 PATIENCE_MS = 30_000
 
 
-@pytest.fixture(scope="module", params=[2, 1], ids=lambda version: f"transaction.version={version}")
+@pytest.fixture(scope="module", params=[2, 1, 0], ids=lambda version: f"transaction.version={version}")
 def two_phase(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     sooner = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     properties = {**FLAGS, **sooner}
