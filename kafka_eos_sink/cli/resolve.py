@@ -25,6 +25,12 @@ _QueryId = Annotated[
     str | None,
     typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
 ]
+_AnyBatch = Annotated[
+    bool,
+    typer.Option(
+        "--any-batch", help="Let the next run go on, whatever batch or query it is; records committed also if finished."
+    ),
+]
 
 
 def resolve(
@@ -41,10 +47,7 @@ def resolve(
         bool,
         typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
     ] = False,
-    any_batch: Annotated[
-        bool,
-        typer.Option("--any-batch", help="committed also if finished: the next run is skipped, whatever batch it has."),
-    ] = False,
+    any_batch: _AnyBatch = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
@@ -71,8 +74,8 @@ def resolve(
     """
     from kafka_eos_sink.operations import operator
 
-    if allow_duplicates if resolution == "committed" else any_batch:
-        raise typer.BadParameter("--allow-duplicates belongs to --as rewrite, and --any-batch to --as committed")
+    if allow_duplicates and resolution == "committed":
+        raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos resolve"
     )

@@ -56,19 +56,20 @@ def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
-    """Return the versions that count as written with this batch; None for a stream."""
-    if batch.streaming or batch.foreach_query:
-        return None
+    """Return the versions that count as written then, None for all up to the batch's."""
     settled = plan.newest_decision(batch.query_id)
     before = Versions() if settled is None else settled.decision.written_versions
-    return before.adding(batch.version)
+    # In a foreachBatch function only an operator has recorded versions above its own.
+    is_alone = batch.foreach_query and (batch.on_checkpoint_rollback == "rewrite" or before.last < batch.version)
+    return None if batch.streaming or is_alone else before.adding(batch.version)
 
 
 def _admit_to_stream(
     plan: Plan, batch: BatchIdentity, settled: SettledDecision
 ) -> tuple[TaskOutcome | None, str | None]:
     newest = settled.decision
-    if newest.version < batch.version:
+    # Of a foreachBatch function, an operator may have recorded a version above that of the newest decision.
+    if newest.version < batch.version and batch.version not in newest.written_versions:
         if settled.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
@@ -77,11 +78,11 @@ def _admit_to_stream(
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
             f"version {batch.version} of write id {plan.write.id!r} is skipped without a check of its rows, because version "
-            f"{newest.version} is written (onCheckpointRollback=skip)"
+            f"{newest.last_version} is written (onCheckpointRollback=skip)"
         )
     if batch.on_checkpoint_rollback == "rewrite":
         return None, (
-            f"version {batch.version} of write id {plan.write.id!r} is written after version {newest.version} "
+            f"version {batch.version} of write id {plan.write.id!r} is written after version {newest.last_version} "
             "(onCheckpointRollback=rewrite): it is the newest from now on, so later runs write the versions above it again"
         )
     raise refusals.checkpoint_rolled_back(plan.write, batch, newest)

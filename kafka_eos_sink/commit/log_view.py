@@ -334,11 +334,13 @@ class LogView:
 
     @property
     def lacks_write(self) -> bool:
-        """Whether the log has no decision, and no barrier that names this log or none."""
-        # Every plan appends a barrier before its tasks begin. Other records can come from a batch that began in a deleted log.
+        """Whether no decision committed, and no barrier names this log or none."""
+        # Every plan appends a barrier before its tasks begin. NEW LOG: other records, and decisions that did not commit, can come from a
+        # batch that began in a deleted log, or from a resolution that failed.
         logs = [each.value.get("log") for each in self._barriers() if each.value is not None]
         own = (None, str(self.topic_id))
-        return not (self.queries("decision") or any(log in own or not self.topic_id.int for log in logs))
+        decided = (_newest_committed(records.get(("decision", 0), ())) for records in self._queries.values())
+        return not (any(decided) or any(log in own or not self.topic_id.int for log in logs))
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""

@@ -192,10 +192,10 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
     name = "transactional.id.prefix" if batch.streaming else "txnAppId"
     return WriteRefusedError(
         "CHECKPOINT_ROLLED_BACK",
-        f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.version} of write id {write.id!r} "
+        f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.last_version} of {write.id!r} "
         "is already written",
-        f"Restore the checkpoint that holds batch {newest.version}, and restart the query. Without it, choose: "
-        f"onCheckpointRollback=skip writes nothing up to batch {newest.version}, and rows of these batches that are not in the topic "
+        f"Restore the checkpoint that holds batch {newest.last_version}, and restart the query. Without it, choose: "
+        f"onCheckpointRollback=skip writes nothing up to batch {newest.last_version}, and rows of these batches that are not in the topic "
         "are lost; onCheckpointRollback=rewrite writes these batches again, and rows that are in the topic are there twice. A query "
         f"that begins with other rows needs another {name}",
     )
@@ -228,12 +228,14 @@ def different_query(write: Write, batch: BatchIdentity, newest: Decision) -> Wri
     def name(query: str | None) -> str:
         return f"streaming query {query}" if query else "a batch job"
 
+    # An unwritten version must not count as written.
+    go_on = _resolve(write, newest, "rewrite" if newest.is_unwritten else "committed")
     return WriteRefusedError(
         "DIFFERENT_QUERY",
-        f"this run wrote nothing: {name(newest.foreach_query)} has written up to version {newest.version} of write id {write.id!r}, and "
+        f"this run wrote nothing: {name(newest.foreach_query)} has decided version {newest.version} of write id {write.id!r}, and "
         f"this is {name(batch.foreach_query)}. Its versions count other rows, so they would be skipped",
         "If the checkpoint of the query was lost or replaced, restore it. If this is the same query, over Spark Connect or in another "
-        f"thread, let the next run go on, whichever it is: {_resolve(write, newest, 'committed')} --any-batch. Otherwise give each "
+        f"thread, let the next run go on, whichever it is: {go_on} --any-batch. Otherwise give each "
         "query and each job a txnAppId of its own. Under a new one, every row that this run reads is written, so begin behind the rows "
         "that are in the topic",
     )

@@ -135,7 +135,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         if _is_finished(query, taken) and _counts_as_written(same, request):
             return Resolved(decision=same, superseded=same)
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
-        if request.resolution == "committed" and same.is_void and newest is not None and newest.transactions:
+        was_void = newest is not None and newest.version == same.version and not newest.transactions
+        if request.resolution == "committed" and same.is_void and not was_void:
             raise resolve_refusals.found_void(run.write, same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
     decision = _decision_of(request, query.query_id, same, superseded, taken.driver)
@@ -240,14 +241,19 @@ def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iter
     if newest is None:
         others = [each.query_id for each in view.queries("decision") if each.query_id != query.query_id]
         yield resolve_refusals.begins_warning(request, query.query_id, others, lacks_write=view.lacks_write)
-    elif newest.decision.is_void and newest.decision.version == request.version and request.resolution == "committed":
+    elif (
+        newest.decision.is_unwritten
+        and newest.decision.version == request.version
+        and request.resolution == "committed"
+    ):
         yield resolve_refusals.void_version_warning(newest.decision)
 
 
 def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:
     """Whether a record would add nothing to a finished decision."""
     is_committed = request.resolution == "committed" and finished.version == request.version
-    return is_committed and (finished.resolution == "committed" or not request.any_batch)
+    is_of_any_query = finished.resolution == "committed" and finished.foreach_query is None
+    return is_committed and (is_of_any_query or not request.any_batch)
 
 
 def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
@@ -256,15 +262,18 @@ def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRe
     A stream needs that after COMMIT_LOG_LOST, and a batch write also if a version counts as written by mistake.
     """
     is_batch = request.query_id == BATCH_QUERY_ID
-    # The newest version must be done, because no later run would finish it. An unwritten one of a batch write only waits for its own run.
+    # The newest version must be done, because no later run would finish it. An unwritten one of a batch job only waits for its own run.
     # A request without the query id is probably a typing error: its version would be skipped.
-    if request.query_id is None or not (_is_settled(query, newest) or (is_batch and newest.is_unwritten)):
+    waits = is_batch and newest.is_unwritten and not newest.foreach_query
+    if request.query_id is None or not (_is_settled(query, newest) or waits):
         return False
     if not is_batch:
         return request.resolution == "committed" and newest.version < request.version
     counts = request.version in newest.written_versions
     # A query's function writes no version above a void one.
-    return counts and not newest.foreach_query if request.resolution == "rewrite" else not counts
+    if request.resolution == "rewrite":
+        return counts and not newest.foreach_query
+    return not counts and request.version in newest.written_versions.adding(request.version)
 
 
 def _is_settled(query: QueryState, decision: Decision) -> bool:

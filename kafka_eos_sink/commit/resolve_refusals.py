@@ -111,14 +111,20 @@ def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *,
     if query_id != BATCH_QUERY_ID and version < newest.version:
         return f"to resolve version {newest.version}: {request.command(query_id, newest.version)}"
     counts = version in newest.written_versions
+    if query_id == BATCH_QUERY_ID and not counts and version not in newest.written_versions.adding(version):
+        return (
+            f"the commit log no longer shows whether version {version} was written, so no run writes it. If its rows are not in the topic, "
+            f"write them with another txnVersion, from {newest.written_versions.floor} on"
+        )
     if counts == (request.resolution == "committed") and version != newest.version:
         return f"{needs_none} {'skips' if counts else 'writes'} it"
     if query_id == BATCH_QUERY_ID and newest.foreach_query and request.resolution == "rewrite":
         return f"a foreachBatch function writes version {version} again if its query starts from a checkpoint before it"
-    if is_settled or (query_id == BATCH_QUERY_ID and newest.is_unwritten):
+    if is_settled or (query_id == BATCH_QUERY_ID and newest.is_unwritten and not newest.foreach_query):
         # Any program with the right to write to the log can choose the query id.
         lets = "let the stream continue above" if query_id != BATCH_QUERY_ID else f"record as {request.resolution}"
-        return f"to {lets} version {version}: {request.command(query_id, version)}"
+        more = " --allow-duplicates" * (request.resolution == "rewrite" and not request.allow_duplicates)
+        return f"to {lets} version {version}: {request.command(query_id, version)}{more}"
     if newest.is_void or newest.resolution is not None:
         give_up = refusals.resolve_command(write, query_id, newest.version, "committed")
         return f"first {run_again(write.id)}, which writes version {newest.version}, or give its rows up: {give_up}"
@@ -166,9 +172,14 @@ def begins_warning(request: ResolveRequest, query_id: str, others: Sequence[str]
 
 
 def void_version_warning(decision: Decision) -> str:
+    state = (
+        "was resolved as rewrite, and no run has written it since: only rows that readers saw before are in the topic"
+        if decision.resolution
+        else "is VOID: readers see none of its rows, and nothing can copy them"
+    )
     return (
-        f"{version_of(decision.version, decision.write_id)} is VOID: readers see none of its rows, and nothing can copy them. As "
-        f"committed, all of its rows are given up. To write them instead, {run_again(decision.write_id)}"
+        f"{version_of(decision.version, decision.write_id)} {state}. As committed, all other rows of it are given up. To write them "
+        f"instead, {run_again(decision.write_id)}"
     )
 
 

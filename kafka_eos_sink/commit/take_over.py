@@ -150,7 +150,8 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
     if is_new and request.unknown_id is UnknownId.BEGIN:
         yield from begin(run, view, request.batch)
     # NEW LOG: after an operator's command that only ended what was open, or failed, the next run must still see that the log was lost.
-    claims = not (view.lacks_write and (request.unknown_id is UnknownId.RESOLVE or opened))
+    only_ends = request.unknown_id is UnknownId.RESOLVE or (request.unknown_id is UnknownId.ABORT and bool(opened))
+    claims = not (view.lacks_write and only_ends)
     identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
     barrier = yield from read_to_barrier(view, run.nonce, claims=claims)

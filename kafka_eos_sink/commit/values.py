@@ -189,6 +189,11 @@ class Decision(PickledByName):
         return Versions.up_to(self.version - self.is_unwritten)
 
     @property
+    def last_version(self) -> int:
+        """The highest version that counts as written, or the decision's own."""
+        return max(self.version, self.written_versions.last)
+
+    @property
     def is_void(self) -> bool:
         """Whether all transactions of the batch were aborted and could not be copied."""
         return bool(self.copies) and not self.transactions

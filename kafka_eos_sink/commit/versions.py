@@ -40,6 +40,11 @@ class Versions(PickledByName):
     def __contains__(self, version: int) -> bool:
         return any(each.first <= version <= each.last for each in self.ranges)
 
+    @property
+    def last(self) -> int:
+        """The highest version, -1 if the set is empty."""
+        return self.ranges[-1].last if self.ranges else -1
+
     def adding(self, version: int) -> Versions:
         first = last = version
         others = []

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
 
 from kafka_eos_sink.commit import lost_log, steps
+from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.values import BatchIdentity
 from kafka_eos_sink.commit.versions import Versions
-from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
-from tests.model.simulated_cluster import Data
+from tests.model.simulated_cluster import LOG, Data
 from tests.runs import run_of
+from tests.unit.commit.test_versions import Job
 
 pytestmark = pytest.mark.feature("lost commit log")
 VERSIONS = pytest.mark.parametrize("version", [2, 0])
@@ -162,3 +166,57 @@ def test_stream_is_refused_with_its_batch(batch: int) -> None:
     commands = [f"--version {version} --as committed --query-id q;" for version in versions]
     commands += [] if batch else ["--abort-unknown"]
     assert all(each in refused.value.way_out for each in commands)
+
+
+@pytest.mark.parametrize("version", [2, 0])
+def test_resolution_that_never_ends_does_not_hide_the_loss(version: int) -> None:
+    cluster, messages = written(version=version)
+    assert cluster.commit(messages) is not None
+    cluster.delete_log()
+
+    def killed(_: steps.EndTransactions) -> Any:
+        raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
+
+    cluster.own = {steps.EndTransactions: killed}
+    with pytest.raises(BrokerUnavailableError):
+        cluster.run(
+            resolve(
+                ResolveRequest(run=run_of("op", version=version), query_id="batch", version=1, resolution="committed")
+            )
+        )
+    cluster.own = {}
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        cluster.plan("next")
+
+
+def test_decision_into_a_new_log_does_not_hide_the_loss() -> None:
+    job = Job()
+    for version in (1, 2, 3):
+        job.run(version)
+    cluster = job.cluster
+    batch = replace(BATCH, version=4, foreach_query="")
+    plan = cluster.plan("n")
+    message = cluster.attempt(plan, batch=batch)
+    cluster.delete_log()
+    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
+        cluster.commit([message], batch=batch)
+    with contextlib.suppress(KafkaEosError):  # Spark calls abort
+        cluster.run(abort(TakeOver(run=run_of("abort")), plan, [message]))
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST|NOT_THIS_COMMIT_LOG"):
+        job.run(2)
+
+
+def test_later_plan_of_a_process_owns_its_log() -> None:
+    cluster = ScriptedCluster()
+    view = LogView("w")
+    first = cluster.run(take_over(TakeOver(run=run_of("first"), view=view)))
+    view.forget_superseded()  # planning.plan
+    cluster.attempt(first)  # the batch fails, and its abort reaches no broker
+    cluster.run(take_over(TakeOver(run=run_of("second"), view=view)))
+    # The driver dies. The cleaner keeps the newest barrier.
+    barriers = [
+        at for at, each in enumerate(cluster.kafka.logs[LOG]) if isinstance(each, Data) and b"barrier" in each.key
+    ]
+    for offset in barriers[:-1]:
+        cluster.change(LOG, offset, gone=True)
+    assert cluster.plan("next").decisions == ()

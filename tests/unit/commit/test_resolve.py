@@ -420,6 +420,8 @@ def test_query_id_is_required_when_ambiguous() -> None:
 
 def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
     cluster = Cluster()
+    cluster.plan()
+    cluster.steps.clear()
     cluster.undecided("q", 3)
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*no marker, so it counts for nothing"):
         cluster.resolve("rewrite", 3, "q")

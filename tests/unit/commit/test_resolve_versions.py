@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit import steps, versions
 from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
 from kafka_eos_sink.commit.values import Write
-from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from tests.runs import run_of
 from tests.unit.commit.test_resolve import Cluster, batch_of, unreachable
 
@@ -136,3 +136,52 @@ def test_batch_write_has_one_query_id(query_id: str) -> None:
     with pytest.raises(KafkaEosError, match=r"QUERY_ID_NEEDED\].*--query-id batch --version 7 --as committed"):
         cluster.run(resolve(request))
     assert cluster.kafka == before
+
+
+def test_version_resolved_as_rewrite_is_given_up_with_a_warning() -> None:
+    cluster = Cluster()
+    decision = cluster.decided(0)
+    cluster.end(decision.transactions[0].identity, commit=False)
+    cluster.resolve("rewrite", 3)  # proven: no row of it is visible
+    cluster.warnings.clear()
+    cluster.resolve("committed", 3, any_batch=True)
+    assert "was resolved as rewrite, and no run has written it since" in cluster.warnings[0]
+
+
+def test_version_found_void_behind_another_newest_one() -> None:
+    cluster = Cluster()
+    cluster.resolve("committed", 2, "batch")
+
+    def beside() -> None:
+        decision = cluster.decided(0)  # version 3
+        cluster.end(decision.transactions[0].identity, commit=False)
+        cluster.steps.clear()
+
+    cluster.before(steps.InitProducerId, beside)
+    with pytest.raises((TransactionAbortedError, WriteRefusedError), match="void"):
+        cluster.resolve("committed", 3, "batch")
+    assert cluster.newest().resolution is None
+
+
+def test_unwritten_version_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "MOST_RANGES", 2)
+    cluster = Cluster()
+    for version in (1, 5, 9, 3):
+        assert written(cluster, version)
+    cluster.resolve("rewrite", 3, allow_duplicates=True)  # "its next run writes it"
+    assert written(cluster, 11)
+    with pytest.raises(WriteRefusedError) as refused:
+        cluster.resolve("rewrite", 3, "batch", allow_duplicates=True)
+    assert "write them with another txnVersion, from 6 on" in refused.value.way_out
+    with pytest.raises(WriteRefusedError, match=r"VERSION_TOO_OLD\].*from 6 on"):
+        written(cluster, 3)
+
+
+def test_version_below_the_floor_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "MOST_RANGES", 2)
+    cluster = Cluster()
+    for version in (4, 8, 12):
+        assert written(cluster, version)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*with another txnVersion, from 5 on"):
+        cluster.resolve("committed", 1, "batch")
+    assert not cluster.fenced

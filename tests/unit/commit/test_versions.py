@@ -138,7 +138,7 @@ def test_foreach_batch_follows_the_rules_of_a_stream() -> None:
     job = Job()
     for version in (0, 1, 4):
         assert job.run(version, foreach_query="q1", foreach_call=f"call {version}") is not None
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*query q1 has written up to version 4.*query q2"):
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*query q1 has decided version 4.*query q2"):
         job.run(0, foreach_query="q2", foreach_call="other")
     with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*this is a batch job"):
         job.run(2)
