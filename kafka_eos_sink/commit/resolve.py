@@ -247,6 +247,8 @@ def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iter
         and request.resolution == "committed"
     ):
         yield resolve_refusals.void_version_warning(newest.decision)
+    elif query.query_id == BATCH_QUERY_ID and newest.decision.last_version + 1 < request.version:
+        yield resolve_refusals.gap_warning(request, newest.decision.last_version)
 
 
 def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:

@@ -171,6 +171,15 @@ def begins_warning(request: ResolveRequest, query_id: str, others: Sequence[str]
     )
 
 
+def gap_warning(request: ResolveRequest, last: int) -> str:
+    write, version = request.run.write, request.version
+    return (
+        f"Version {version} is recorded alone: the versions above {last} and below {version} do not count as written by it, and their next "
+        f"runs write them. If the topic holds all of them, too, record them together: {write.command('forget')}; then "
+        f"{request.command(BATCH_QUERY_ID, version)}"
+    )
+
+
 def void_version_warning(decision: Decision) -> str:
     state = (
         "was resolved as rewrite, and no run has written it since: only rows that readers saw before are in the topic"

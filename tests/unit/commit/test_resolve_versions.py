@@ -35,6 +35,7 @@ def test_version_raised_after_a_lost_log() -> None:
     done = cluster.resolve("committed", 7, "batch")
     assert done.superseded is not None
     assert done.superseded.version == 5
+    assert "the versions above 5 and below 7 do not count as written by it" in cluster.warnings[-1]
     assert not written(cluster, 7)
     assert not written(cluster, 4)
     assert written(cluster, 6)
