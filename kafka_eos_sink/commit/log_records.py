@@ -175,16 +175,14 @@ def parse_key(key: bytes) -> LogKey | None:
         # Compaction compares bytes, so each key has one spelling only.
         if _dump(fields) != key:
             return None
-        match fields:
-            case ["barrier", str(write_id)]:
-                return LogKey("barrier", write_id, "", ())
-            # Spark's query ids are printable. Others could change the look of the commands that errors print.
-            case ["done", str(write_id), str(query_id)] if query_id.isprintable():
-                return LogKey("done", write_id, query_id, ())
-            case ["decision" | "part" as kind, str(write_id), str(query_id), int(number)] if (
-                number >= 0 and query_id.isprintable()
-            ):
-                return LogKey(kind, write_id, query_id, (_reader(int, "partition")(number),))
+        kind, write_id, *more = fields
+        if kind == "barrier" and not more:
+            return LogKey("barrier", write_id, "", ())
+        query_id, *numbers = more
+        has_number = kind in ("decision", "part")
+        # Spark's query ids are printable. Others could change the look of the commands that errors print.
+        if (has_number or kind == "done") and len(numbers) == has_number and query_id.isprintable():
+            return LogKey(kind, write_id, query_id, tuple(map(_reader(int, "partition"), numbers)))
     except UNREADABLE:
         pass
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Literal
@@ -39,7 +39,7 @@ class CommittedWrite:
     committed         how many of the named transactions have their COMMIT marker in the log
     aborted           how many have an ABORT marker there: recovery copies their rows
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
-    offsets           one range per topic-partition over all transactions, possibly with other records in it
+    ranges            the offsets of its transactions
     """
 
     write_id: str
@@ -52,9 +52,15 @@ class CommittedWrite:
     committed: int = 0
     aborted: int = 0
     finished_ms: int | None = None
-    offsets: tuple[OffsetRange, ...] = ()
+    ranges: tuple[tuple[OffsetRange, ...], ...] = ()
     resolution: str | None = None
     problem: str | None = None
+
+    @property
+    def offsets(self) -> tuple[OffsetRange, ...]:
+        """One range per topic-partition over all transactions, possibly with other records in it."""
+        # On demand: of ten thousand writes, a table shows a hundred, without offsets.
+        return merged(chain.from_iterable(self.ranges))
 
     @property
     def finished_at(self) -> str | None:
@@ -75,7 +81,11 @@ class CommittedWrite:
             "aborted_transactions": self.aborted,
             "resolution": self.resolution,
             "problem": self.problem,
-            "offsets": [asdict(part) for part in self.offsets],
+            "offsets": [
+                # Not asdict(): it takes ten times as long.
+                {name: getattr(part, name) for name in ("topic", "partition", "first_offset", "last_offset")}
+                for part in self.offsets
+            ],
         }
 
 
@@ -161,6 +171,6 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         committed=committed,
         aborted=aborted,
         finished_ms=None if done is None else done.get("finished_ms"),
-        offsets=merged(part for prepared in decision.transactions for part in prepared.offsets),
+        ranges=tuple(prepared.offsets for prepared in decision.transactions),
         resolution=decision.resolution,
     )

@@ -150,7 +150,7 @@ class ControlRecord:
     coordinator_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RecordBatch(BatchHeader):
     """One batch of a log; compaction removes records, but keeps offsets and producer.
 

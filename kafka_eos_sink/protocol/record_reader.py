@@ -18,7 +18,8 @@ MAX_OBJECTS = 4_000_000
 Header = tuple[str, bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a frozen dataclass takes five times as long to make, and a log may hold a batch for each record.
+@dataclass(slots=True)
 class BatchHeader:
     """A header in wire order, times in ms; id, epoch, sequence: -1 if not idempotent."""
 

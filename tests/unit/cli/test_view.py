@@ -290,7 +290,7 @@ def test_longest_possible_id_widens_no_other_row(capsys: pytest.CaptureFixture[s
 def test_writes_show_query_resolution_and_the_first_offsets() -> None:
     offsets = tuple(OffsetRange(topic="t", partition=each, first_offset=0, last_offset=9) for each in range(20))
     given = [
-        write(query_id="q-1", transactions=4, offsets=offsets),
+        write(query_id="q-1", transactions=4, ranges=(offsets,)),
         write(query_id="q-2", state="decided", finished_ms=None, transactions=4, committed=3),
         write("v", state="resolved", resolution="committed"),
     ]
@@ -310,7 +310,7 @@ def test_narrow_terminal_breaks_no_write_id(
     monkeypatch.setenv("NO_COLOR", "1")
     write_id = "kafka-eos/" + "nightly-import-" * 5 + "/orders"
     offsets = (OffsetRange(topic="t" * 60, partition=0, first_offset=0, last_offset=9),)
-    given = write_lines([write(write_id, rows=None, finished_ms=None, offsets=offsets)])
+    given = write_lines([write(write_id, rows=None, finished_ms=None, ranges=(offsets,))])
     for part in view(ClusterView(now_ms=NOW, writes=given), with_offsets=True):
         console.show(part)
     *_, line = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
@@ -320,7 +320,7 @@ def test_narrow_terminal_breaks_no_write_id(
 def test_one_write_shows_its_transactions_and_offsets() -> None:
     offsets = (OffsetRange(topic="orders", partition=2, first_offset=5, last_offset=9),)
     given = write_lines(
-        [write(state="decided", finished_ms=None, transactions=3, committed=1, aborted=1, offsets=offsets)]
+        [write(state="decided", finished_ms=None, transactions=3, committed=1, aborted=1, ranges=(offsets,))]
     )
     found = ClusterView(now_ms=NOW, writes=given)
     assert lines(shown(found, 160, with_offsets=True))[1:] == [
