@@ -19,8 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.client import transport
-from kafka_eos_sink.producer.partition_queue import OpenBatch
-from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.runtime import failpoints
 
 __all__ = ["BEFORE", "LAST", "PHASES", "Counter", "Counts", "counting"]
@@ -112,7 +110,7 @@ def _size_of_result(found: Any) -> int:
 def counting() -> Iterator[Counter]:
     """Count until the end of the block. Connections must be made inside of it.
 
-    These copies count: joined Arrow arrays, gathered records, joined numpy arrays, sections of batches, and sends.
+    These copies count: joined Arrow arrays, gathered records, joined numpy arrays, and sends. The codecs none and lz4 have no others.
     """
     counter = Counter()
 
@@ -137,17 +135,6 @@ def counting() -> Iterator[Counter]:
     def reached(point: str) -> None:
         counter.counts.phase = _ENDS.get(point, counter.counts.phase)
 
-    def copy_last_section(self: OpenBatch, original: Callable[..., Any] = OpenBatch.copy_last_section) -> None:
-        original(self)
-        counter.counts.copied += len(self.sections[-1])
-
-    def close(self: Any, queue: Any, now: int, original: Callable[..., Any] = RecordAccumulator.close) -> Any:
-        sections = queue.open.sections
-        batch = original(self, queue, now)
-        if len(sections) > 1 or not batch.block.compression:
-            counter.counts.copied += batch.block.uncompressed_bytes
-        return batch
-
     with (
         wrapped(transport.Transport, "_socket"),
         wrapped(transport.Poller, "_selector"),
@@ -155,7 +142,5 @@ def counting() -> Iterator[Counter]:
         patch.object(pa, "concat_arrays", copies(pa.concat_arrays)),
         patch.object(pc, "take", copies(pc.take)),
         patch.object(np, "concatenate", copies(np.concatenate)),
-        patch.object(OpenBatch, "copy_last_section", copy_last_section),
-        patch.object(RecordAccumulator, "close", close),
     ):
         yield counter

@@ -73,15 +73,12 @@ class Batcher:
             accumulator.append(queue, records, numbers[section.start : section.end], now, has_timestamps=has_timestamps)
             if queue.open_bytes >= accumulator.batch_size(topic):
                 self.close(queue)
-        for queue in dict.fromkeys(cut.queue for cut in cuts):
-            if queue.open is not None:
-                queue.open.copy_last_section()
 
     def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
         """Append encoded records as one batch; wait while buffer.memory is full."""
         # The caller wrote the open rows of this partition before the block, so close their batch first.
         self.close(self._accumulator.queue(topic, partition))
-        self._await_memory(len(block.records))
+        self._await_memory(block.records_bytes)
         batch = ProducerBatch(
             topic=topic,
             partition=partition,

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kafka_eos_sink.producer.rows import NumberedRows
+from kafka_eos_sink.protocol.compression import Buffer
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, read_own_block, seal
 from kafka_eos_sink.protocol.record_columns import RecordColumns, headers_array
@@ -45,10 +46,6 @@ class OpenBatch:
     size: int = 0
     """Bytes of the sections."""
 
-    def copy_last_section(self) -> None:
-        """Copy the last section: its view keeps records of many partitions in memory."""
-        self.sections[-1] = memoryview(bytes(self.sections[-1]))
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ProducerBatch:
@@ -68,7 +65,7 @@ class ProducerBatch:
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
-    sealed: tuple[bytes, memoryview] | None = None
+    sealed: Sequence[Buffer] | None = None
     """The encoded bytes, kept because a resend must be identical."""
     attempts: int = 0
     in_flight: bool = False
@@ -94,7 +91,7 @@ class ProducerBatch:
     @property
     def memory_bytes(self) -> int:
         """Memory of the batch: its records and the numbers of their rows."""
-        return len(self.block.records) + (0 if self.row_numbers is None else self.row_numbers.nbytes)
+        return self.block.records_bytes + (0 if self.row_numbers is None else self.row_numbers.nbytes)
 
     def row_number(self, index: int) -> int | None:
         """Return the row number in the task of record ``index``; a letter has its row's."""
@@ -178,14 +175,13 @@ class PartitionQueue:
                 batch.base_sequence = self.next_sequence
                 self.next_sequence = (self.next_sequence + batch.record_count) % SEQUENCES
             batch.identity = self.identity
-            header, records = seal(
+            batch.sealed = seal(
                 batch.block,
                 producer_id=batch.identity[0],
                 producer_epoch=batch.identity[1],
                 base_sequence=batch.base_sequence,
                 transactional=transactional,
             )
-            batch.sealed = bytes(header), memoryview(records)
         batch.attempts += 1
         batch.in_flight = True
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.partition_queue import OpenBatch, PartitionQueue, ProducerBatch
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows
-from kafka_eos_sink.protocol.compression import Compression, compress
+from kafka_eos_sink.protocol.compression import Compression, compress_pieces
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.record_columns import EncodedSection, Section, encode_block, record_sizes
@@ -139,11 +139,8 @@ class RecordAccumulator:
         assert opened is not None
         queue.open = None
         self.open_bytes -= opened.size
-        sections = opened.sections
-        # An uncompressed batch copies its section: a view would keep the records of many partitions in memory.
-        alone = len(sections) == 1 and self._codec is not Compression.NONE
         block = RecordsBlock(
-            records=compress(self._codec, self._level, sections[0] if alone else b"".join(sections)),
+            pieces=compress_pieces(self._codec, self._level, opened.sections),
             record_count=opened.record_count,
             compression=self._codec,
             base_timestamp=opened.base_timestamp,

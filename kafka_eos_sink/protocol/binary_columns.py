@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -145,26 +145,32 @@ class Sources:
         return indices
 
     def gather(
-        self, fields: Sequence[Int64Array | int], count: int, *, tail: bytes = b""
-    ) -> tuple[memoryview, Int32Array]:
+        self, fields: Sequence[Int64Array | int], counts: Sequence[int], *, tail: bytes = b""
+    ) -> Iterator[tuple[memoryview, Int32Array]]:
         """Concatenate the byte strings of all ``fields``, row by row, then ``tail``.
 
-        Returns:
-            The bytes, and the offset of each of the ``count * len(fields)`` byte strings and of ``tail``.
+        Args:
+            counts: The rows of each section.
+
+        Yields:
+            For each section in a buffer of its own: the bytes, then the first byte string of the next section or ``tail``; and the offset
+            of each of the byte strings, and of the one that follows.
         """
         tail_index = self.constant(tail)
-        total = count * len(fields)
-        indices = np.empty(total + 1, np.int32)
-        cells = indices[:total].reshape(count, len(fields))
+        indices = np.empty(sum(counts) * len(fields) + 1, np.int32)
+        cells = indices[:-1].reshape(-1, len(fields))
         for place, field in enumerate(fields):
             cells[:, place] = field
-        indices[total] = tail_index
+        indices[-1] = tail_index
         check_column_bytes("the columns", sum(map(data_bytes, self._arrays)))
-        taken = pc.take(pa.concat_arrays(self._arrays), pa.array(indices), boundscheck=False)
-        offsets = _buffer(taken, 1, np.int32)
-        data = taken.buffers()[2]
-        view = memoryview(b"") if data is None else memoryview(data).cast("B")
-        return view[: int(offsets[total + 1])], offsets[: total + 1]
+        source, start = pa.concat_arrays(self._arrays), 0
+        for count in counts:
+            end = start + count * len(fields)
+            taken = pc.take(source, pa.array(indices[start : end + 1]), boundscheck=False)
+            offsets = _buffer(taken, 1, np.int32)
+            data = taken.buffers()[2]
+            yield memoryview(b"") if data is None else memoryview(data).cast("B"), offsets[: end - start + 1]
+            start = end
 
 
 @lru_cache(maxsize=4096)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lz4.frame
 import pyarrow as pa
@@ -31,6 +31,11 @@ XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 64 * 1024
 
+_LZ4_FRAME: Final = {
+    "block_size": lz4.frame.BLOCKSIZE_MAX64KB,
+    "block_linked": False,  # Java's ``Lz4BlockInputStream`` rejects linked blocks
+    "content_checksum": False,
+}
 _FEED_BYTES = 1 << 14
 _READ_CHUNK_BYTES = 1 << 18
 _SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
@@ -110,6 +115,17 @@ def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | mem
             return compressor.compress(data, asbytes=True)  # type: ignore[no-any-return]
 
 
+def compress_pieces(codec: Compression, level: int | None, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Compress the bytes of all pieces as one `compress` does, without joining them for none and lz4."""
+    if codec is Compression.NONE:
+        return pieces
+    if len(pieces) == 1 or codec is not Compression.LZ4:
+        return [compress(codec, level, pieces[0] if len(pieces) == 1 else b"".join(pieces))]
+    check_level(codec, level)
+    frame = lz4.frame.LZ4FrameCompressor(compression_level=_lz4_level(level), **_LZ4_FRAME)
+    return [frame.begin(), *map(frame.compress, pieces), frame.flush()]
+
+
 def _compress_snappy(data: Buffer) -> bytes:
     codec, view = _arrow_codec("snappy", None), memoryview(data)
     parts = [XERIAL_HEADER]
@@ -120,18 +136,14 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 
 def _compress_lz4(level: int | None, data: Buffer) -> bytes:
+    frame: bytes = lz4.frame.compress(data, compression_level=_lz4_level(level), **_LZ4_FRAME, store_size=False)
+    return frame
+
+
+def _lz4_level(level: int | None) -> int:
     # Java uses its fast compressor at the default level 9, and high compression at any other level from 1 to 17. The
     # frame library uses its fast compressor below level 3. Its highest level is 12.
-    frame_level = 0 if level in (None, LEVELS[Compression.LZ4].default) else min(max(level, 3), 12)
-    frame: bytes = lz4.frame.compress(
-        data,
-        compression_level=frame_level,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,  # Java's ``Lz4BlockInputStream`` rejects linked blocks
-        content_checksum=False,
-        store_size=False,
-    )
-    return frame
+    return 0 if level in (None, LEVELS[Compression.LZ4].default) else min(max(level, 3), 12)
 
 
 @lru_cache(maxsize=16)

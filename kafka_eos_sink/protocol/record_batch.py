@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.errors import ProtocolError
-from kafka_eos_sink.protocol.compression import Buffer, Compression, compress, decompress
+from kafka_eos_sink.protocol.compression import Buffer, Compression, compress_pieces, decompress
 from kafka_eos_sink.protocol.crc import crc32c
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
 from kafka_eos_sink.protocol.record_reader import TRANSACTIONAL, BatchHeader, Header, Record, RecordReader
@@ -39,10 +39,10 @@ _MAX_BATCH_BYTES = 2**31 - 1
 class RecordsBlock:
     """The encoded records of one batch, without producer id, epoch and sequence.
 
-    ``compression`` is the codec of ``records``. Timestamps are in ms.
+    ``pieces`` are the records in order, in the codec ``compression``. Timestamps are in ms.
     """
 
-    records: Buffer
+    pieces: Sequence[Buffer]
     record_count: int
     compression: Compression
     base_timestamp: int
@@ -50,15 +50,24 @@ class RecordsBlock:
     uncompressed_bytes: int
 
     @property
+    def records(self) -> Buffer:
+        """All pieces in one buffer."""
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    @property
+    def records_bytes(self) -> int:
+        return sum(map(len, self.pieces))
+
+    @property
     def size_in_bytes(self) -> int:
         """Bytes of the sealed batch."""
-        return BATCH_OVERHEAD + len(self.records)
+        return BATCH_OVERHEAD + self.records_bytes
 
 
 def seal(
     block: RecordsBlock, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> list[Buffer]:
-    """Return the header with its CRC-32C, and the records without a copy.
+    """Return the header with its CRC-32C, and the pieces of the records without a copy.
 
     Producer id, epoch and sequence are -1 without idempotence.
 
@@ -79,10 +88,12 @@ def seal(
         base_sequence,
         block.record_count,
     )
-    checksum = crc32c(block.records, crc32c(after_crc))
+    checksum = crc32c(after_crc)
+    for piece in block.pieces:
+        checksum = crc32c(piece, checksum)
     # The leader replaces base offset 0 and leader epoch -1.
     before_crc = _BEFORE_CRC.pack(0, block.size_in_bytes - _LOG_OVERHEAD, -1, _MAGIC, checksum)
-    return [before_crc + after_crc, block.records]
+    return [before_crc + after_crc, *block.pieces]
 
 
 def encode_rows(
@@ -110,7 +121,7 @@ def encode_rows(
         records += encode_varint(len(body))
         records += body
     return RecordsBlock(
-        records=compress(codec, level, bytes(records)),
+        pieces=compress_pieces(codec, level, [bytes(records)]),
         record_count=count,
         compression=codec,
         base_timestamp=timestamp_ms,
@@ -194,7 +205,7 @@ def read_blocks(data: Buffer) -> Iterator[tuple[BatchHeader, RecordsBlock]]:
     for view, header in _batches(data):
         records = view[BATCH_OVERHEAD:]
         block = RecordsBlock(
-            records=records,
+            pieces=[records],
             record_count=header.record_count,
             compression=header.compression,
             base_timestamp=header.base_timestamp,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.protocol import binary_columns as binary
-from kafka_eos_sink.protocol.compression import Compression, compress
+from kafka_eos_sink.protocol.compression import Compression, compress_pieces
 from kafka_eos_sink.protocol.record_batch import RecordsBlock
 from kafka_eos_sink.protocol.varints import Int64Array, encode_varint, varint_sizes
 
@@ -286,7 +286,7 @@ def encode_block(columns: RecordColumns, now_ms: int, codec: Compression, level:
     """Encode and compress all rows as one batch, ready for ``record_batch.seal``."""
     records, base_timestamp, max_timestamp = encode_records(columns, now_ms)
     return RecordsBlock(
-        records=compress(codec, level, records),
+        pieces=compress_pieces(codec, level, [records]),
         record_count=columns.num_rows,
         compression=codec,
         base_timestamp=base_timestamp,
@@ -314,7 +314,7 @@ def encode_sections(
         now_ms: Timestamp of rows whose timestamp is null. Without a timestamp column, all rows get their batch's timestamp.
 
     Returns:
-        Views of one buffer. As in Java, a batch's base timestamp is the timestamp of its first row.
+        Each section in a buffer of its own. As in Java, a batch's base timestamp is the timestamp of its first row.
 
     Raises:
         ValueError: A section has no rows, or all sections together take 2 GiB or more (see ``record_sizes``).
@@ -331,8 +331,8 @@ def encode_sections(
     if order is not None:
         fields = [field if isinstance(field, int) else field[order] for field in fields]
         sizes = sizes[order]
-    # Join the header count 0 of each record with the length of the next record: one byte string less per record. The
-    # slices below skip the 0 before the first record, and the tail adds the 0 of the last one.
+    # Join the header count 0 of each record with the length of the next record: one byte string less per record. A section
+    # skips the 0 before its first record, and ends with the 0 before the next section's first record, or with the tail.
     prefix = NO_HEADERS if columns.headers is None else b""
     sizes = sizes + (len(_ATTRIBUTES) + varint_sizes(places))
     offsets = sources.varints(places, suffix=NULL_FIELD if columns.key is None else b"")
@@ -345,11 +345,10 @@ def encode_sections(
     fields = [*heads, *fields]
     # Check the size before Arrow gathers, because Arrow's offsets have 32 bits.
     binary.check_column_bytes("the records section", int((sizes + varint_sizes(sizes)).sum()) + len(prefix))
-    data, ends = sources.gather(fields, count, tail=prefix)
-    cuts = (ends[:: len(fields)][[*starts, count]] + len(prefix)).tolist()
+    gathered = sources.gather(fields, counts.tolist(), tail=prefix)
     return [
-        EncodedSection(data[cut:end], base, maximum)
-        for cut, end, base, maximum in zip(cuts, cuts[1:], bases, highest, strict=False)
+        EncodedSection(data[len(prefix) : int(offsets[-1]) + len(prefix)], base, maximum)
+        for (data, offsets), base, maximum in zip(gathered, bases, highest, strict=True)
     ]
 
 
@@ -412,7 +411,7 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
             lengths = binary.byte_lengths(column)
             fields += (sources.varints(lengths), sources.contents(column, lengths))
         binary.check_column_bytes("the headers", int(_header_sizes(entries).sum()))
-        data, offsets = sources.gather(fields, len(entries))
+        ((data, offsets),) = sources.gather(fields, [len(entries)])
         offsets = offsets[:: len(fields)]
     return pa.Array.from_buffers(
         pa.binary(), len(headers), [None, pa.py_buffer(offsets[row_ends]), pa.py_buffer(data)], null_count=0

@@ -287,5 +287,6 @@ Bytes = Annotated[bytes, sized("bytes", _append_bytes, bytes, INT32_LENGTH)]
 Records = Annotated[bytes, sized("records", _append_bytes, bytes, INT32_LENGTH)]  # received record batches
 # Record batches for Produce, in one or more buffers. They take megabytes, so ``Output`` does not copy them.
 RecordParts = Annotated[
-    bytes | memoryview | Sequence[bytes | memoryview], sized("records", _append_record_parts, bytes, INT32_LENGTH)
+    bytes | memoryview | Sequence[bytes | bytearray | memoryview],
+    sized("records", _append_record_parts, bytes, INT32_LENGTH),
 ]

@@ -163,7 +163,7 @@ class RecordCopier:
             # The cleaner can remove records from a batch and leave the others, or an empty batch.
             if inside and header.record_count == header.last_offset_delta + 1:
                 # A view would keep the whole response in memory until the batch is acknowledged.
-                each.producer.append_block(part.topic, part.partition, replace(block, records=bytes(block.records)))
+                each.producer.append_block(part.topic, part.partition, replace(block, pieces=[bytes(block.records)]))
                 failpoints.reached("restore.copying")
 
     def _take_turns(self, opened: Sequence[_OpenCopy], most_bytes: int) -> None:

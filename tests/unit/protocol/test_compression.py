@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import os
 import struct
 
@@ -14,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ConfigurationError, ProtocolError
-from kafka_eos_sink.protocol.compression import LEVELS, Compression, check_level, compress, decompress
+from kafka_eos_sink.protocol.compression import (
+    LEVELS,
+    Compression,
+    check_level,
+    compress,
+    compress_pieces,
+    decompress,
+)
 
 COMPRESSING = [codec for codec in Compression if codec is not Compression.NONE]
 LIMIT = 1 << 24
@@ -27,6 +35,17 @@ def test_compressed_data_round_trips(codec: Compression, seed: bytes, times: int
     data = seed * times
     assert bytes(decompress(codec, compress(codec, None, data), LIMIT)) == data
     assert bytes(decompress(codec, memoryview(compress(codec, None, memoryview(data))), len(data))) == data
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(Compression), st.sampled_from([None, 1, 9]), st.lists(st.integers(0, 70_000), max_size=4))
+def test_pieces_compress_to_the_bytes_of_the_whole(codec: Compression, level: int | None, sizes: list[int]) -> None:
+    level = level if codec in LEVELS else None
+    ends = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
+    text = TEXT * (1 + ends[-1] // len(TEXT))
+    pieces = [text[start:end] for start, end in itertools.pairwise(ends)]
+    whole = compress(codec, level, text[: ends[-1]])
+    assert b"".join(compress_pieces(codec, level, pieces)) == bytes(whole)
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,17 @@ def record(offset_delta: int = 0, *, key: bytes | None = None, value: bytes | No
         body += encode_varint(-1) if content is None else encode_varint(len(content)) + content
     body += b"\0"
     return encode_varint(len(body)) + body
+
+
+def test_records_in_pieces_are_sealed_like_the_whole() -> None:
+    whole = encode_rows(ROWS, TIME)
+    records = bytes(whole.records)
+    pieces = replace(whole, pieces=[records[:1], bytearray(), memoryview(records)[1:9], records[9:]])
+    assert (pieces.size_in_bytes, pieces.records) == (whole.size_in_bytes, records)
+    identity = {"producer_id": 1, "producer_epoch": 2, "base_sequence": 3, "transactional": True}
+    parts = seal(pieces, **identity)
+    assert b"".join(parts) == b"".join(seal(whole, **identity))
+    assert all(part is piece for part, piece in zip(parts[1:], pieces.pieces, strict=True))
 
 
 def test_the_sealed_header_has_every_field_at_its_place() -> None:

@@ -387,6 +387,15 @@ def test_sections_of_batches_join_to_the_batches(rows: list[Row], data: st.DataO
         assert max(one.max_timestamp, two.max_timestamp) == whole.max_timestamp
 
 
+def test_a_section_keeps_no_other_section_in_memory() -> None:
+    columns = RecordColumns(value=pa.array([b"x" * 1_000] * 10_000, pa.binary()))
+    before = pa.total_allocated_bytes()
+    sections = encode_sections(columns, None, [Section(0, 9_000), Section(9_000, 10_000)], NOW)
+    kept = sections.pop()
+    del sections
+    assert len(kept.records) <= pa.total_allocated_bytes() - before <= 1.1 * len(kept.records)
+
+
 def test_concat_fills_columns_that_some_parts_lack_with_nulls() -> None:
     rows: list[Row] = [(b"k", b"v", [("h", b"1")], 5), (None, b"w", None, None)]
     joined = RecordColumns.concat([plain_columns(rows[:1]), RecordColumns(value=pa.array([b"w"]))])
