@@ -46,6 +46,7 @@ OTHER_DEFAULTS = {
     "batch.size": ("16384", "rows arrive in thousands: larger batches cost fewer requests"),
     "linger.ms": ("5", "nothing is visible before the transaction ends, and its end sends at once"),
     "transaction.timeout.ms": ("60000", "a transaction must outlast its whole batch"),
+    "send.buffer.bytes": ("131072", "the kernel sends while the task encodes rows, so it should take whole requests"),
     "client.id": ("", "the brokers' logs and quotas show who writes"),
     "sasl.mechanism": ("GSSAPI", "Kerberos needs the JVM: name a mechanism if you use SASL"),
     "sasl.login.connect.timeout.ms": ("", "a token endpoint that does not respond must not hold a task"),

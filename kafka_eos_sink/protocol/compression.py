@@ -116,7 +116,7 @@ def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | mem
 
 
 def compress_pieces(codec: Compression, level: int | None, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Compress the bytes of all pieces as one `compress` does, without joining them for none and lz4."""
+    """Compress the pieces like the whole. The codecs none and lz4 do not join them."""
     if codec is Compression.NONE:
         return pieces
     if len(pieces) == 1 or codec is not Compression.LZ4:

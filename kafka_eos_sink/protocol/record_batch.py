@@ -67,7 +67,7 @@ class RecordsBlock:
 def seal(
     block: RecordsBlock, *, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
 ) -> list[Buffer]:
-    """Return the header with its CRC-32C, and the pieces of the records without a copy.
+    """Return the header with its CRC-32C, and the records' pieces without a copy.
 
     Producer id, epoch and sequence are -1 without idempotence.
 

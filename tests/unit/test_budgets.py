@@ -24,7 +24,7 @@ LINES = {
     # commands in messages: 15; logins that a service defers: 60; quotas: 75; the cluster that a plan expects, and idle connections: 40;
     # what the principal may do with a topic: 7
     # a listener with SASL that closes a connection without: 9
-    "client": 4_749,
+    "client": 4_751,
     # copies from the log, proofs from the data topics, resolve, missing markers; the design estimated 3,500; a log that is slow to
     # read: 7; what a resolution must not cost another query, and what began meanwhile: 20;
     # resolve: recovery first, a resolution without its done record: 74
