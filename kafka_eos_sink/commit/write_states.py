@@ -58,7 +58,7 @@ class CommittedWrite:
 
     @property
     def offsets(self) -> tuple[OffsetRange, ...]:
-        """One range per topic-partition over all transactions, possibly with other records in it."""
+        """One range per topic-partition over all transactions; it may hold other records."""
         # On demand: of ten thousand writes, a table shows a hundred, without offsets.
         return merged(chain.from_iterable(self.ranges))
 
