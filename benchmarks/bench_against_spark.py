@@ -21,7 +21,13 @@ import typer
 from rich.console import Console
 
 from benchmarks.bench_copy import measure_recovery
-from benchmarks.bench_streaming import WARM_UP, MicroBatches, measure_batch_writes, measure_latency
+from benchmarks.bench_streaming import (
+    WARM_UP,
+    MicroBatches,
+    measure_batch_writes,
+    measure_latency,
+    measure_timeline,
+)
 from benchmarks.cells import Cell, full_grid, small_grid
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
@@ -38,6 +44,7 @@ from benchmarks.report import (
     recovery_json,
     recovery_table,
 )
+from benchmarks.timeline import Timeline, draw_timeline
 from benchmarks.topics import DEADLINE_MS, create_topic
 from benchmarks.turns import turns
 from kafka_eos_sink.cli.console import output_console
@@ -103,6 +110,9 @@ def bench(
     ] = 25,
     full: Annotated[bool, typer.Option("--full", help="Other sizes, codecs, partitions and tasks as well.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a chart to this PNG.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write a time line of the requests of a micro-batch to this PNG.")
+    ] = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka to run.")] = DEFAULT_KAFKA_VERSION,
     print_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
@@ -115,6 +125,8 @@ def bench(
     chosen = parts.split(",")
     if chart is not None and chosen == ["recovery"]:
         raise typer.BadParameter("--chart draws throughput and latency; add one of them to --parts")
+    if timeline is not None and "latency" not in chosen:
+        raise typer.BadParameter("--timeline is part of latency; add it to --parts")
     console = output_console(stderr=print_json)
     steps = Steps(console)
     with shown_progress() as progress:
@@ -124,7 +136,7 @@ def bench(
     kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
     with steps.step(f"Apache Kafka {kafka_version}"):
         kafka.start()
-    found = _Results()
+    found, load = _Results(), MicroBatches(batches=batches, rounds=rounds)
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
@@ -136,11 +148,13 @@ def bench(
                 course = _Course(spark, folder, admin, kafka)
                 found.measured = course.throughput(cells, contenders_of(contenders), warm_up, rounds, steps)
             if "latency" in chosen:
-                load = MicroBatches(batches=batches, rounds=rounds)
                 with steps.step(f"micro-batches of {load.rows} rows in {load.tasks} tasks") as step:
                     found.latency = measure_latency(spark, kafka.bootstrap_servers, folder, load, step.update)
                 with steps.step(f"batch writes of a row in each of {load.tasks} tasks") as step:
                     found.latency += measure_batch_writes(spark, kafka.bootstrap_servers, load, step.update)
+                if timeline is not None:
+                    with steps.step(f"the requests of {load.name}"):
+                        found.timeline = measure_timeline(spark, kafka.bootstrap_servers, folder, load)
             if "recovery" in chosen:
                 with steps.step(f"recovery of {megabytes} MB") as step:
                     times = min(rounds, _RECOVERY_ROUNDS)
@@ -157,6 +171,8 @@ def bench(
     )
     if chart is not None:
         draw_chart(found.measured, found.latency, chart, method)
+    if timeline is not None and found.timeline is not None:
+        draw_timeline(found.timeline, timeline, f"{load.name}, Spark {spark_version} local[2], Kafka {kafka_version}")
     found.show(console)
     console.print(f"[dim]{method}[/]")
 
@@ -167,6 +183,7 @@ class _Results:
 
     measured: list[Measured] = field(default_factory=list)
     latency: list[Latency] = field(default_factory=list)
+    timeline: Timeline | None = None
     recovery: Recovery | None = None
 
     def as_json(self, cpus: int) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 Compares kafka-eos with Spark's Kafka sink and with a writer that drops its rows.
 
-    python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3]
+    python -m benchmarks.bench_streaming [--tasks 8] [--rows 8000] [--batches 40] [--rounds 3] [--timeline requests.png]
 
 Each round runs one query per sink over the same source. The first round and the first micro-batches of each query do not count.
 Then the sinks write batches of one row per task, in turns.
 Prints median, 95 % and 99 % of the duration of a micro-batch (``triggerExecution``). The driver's part of kafka-eos is plan and
 commit (check, decide, end, verify), timed where Spark calls them. The rest of the difference is the tasks' requests, and the
-broker, which shares the cores with them. ``make bench`` measures the same (`bench_against_spark`).
+broker, which shares the cores with them. ``--timeline`` runs one more query, and draws the requests of its median micro-batch.
+``make bench`` measures the same (`bench_against_spark`).
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from benchmarks.contenders import BUILT_IN, FLOOR, KAFKA_EOS, NO_HISTORY, Contender
 from benchmarks.discard import DISCARD_FORMAT, DiscardDataSource
 from benchmarks.report import BATCH_WRITE, Latency, latency_table
-from benchmarks.timed import TIMED_FORMAT, TimedDataSource, driver_ms
+from benchmarks.timed import TIMED_FORMAT, TimedDataSource, driver_ms, spans_of
+from benchmarks.timeline import Timeline, draw_timeline, timeline_of
 from benchmarks.topics import make_topic
 from benchmarks.turns import turns
 from kafka_eos_sink.cli.console import output_console
@@ -38,7 +40,7 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["WARM_UP", "MicroBatches", "measure_batch_writes", "measure_latency"]
+__all__ = ["WARM_UP", "MicroBatches", "measure_batch_writes", "measure_latency", "measure_timeline"]
 
 WARM_UP = 5
 PARTITIONS = 8
@@ -58,9 +60,13 @@ class MicroBatches:
     batches: int = 40
     rounds: int = 3
 
+    @property
+    def name(self) -> str:
+        return f"a micro-batch of {self.rows:,} rows in {self.tasks} tasks"
 
-def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[float]:
-    """Run ``count`` micro-batches; return the milliseconds of each after the warm-up."""
+
+def progress_of(frame: DataFrame, name: str, options: dict[str, str], count: int) -> list[dict[str, Any]]:
+    """Run ``count`` micro-batches; return Spark's progress of each after the warm-up."""
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = frame.writeStream.format(name).options(**options).option("checkpointLocation", checkpoint)
         query = writer.start()
@@ -73,7 +79,20 @@ def durations(frame: DataFrame, name: str, options: dict[str, str], count: int) 
             found = [json.loads(each.json) if not isinstance(each, dict) else each for each in query.recentProgress]
         finally:
             query.stop()
-    return [float(each["durationMs"]["triggerExecution"]) for each in found if WARM_UP <= each["batchId"] < count]
+    return [each for each in found if WARM_UP <= each["batchId"] < count]
+
+
+def trigger_ms(progress: dict[str, Any]) -> float:
+    """Return the duration of a micro-batch."""
+    return float(progress["durationMs"]["triggerExecution"])
+
+
+def micro_batches(spark: SparkSession, load: MicroBatches) -> DataFrame:
+    """Return a stream of micro-batches without an end."""
+    # Enough for those that end while this process is not scheduled.
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", load.batches + 100)
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows)
+    return reader.option("numPartitions", load.tasks).load().selectExpr("cast(value as string) value")
 
 
 def measure_latency(
@@ -87,10 +106,7 @@ def measure_latency(
     """
     for source in (DiscardDataSource, TimedDataSource):
         spark.dataSource.register(source)
-    # Enough for those that end while this process is not scheduled.
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", load.batches + 100)
-    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", load.rows)
-    frame = reader.option("numPartitions", load.tasks).load().selectExpr("cast(value as string) value")
+    frame = micro_batches(spark, load)
     options: dict[Contender, dict[str, str]] = {FLOOR: {}}
     for at, sink in enumerate((KAFKA_EOS, BUILT_IN)):
         topic = make_topic(servers, f"bench-latency-{at}", PARTITIONS)
@@ -101,11 +117,11 @@ def measure_latency(
         what = f"round {number} of {load.rounds}" if number else "warm-up"
         update(done, (load.rounds + 1) * len(_FORMATS), f"{what}: {sink.name}")
         notes = folder / f"notes-{number}"
-        own = {"notes": str(notes)} if sink is KAFKA_EOS else {}
-        found = durations(frame, _FORMATS[sink], {**options[sink], **own}, load.batches)
+        own = {"notes": str(notes), "requests": "false"} if sink is KAFKA_EOS else {}
+        found = progress_of(frame, _FORMATS[sink], {**options[sink], **own}, load.batches)
         if number:
-            ms[sink] += found
-            driver += driver_ms(notes.read_text())[WARM_UP : load.batches] if own else []
+            ms[sink] += map(trigger_ms, found)
+            driver += driver_ms(spans_of(notes.read_text()))[WARM_UP : load.batches] if own else []
     return [
         Latency(
             contender=sink,
@@ -116,6 +132,16 @@ def measure_latency(
         )
         for sink in _FORMATS
     ]
+
+
+def measure_timeline(spark: SparkSession, servers: str, folder: Path, load: MicroBatches) -> Timeline:
+    """Run one query of kafka-eos, and return the time line of its median micro-batch."""
+    spark.dataSource.register(TimedDataSource)
+    notes = folder / "notes-timeline"
+    options = {"notes": str(notes), "requests": "true", "kafka.bootstrap.servers": servers}
+    options["topic"] = make_topic(servers, "bench-timeline", PARTITIONS)
+    found = progress_of(micro_batches(spark, load), TIMED_FORMAT, options, load.batches)
+    return timeline_of(sorted(found, key=trigger_ms)[len(found) // 2], spans_of(notes.read_text()))
 
 
 def measure_batch_writes(
@@ -154,7 +180,7 @@ def measure_batch_writes(
     ]
 
 
-def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) -> None:
+def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3, timeline: Path | None = None) -> None:
     """Measure micro-batches of ``rows`` rows in ``tasks`` tasks."""
     load = MicroBatches(rows=rows, tasks=tasks, batches=batches, rounds=rounds)
     with (
@@ -165,6 +191,8 @@ def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3) 
         servers = kafka.bootstrap_servers
         found = measure_latency(spark, servers, folder, load, lambda _done, _total, what: print(what))
         found += measure_batch_writes(spark, servers, load, lambda _done, _total, what: print(what))
+        if timeline is not None:
+            draw_timeline(measure_timeline(spark, servers, folder, load), timeline, load.name)
     output_console().print(latency_table(found))
 
 

@@ -53,7 +53,9 @@ def test_ratios_to_spark_and_to_dropped_rows_keep_wide_margins(
     spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
     small = ("--megabytes", "20", "--rounds", "2", "--warm-up", "2", "--codecs", "lz4", "--batches", "10")
-    found = bench(tmp_path / "bench.png", *small)
+    timeline = tmp_path / "requests.png"
+    found = bench(tmp_path / "bench.png", *small, "--timeline", str(timeline))
+    assert timeline.read_bytes().startswith(PNG)
     (ours,) = (each for each in found["results"] if each["contender"] == KAFKA_EOS.name and each["cell"]["keyed"])
     assert ours["ratio_to_built_in"] >= 0.6
 

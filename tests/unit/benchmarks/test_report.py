@@ -33,7 +33,8 @@ from benchmarks.report import (
     recovery_json,
     recovery_table,
 )
-from benchmarks.timed import driver_ms
+from benchmarks.timed import COMMIT, PLAN, TASK, Span, driver_ms, spans_of
+from benchmarks.timeline import draw_timeline, timeline_of
 
 CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
@@ -178,7 +179,32 @@ def test_latency_table_and_json_hold_percentiles_of_each_sink() -> None:
 
 def test_driver_time_is_plan_and_commit_of_each_whole_batch() -> None:
     # The query had planned one batch more when it was stopped.
-    assert driver_ms("plan 1\ncommit 10\nplan 2.5\ncommit 20\nplan 3\n") == [11, 22.5]
+    spans = [
+        Span(PLAN, 1, 0, 1),
+        Span(COMMIT, 2, 1, 3),
+        Span(PLAN, 1, 5, 6),
+        Span(COMMIT, 2, 6, 6.5),
+        Span(PLAN, 1, 7, 8),
+    ]
+    assert driver_ms(spans) == [3_000, 1_500]
+
+
+def test_spans_are_read_as_they_were_noted() -> None:
+    spans = [Span(TASK, 7, 1_764_204_000.25, 1_764_204_000.5), Span("EndTxn", 8, 0.125, 0.25)]
+    assert spans_of("".join(each.line() for each in spans)) == spans
+
+
+def test_timeline_holds_parts_and_requests_of_its_batch(tmp_path: Path) -> None:
+    first, second = Span(TASK, 7, 10.02, 10.04), Span(TASK, 7, 10.05, 10.07)
+    produce, end = Span("Produce", 7, 10.06, 10.065), Span("EndTxn", 8, 10.08, 10.09)
+    plan, commit = Span(PLAN, 6, 10.01, 10.015), Span(COMMIT, 8, 10.075, 10.095)
+    spans = [plan, first, produce, second, end, commit, Span("Fetch", 8, 10.2, 10.3), Span(PLAN, 6, 10.2, 10.3)]
+    progress = {"timestamp": "1970-01-01T00:00:10.000Z", "durationMs": {"triggerExecution": 100}}
+    found = timeline_of(progress, spans)
+    assert (found.began, found.ms) == (10, 100)
+    assert found.parts == ((plan, ()), (first, ()), (second, (produce,)), (commit, (end,)))
+    draw_timeline(found, tmp_path / "requests.png", "a micro-batch")
+    assert (tmp_path / "requests.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
@@ -193,7 +219,7 @@ def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
 
 
 def test_skipped_parts_are_empty_in_json_and_have_no_table() -> None:
-    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], RECOVERY)
+    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], recovery=RECOVERY)
     for found, tables in ((everything, 3), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
         console = Console(width=200)
         with console.capture() as captured:
