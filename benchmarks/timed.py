@@ -32,9 +32,10 @@ PLAN, TASK, COMMIT = "plan", "task", "commit"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a micro-batch (``PLAN``, ``TASK``, ``COMMIT``), or a request by its API's name.
+    """A part of a micro-batch, or a request by its API's name.
 
-    ``began`` and ``ended`` are seconds of the wall clock, which all processes of the machine share.
+    The parts are ``PLAN``, ``TASK`` and ``COMMIT``. ``began`` and ``ended`` are seconds of the wall clock, which all processes of
+    the machine share.
     """
 
     what: str
@@ -63,7 +64,7 @@ def driver_ms(spans: Sequence[Span]) -> list[float]:
 
 
 class _Requests(logging.Handler):
-    """Notes each request from its line in the client's log to the line of its response."""
+    """Notes each request, from its line in the client's log to its response's."""
 
     def __init__(self, notes: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The requests of one micro-batch as a time line: which process sends what, and when."""
+"""The requests of one micro-batch as a time line, by process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS = {PLAN: "C0", TASK: "C1", COMMIT: "C2"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A micro-batch: Spark's trigger, and the parts within it, each with its requests.
+    """Spark's trigger of a micro-batch, and its parts, each with its requests.
 
     ``began`` is in seconds of the wall clock, ``ms`` the duration of the trigger.
     """
@@ -53,7 +53,7 @@ def timeline_of(progress: Mapping[str, Any], spans: Sequence[Span]) -> Timeline:
 
 
 def draw_timeline(timeline: Timeline, file: Path, title: str) -> None:
-    """Draw a PNG: a row per part of the micro-batch and per request, each at its time."""
+    """Draw a PNG with a row per part of the micro-batch and per request."""
     import matplotlib
 
     matplotlib.use("Agg")
