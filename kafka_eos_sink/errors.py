@@ -118,7 +118,7 @@ SAFETY = {
     "NOT_FORGOTTEN": _SKIPPED_OR_FINISHED,
     "NOT_RESOLVED": _SKIPPED_OR_FINISHED,
     "QUERY_ID_NEEDED": _SKIPPED_OR_FINISHED,
-    "ROWS_ARE_VISIBLE": Safety(Visible.YES, RunAgain.SAME_ID),
+    "ROWS_ARE_VISIBLE": _SKIPPED_OR_FINISHED,
     "WRITE_NOT_ENDED": _SKIPPED_OR_FINISHED,
 }
 """Every code whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""

@@ -121,6 +121,14 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
+    if before is None and decision.query_id == BATCH_QUERY_ID:
+        lower = (
+            f"version {decision.version - 1} and all below it count" if decision.version else "no other version counts"
+        )
+        return (
+            f"{name} counts as written and will be skipped, and {lower} as written, too. The commit log held no decision of this write id "
+            "before. If the write id is wrong, other writes are not affected."
+        )
     if before is None:
         # A mistyped query id makes a new query instead of an error: only the user can notice it.
         return (

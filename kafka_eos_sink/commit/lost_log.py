@@ -89,13 +89,16 @@ def _commit_log_lost(
     begin_again = write.command("recover", "--abort-unknown")
     is_stream = refusals.job_of(write.id) is Job.STREAM if batch is None else batch.streaming
     if not is_stream:
-        # The history may hold more records than were read, and a lower version than the newest one would be written again.
-        newest: int | str = "N" if len(history) >= MOST_SHOWN else max((each.version for each in history), default="N")
-        count = refusals.resolve_command(write, BATCH_QUERY_ID, newest, "committed")
+        # The history may hold more records than were read, and versions above the recorded one would be written again.
+        highest: int | str = "N" if len(history) >= MOST_SHOWN else max((each.version for each in history), default="N")
+        of_batch = f"--query-id {BATCH_QUERY_ID}"
+        count = refusals.resolve_command(write, BATCH_QUERY_ID, highest, "committed")
+        take_out = refusals.resolve_command(write, BATCH_QUERY_ID, "V", "rewrite")
         do = (
-            "Otherwise find the newest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
-            f"written{', with its number as N' if newest == 'N' else ''}: {count} --query-id {BATCH_QUERY_ID}; "
-            f"to begin from nothing, so that a version is written once more if its job runs again: {begin_again}"
+            "Otherwise find the highest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
+            f"written{', with its number as N' if highest == 'N' else ''}: {count} {of_batch}; then take out each lower version V that "
+            f"the topic lacks, and its next run writes it: {take_out} --allow-duplicates {of_batch}; "
+            f"to begin from nothing instead, so that a version is written once more if its job runs again: {begin_again}"
         )
     else:
         first = ""
@@ -107,7 +110,8 @@ def _commit_log_lost(
             )
         do = (
             f"{first}{'a' if first else 'A'} query that is new needs another transactional.id.prefix. If the checkpoint was lost together "
-            "with the log, find out up to where the topic holds the source's rows. Begin behind them (startingOffsets), after this "
+            "with the log, find out up to where the topic holds the source's rows (with source.offsets.group=G, run: "
+            f"{write.offsets_command('G')}; it shows where the decided rows end). Begin behind them (startingOffsets), after this "
             f"command: {begin_again}"
         )
     return WriteRefusedError(

@@ -172,7 +172,8 @@ def not_the_next_version(
         f"this run wrote nothing of batch {this}: the commit log {found}",
         "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. "
         f"Otherwise compare the topic (isolation.level=read_committed) with the source offsets in the checkpoint's files offsets/{before} "
-        f"and offsets/{this}, run one command, and restart the query. All rows of batch {before} and none of batch {this} are there: "
+        f"and offsets/{this}. With source.offsets.group=G, run: {write.offsets_command('G')}; it shows the offsets at which the last "
+        f"decided batch ends. Then run one command, and restart the query. All rows of batch {before} and none of batch {this} are there: "
         f"{up_to[0]}; all of both are there, as after a crash between commit and checkpoint: {up_to[1]}; in any other case the commands "
         "would lose or double rows, so write what is missing by hand first",
     )
@@ -203,10 +204,9 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
 
 def skipped(write: Write, version: int) -> str:
     """A version that is not written again."""
-    where = (
-        "" if job_of(write.id) is Job.RANDOM else f". To see when and by which application: {history_command(write)}"
-    )
-    return f"{version_of(version, write.id)} was written before; this run wrote nothing{where}"
+    which = "which run wrote it, unless an operator recorded it"
+    where = "" if job_of(write.id) is Job.RANDOM else f". To see {which}: {history_command(write)}"
+    return f"{version_of(version, write.id)} counts as written; this run wrote nothing{where}"
 
 
 def history_command(write: Write) -> str:

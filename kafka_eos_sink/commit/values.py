@@ -80,6 +80,10 @@ class Write(PickledByName):
         """
         return " ".join(filter(None, ("kafka-eos", name, *self._where, "--write-id", shlex.quote(self.id), options)))
 
+    def offsets_command(self, group_id: str) -> str:
+        """Return the command that shows the offsets of a consumer group."""
+        return " ".join(filter(None, ("kafka-eos", "offsets", self.connection, "--group", shlex.quote(group_id))))
+
     @property
     def status_of_all(self) -> str:
         """The command that lists all writes in this one's commit log."""

@@ -139,6 +139,10 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch
         {} if record is None else {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     )
     notes = []
+    reason = _why_unnamed(batch, offset, is_aborted=is_aborted)
+    if batch.control or batch.base_offset > offset:
+        # The offset holds no row, so nothing is known of one.
+        return batch, replace(row, reason=reason)
     if record is None:
         notes.append("compaction has removed the row; other rows of its batch are left")
     if not is_stable:
@@ -147,7 +151,7 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch
         )
     if _ERROR_HEADER in headers:
         notes.append(f"the row is a dead letter: {headers[_ERROR_HEADER]}, {headers.get(_REASON_HEADER, '')}")
-    return batch, replace(row, notes=tuple(notes), reason=_why_unnamed(batch, offset, is_aborted=is_aborted))
+    return batch, replace(row, notes=tuple(notes), reason=reason)
 
 
 def _removed(start: int) -> str:

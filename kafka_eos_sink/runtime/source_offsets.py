@@ -7,7 +7,6 @@ decision, so the rows below them are written. A first batch that begins below th
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -98,7 +97,7 @@ def require_checkpoint(admin: Admin, write: Write, first: FirstBatch, rollback: 
             f"the first batch of write id {write.id!r} begins above the offsets of group {first.group_id!r}: "
             f"{_compared(left_out, begins, group)}. This query never writes the rows between. They were skipped on purpose, or deleted "
             "from the source, or startingOffsets is latest, its default. To write them, delete the checkpoint, and start the query with "
-            f"the startingOffsets that this command prints: {_command(write, first.group_id)}"
+            f"the startingOffsets that this command prints: {write.offsets_command(first.group_id)}"
         )
 
 
@@ -125,7 +124,7 @@ def _checkpoint_lost(
     )
     text = " and, for the next Kafka source, ".join(values)
     if len(text) > LONGEST_JSON:
-        text = f"what this command prints: {_command(write, first.group_id)}"
+        text = f"what this command prints: {write.offsets_command(first.group_id)}"
     writers = sorted({each for found in group.values() if (each := marked_write(found.metadata)) is not None})
     who = f"write id {some([repr(peer_text(each)) for each in writers])}" if writers else "another program, or a person"
     # The plan has finished the decisions of its own write id. An unfinished one of the old query times out if nobody recovers it.
@@ -143,7 +142,3 @@ def _checkpoint_lost(
         "the group, give this one a source.offsets.group of its own; to write the rows a second time, set onCheckpointRollback=rewrite "
         "until the first batch is written",
     )
-
-
-def _command(write: Write, group_id: str) -> str:
-    return f"kafka-eos offsets {write.connection} --group {shlex.quote(group_id)}"

@@ -106,8 +106,27 @@ def test_rows_of_interleaved_writes_name_their_own(
     assert (status, lines["write id"], lines["version"], lines["user metadata"]) == (0, one.write.id, "3", "ticket 7")
 
     end = max(offsets_of(messages[-1][1])) + 1  # the markers follow
-    assert "end marker of a transaction" in unnamed(one, end, capsys)
     assert "no row has this offset yet" in unnamed(one, end + 100, capsys)
+
+
+@pytest.mark.parametrize("end", ["committed", "aborted", "above an open transaction"])
+def test_marker_has_one_reason_and_no_note_about_a_row(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = settings_of(kafka, topic)
+    is_blocked = end == "above an open transaction"
+    blocker = open_transaction(servers, unique_topic("blocker"), topic, partitions=1) if is_blocked else None
+    of_marker = 1 + is_blocked
+    producer = open_transaction(servers, unique_topic("other"), topic, partitions=1)
+    (producer.abort_transaction if end == "aborted" else producer.commit_transaction)(60)
+    assert unnamed(given, of_marker, capsys) == "the offset holds the end marker of a transaction, not a row"
+    _, out, err = ask(given, of_marker, capsys, "--json")
+    assert json.loads(out)["notes"] == []
+    assert "compaction" not in err
+    if blocker is not None:
+        blocker.abort_transaction(60)
 
 
 def test_row_without_history_is_named_by_the_commit_log(

@@ -63,7 +63,7 @@ def test_the_same_version_is_skipped() -> None:
     outcome, line = admit(plan(decided()), BATCH)
     assert outcome is SKIP
     assert line == (
-        f"version 5 of write id 'w' was written before; this run wrote nothing. To see when and by which application: "
+        f"version 5 of write id 'w' counts as written; this run wrote nothing. To see which run wrote it, unless an operator recorded it: "
         f"{refusals.history_command(WRITE)}"
     )
 

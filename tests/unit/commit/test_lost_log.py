@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -12,7 +14,7 @@ from kafka_eos_sink.commit import lost_log, steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.values import BatchIdentity
 from kafka_eos_sink.commit.versions import Versions
@@ -156,6 +158,33 @@ def test_version_is_proposed_only_by_a_whole_history() -> None:
     assert "--version N --as committed" in refused.value.way_out
 
 
+def test_commands_of_a_lost_batch_log_record_what_is_there() -> None:
+    """Versions may be written in any order, so a lower one than the highest may be missing."""
+    job = Job()
+    for version in (7, 3):
+        job.run(version)
+    job.cluster.delete_log()
+    job.cluster.history = HISTORY
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST") as refused:
+        job.cluster.run(take_over(TakeOver(run=run_of("next"), batch=replace(BATCH, version=5))))
+    assert "find the highest version in the topic" in refused.value.way_out
+    commands = [
+        shlex.split(each)
+        for each in re.findall(r"kafka-eos (resolve [^;]*--query-id batch)(?=;)", refused.value.way_out)
+    ]
+    for command, version in zip(commands, (7, 5), strict=True):
+        given = dict(zip(command[1::2], command[2::2], strict=False))
+        assert given["--version"] == ("7" if version == 7 else "V")
+        assert ("--allow-duplicates" in command) == (version == 5)
+        resolution = cast(Resolution, command[command.index("--as") + 1])
+        more = {"allow_duplicates": "--allow-duplicates" in command}
+        request = ResolveRequest(
+            run=run_of(f"op {version}"), query_id="batch", version=version, resolution=resolution, **more
+        )
+        job.cluster.run(resolve(request))
+    assert [version for version in range(9) if job.run(version) is not None] == [5, 8]
+
+
 @pytest.mark.parametrize("batch", [0, 4])
 def test_stream_is_refused_with_its_batch(batch: int) -> None:
     cluster = lost()
@@ -166,6 +195,7 @@ def test_stream_is_refused_with_its_batch(batch: int) -> None:
     commands = [f"--version {version} --as committed --query-id q;" for version in versions]
     commands += [] if batch else ["--abort-unknown"]
     assert all(each in refused.value.way_out for each in commands)
+    assert "kafka-eos offsets --bootstrap-servers ... --group G" in refused.value.way_out
 
 
 @pytest.mark.parametrize("version", [2, 0])

@@ -50,6 +50,20 @@ def test_version_that_counts_as_written_is_left_alone(resolved: bool) -> None:
     )
 
 
+def test_begun_batch_write_counts_all_lower_versions() -> None:
+    """A batch write has no query that begins, and one query id only."""
+    said = resolved_sentence(Cluster().resolve("committed", 7, Q), allow_duplicates=False)
+    assert said.startswith(
+        "Version 7 of w, query id batch, counts as written and will be skipped, and version 6 and all below it count"
+    )
+    assert "query begins" not in said
+    assert said.endswith("If the write id is wrong, other writes are not affected.")
+    said = resolved_sentence(Cluster().resolve("committed", 0, Q), allow_duplicates=False)
+    assert "and no other version counts as written" in said
+    said = resolved_sentence(Cluster().resolve("committed", 7, STREAM), allow_duplicates=False)
+    assert "the query begins with version 8" in said
+
+
 def test_version_that_recovery_finishes_needs_no_record() -> None:
     cluster = Cluster()
     decision = cluster.decided(0, 1)
