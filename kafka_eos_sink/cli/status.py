@@ -11,9 +11,14 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.refusals import unknown_write_id
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
 
 ROWS = 100
+_HISTORY_KNOWS = (
+    "kafka-eos: the history holds batches of {writes} that the commit log does not show: kafka-eos forget has removed them, the commit log "
+    "was deleted, or it is another one (--commit-log-topic)"
+)
 
 
 def status(
@@ -35,7 +40,7 @@ def status(
 
     A write shows its newest version. A write without txnAppId has an entry only if it failed. rows/s is the rate of the
     newest batches, from plan to verify; copied is how many aborted transactions the last batch copied. With `--write-id` the
-    table has the offsets of the rows.
+    table has the offsets of the rows, and a line below it names the versions of a batch write that count as written.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it. prepared: tasks wait for a
     decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
@@ -66,6 +71,10 @@ def status(
             console.show(part)
     for refused in found.not_read:
         console.echo(f"kafka-eos: not shown: {refused}", err=True)
+    if not found.writes and (
+        known := {each.write_id for each in found.batches if not is_random_write_id(each.write_id)}
+    ):
+        console.echo(_HISTORY_KNOWS.format(writes=console.counted(len(known), "write")), err=True)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is None or found.writes:

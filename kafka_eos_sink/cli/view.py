@@ -19,6 +19,7 @@ from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 
 if TYPE_CHECKING:
+    from kafka_eos_sink.commit.versions import Versions
     from kafka_eos_sink.commit.write_states import CommittedWrite
     from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
 
@@ -27,6 +28,7 @@ MOST_LIVE = 10
 """Most rows of a table in a live view; the first ones need action first."""
 _SHOWN_PARTITIONS = 8
 _SHOWN_RANGES = 12
+_SHOWN_VERSIONS = 100
 _TRANSACTIONS = ("transactional id", "age", "times out in", "producer", "partitions")
 _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 _WRITES = (
@@ -51,7 +53,7 @@ def view(
 
     Args:
         live: Show the first rows only, and wrap them to the width of the terminal. Otherwise no line wraps, and ids can be copied.
-        with_offsets: Show the time, the transactions and the offsets of each write.
+        with_offsets: Show the time, the transactions, the offsets and the written versions of each write.
         limit: Rows of each table; None for all.
     """
     writes = {line.write.write_id for line in found.writes}
@@ -64,6 +66,9 @@ def view(
         partial(writes_table, found.writes, found.now_ms, with_offsets=with_offsets),
     ):
         yield from table(live=live, limit=limit)
+    for each in found.writes if with_offsets else ():
+        if each.write.written is not None:
+            yield line(f"written versions: {_versions(each.write.written)}", "")
 
 
 def transactions_table(
@@ -169,6 +174,15 @@ def _offsets(write: CommittedWrite) -> list[str]:
     lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
     more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
     return [*lines[:_SHOWN_RANGES], *more]
+
+
+def _versions(written: Versions) -> str:
+    """List the highest ranges of versions, and what the commit log no longer shows."""
+    ranges = [str(each) for each in written.ranges[-_SHOWN_VERSIONS:]]
+    more = len(written.ranges) - len(ranges)
+    lower = [f"{more} lower ranges (--json)"] if more else []
+    unknown = f"; below {written.floor} the commit log does not show them" if written.floor else ""
+    return (", ".join([*lower, *ranges]) or "none") + unknown
 
 
 def _number(number: int | None) -> str:

@@ -45,6 +45,9 @@ class Versions(PickledByName):
         """The highest version, -1 if the set is empty."""
         return self.ranges[-1].last if self.ranges else -1
 
+    def as_json(self) -> list[dict[str, int]]:
+        return [{"first": each.first, "last": each.last} for each in self.ranges]
+
     def adding(self, version: int) -> Versions:
         first = last = version
         others = []

@@ -13,7 +13,9 @@ from kafka_eos_sink.commit.evidence import of_part
 from kafka_eos_sink.commit.log_records import parse_decision
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
 from kafka_eos_sink.commit.outcome import Outcome, in_log
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, OffsetRange, iso_utc, merged
+from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 
 WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
@@ -38,6 +40,7 @@ class CommittedWrite:
 
     committed         how many of the named transactions have their COMMIT marker in the log
     aborted           how many have an ABORT marker there: recovery copies their rows
+    written           of a batch write, the versions that count as written; None for a stream, whose versions follow each other
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
     ranges            the offsets of its transactions
     """
@@ -46,6 +49,7 @@ class CommittedWrite:
     query_id: str
     version: int | None
     state: WriteState
+    written: Versions | None = None
     topic: str | None = None
     rows: int | None = None
     transactions: int = 0
@@ -73,6 +77,8 @@ class CommittedWrite:
             "query_id": self.query_id,
             "version": self.version,
             "state": self.state,
+            "written_versions": None if self.written is None else self.written.as_json(),
+            "versions_known_from": None if self.written is None else self.written.floor,
             "finished_at": self.finished_at,
             "topic": self.topic,
             "rows": self.rows,
@@ -165,6 +171,7 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         query_id=decision.query_id,
         version=decision.version,
         state=state,
+        written=decision.written_versions if decision.query_id == BATCH_QUERY_ID else None,
         topic=decision.topic,
         rows=sum(prepared.rows for prepared in decision.transactions),
         transactions=len(decision.transactions),

@@ -41,7 +41,7 @@ class WriteLine:
     """A version of a write.
 
     rows_per_second  over its newest batches, from plan to verify; None without a measured batch
-    record           of this version; None if the history does not hold it
+    record           of this version; None if the history does not hold it, and for a resolved one
     """
 
     write: CommittedWrite
@@ -245,7 +245,8 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
 
     def line(write: CommittedWrite) -> WriteLine:
         batches = by_query.get((write.write_id, write.query_id), [])
-        record = next((each for each in batches if each.version == write.version), None)
+        # A resolution has no rows of its own; the history holds another run of the version.
+        record = None if write.resolution else next((each for each in batches if each.version == write.version), None)
         rate = rows_per_second(batches[:RATE_BATCHES]) if write.rows is not None else None
         return WriteLine(write=write, rows_per_second=rate, record=record)
 

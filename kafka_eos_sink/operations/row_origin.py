@@ -91,12 +91,22 @@ def find_origin(
     found = _in_commit_log(admin, commit_log_topic, producer, timeout_ms)
     if found is not None:
         return _of_part(row, *found)
-    begins = "does not exist or is empty" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
-    known_as = _transactional_id(admin, producer[0], timeout_ms)
-    reason = (
-        f"neither the history {history_topic!r}, which {begins}, nor the commit log {commit_log_topic!r} knows producer id "
-        f"{producer[0]} with epoch {producer[1]}, which wrote the row. {_about_producer(known_as)}"
+    begins = "is empty" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
+    deadline = admin.client.clock() + timeout_ms
+    options = {history_topic: "--history-topic", commit_log_topic: "--commit-log-topic"}
+    missing = {name: option for name, option in options.items() if admin.topic(name, deadline) is None}
+    history, log = (
+        f"{name!r}, which does not exist," if name in missing else f"{name!r}{more}"
+        for name, more in ((history_topic, f", which {begins},"), (commit_log_topic, ""))
     )
+    about = _about_producer(_transactional_id(admin, producer[0], timeout_ms), is_read=not missing)
+    reason = (
+        f"neither the history {history} nor the commit log {log} knows producer id {producer[0]} with epoch {producer[1]}, which "
+        f"wrote the row. {about}"
+    )
+    if missing:
+        topics = f"kafka-eos topics {admin.client.config.command_options}".rstrip()
+        reason += f". Name the topic of the write with {' and '.join(missing.values())}. To list the topics: {topics}"
     return replace(row, reason=reason)
 
 
@@ -233,12 +243,14 @@ def _transactional_id(admin: Admin, producer_id: int, timeout_ms: int) -> str | 
     return next((each.transactional_id for each in found), None)
 
 
-def _about_producer(transactional_id: str | None) -> str:
+def _about_producer(transactional_id: str | None, *, is_read: bool) -> str:
+    """``is_read``: both topics exist, so that their records of the row are gone."""
     if transactional_id is None:
         return (
             "No coordinator knows its transactional id, or Describe on it is missing: the row is older than the history, or another "
             "program wrote it"
         )
     if (write_id := write_id_of(transactional_id)) is not None:
-        return f"Its transactional id {transactional_id!r} is of write id {write_id!r}, whose records of this batch have expired"
+        expired = ", whose records of this batch have expired or are in other topics" if is_read else ""
+        return f"Its transactional id {transactional_id!r} is of write id {write_id!r}{expired}"
     return f"Its transactional id {transactional_id!r} is another program's"

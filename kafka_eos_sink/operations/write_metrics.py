@@ -66,12 +66,12 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
 
 _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "part_readable": ("1 if this part of the last view could be read, 0 if the cluster refused it.", ("part",)),
-    "versions": ("Versions in the commit log by state.", ("app_id", "state")),
+    "versions": ("Writes by the state of their newest version, and versions in progress.", ("app_id", "state")),
     "unfinished_age_seconds": ("For how long this exporter has seen the oldest unfinished decision.", ("app_id",)),
-    "last_version": ("Number of the version that finished last.", ("app_id",)),
-    "last_version_finished_timestamp_seconds": ("When the last version was finished, since 1970.", ("app_id",)),
-    "last_version_rows": ("Rows of the last version.", ("app_id",)),
-    "last_version_written_bytes": ("Bytes of the last version as sent, compressed.", ("app_id",)),
+    "last_version": ("Number of the version that finished last, or was resolved as committed.", ("app_id",)),
+    "last_version_finished_timestamp_seconds": ("When the last version was finished or resolved.", ("app_id",)),
+    "last_version_rows": ("Rows of the last version; absent if it was resolved.", ("app_id",)),
+    "last_version_written_bytes": ("Bytes of the last version as sent; absent if it was resolved.", ("app_id",)),
     "least_headroom_seconds": (
         "Time to the transaction timeout that was left to the last version with the least of it, when its transactions had ended.",
         ("app_id",),
@@ -303,7 +303,7 @@ def _put_writes(put: _Put, looked: _Looked, now_ms: int) -> None:
     for name, line in last.items():
         put("last_version", line.write.version, name)
         put("last_version_finished_timestamp_seconds", _seconds(line.write.finished_ms), name)
-        put("last_version_rows", line.write.rows, name)
+        put("last_version_rows", None if line.write.resolution else line.write.rows, name)
         put("last_version_written_bytes", None if line.record is None else line.record.written_bytes, name)
     for name, record in tightest.items():
         put("least_headroom_seconds", _seconds(record.headroom_ms), name)

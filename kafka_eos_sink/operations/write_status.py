@@ -44,8 +44,8 @@ class CommitLogWatch:
         if self._admin.topic(self._topic, deadline) is None:
             raise BrokerRefusedError(
                 "NO_COMMIT_LOG",
-                f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, or the writes use another "
-                "commit.log.topic; name it with --commit-log-topic",
+                f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, the topic was deleted, or the "
+                "writes use another commit.log.topic; name it with --commit-log-topic",
             )
         # The ends are fixed now: a log that other writes extend would never be read to its end.
         ends = self._admin.list_offsets(self._views, deadline, isolation="read_uncommitted")

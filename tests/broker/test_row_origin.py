@@ -197,12 +197,29 @@ def test_row_of_another_program_names_its_id(kafka: EmbeddedKafka, capsys: pytes
     at_least_once.write_rows(given, iter([rows_of(topic, 0)]))
     assert "delivery.guarantee=at-least-once" in unnamed(given, before + 3, capsys)
 
-    # A write of the sink, of which neither topic has a record any more.
+
+def test_row_whose_topics_do_not_exist_names_their_options(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = kafka.bootstrap_servers
+    given = settings_of(kafka, create_topic(servers, partitions=1))
+    write_all(given, 1)
     for name in (given.history_topic, given.write.log_topic):
         delete_topic(servers, name)
     why = unnamed(given, 0, capsys)
-    assert f"is of write id {given.write.id!r}, whose records of this batch have expired" in why
-    assert "does not exist or is empty" in why
+    assert f"the history {given.history_topic!r}, which does not exist, nor" in why
+    assert f"the commit log {given.write.log_topic!r}, which does not exist, knows" in why
+    assert (
+        f"is of write id {given.write.id!r}. Name the topic of the write with --history-topic and --commit-log" in why
+    )
+    assert why.endswith(f"To list the topics: kafka-eos topics --bootstrap-servers {servers}")
+    assert "expired" not in why
+    # Topics that exist and hold nothing of the write.
+    others = settings_of(kafka, create_topic(servers, partitions=1))
+    write_all(others, 1)
+    why = unnamed(others, 0, capsys, topic=given.batch.topic)
+    assert f"is of write id {given.write.id!r}, whose records of this batch have expired or are in other topics" in why
+    assert "does not exist" not in why
 
 
 def test_dead_letter_names_its_write_and_its_reason(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.view import duration, view
 from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.operations.cluster_view import ClusterView, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
@@ -327,6 +328,23 @@ def test_one_write_shows_its_transactions_and_offsets() -> None:
         "write id version state rows transactions partition: offsets",
         "w 3 decided 1,000 1 of 3 committed, 1 aborted orders-2: 5 to 9",
     ]
+
+
+def test_one_batch_write_names_its_written_versions() -> None:
+    def line_of(written: Versions) -> str:
+        found = ClusterView(now_ms=NOW, writes=write_lines([write(written=written)]))
+        assert "written versions" not in shown(found, 160), "of one write only"
+        return lines(shown(found, 4_000, with_offsets=True))[-1]
+
+    ranges = (VersionRange(0, 1), VersionRange(3, 6))
+    assert line_of(Versions(ranges)) == "written versions: 0 to 1, 3 to 6"
+    assert line_of(Versions(ranges[1:], floor=3)) == (
+        "written versions: 3 to 6; below 3 the commit log does not show them"
+    )
+    assert line_of(Versions()) == "written versions: none"
+    many = Versions(tuple(VersionRange(each, each) for each in range(0, 300, 2)))
+    assert line_of(many).startswith("written versions: 50 lower ranges (--json), 100, 102, ")
+    assert line_of(many).endswith(", 296, 298")
 
 
 def test_reason_stands_below_an_unreadable_write() -> None:

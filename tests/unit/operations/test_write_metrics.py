@@ -124,6 +124,19 @@ def test_last_version_is_that_of_the_newest_finished() -> None:
     assert states == {"finished": 2, "prepared": 1, "void": 0}
 
 
+def test_resolved_version_shows_no_figures_of_another_run() -> None:
+    """The resolution has no rows, and the history holds the run that wrote the version before."""
+    record = batch(4, plan_ms=1500, write_ms=250, written_bytes=99, headroom_ms=60_500)
+    resolved = write(version=4, state="resolved", resolution="committed", finished_ms=2_500, rows=0)
+    found = after(view([resolved], [record]))
+    assert value(found, "last_version", app_id="w") == 4
+    assert value(found, "last_version_finished_timestamp_seconds", app_id="w") == 2.5
+    for name in ("rows", "written_bytes"):
+        assert value(found, f"last_version_{name}", app_id="w") is None
+    assert value(found, "least_headroom_seconds", app_id="w") is None
+    assert value(found, "versions", app_id="w", state="resolved") == 1
+
+
 def test_transactions_are_summed_up_per_application() -> None:
     now = now_ms()
     found = after(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from kafka_eos_sink.commit.log_records import barrier_record, decision_records, 
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
+from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -115,6 +117,31 @@ def test_finished_write_shows_its_time_and_offsets() -> None:
         assert write.as_json()["offsets"] == [
             {"topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 109}
         ]
+
+
+def test_batch_write_shows_which_versions_are_written() -> None:
+    log = finished_log()
+    ranges = (VersionRange(0, 1), VersionRange(3, 6))
+    replaced = replace(log.decide(version=6, nonce="m"), versions=Versions(ranges, floor=0))
+    log.entries[-1:] = []
+    for record in decision_records(replaced):
+        log.append(record, DRIVER)
+    log.end_transaction(DRIVER)
+    (write,) = log.writes()
+    assert write.written == Versions(ranges)
+    shown = write.as_json()
+    assert shown["written_versions"] == [{"first": 0, "last": 1}, {"first": 3, "last": 6}]
+    assert shown["versions_known_from"] == 0
+
+
+def test_stream_shows_no_set_of_versions() -> None:
+    log = Log()
+    for record in decision_records(replace(log.decide(version=6), query_id="5f1c")):
+        log.append(record, DRIVER)
+    log.end_transaction(DRIVER)
+    stream = next(each for each in log.writes() if each.query_id == "5f1c")
+    assert (stream.state, stream.written) == ("decided", None)
+    assert stream.as_json()["written_versions"] is None
 
 
 def test_a_decision_without_its_end_shows_how_far_it_is() -> None:
