@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,6 +99,8 @@ def test_a_write_is_followed_from_prepared_to_finished(
     assert "finished" in table
     for part in found["offsets"]:
         assert f"{topic}-{part['partition']}: {part['first_offset']} to {part['last_offset']}" in table
+    assert found["written_versions"] == [{"first": 3, "last": 3}]
+    assert "written versions: 3" in table.splitlines()
     assert_nothing_open(servers, [topic, log])
 
 
@@ -116,6 +119,23 @@ def test_all_writes_of_a_log_are_shown_the_last_finished_first(
     properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
     found = json.loads(shown(capsys, "status", "--properties", str(properties), "--commit-log-topic", log, "--json"))
     assert [(each["write_id"], each["version"]) for each in found["writes"]] == wanted[::-1]
+
+
+def test_history_of_writes_that_the_log_lacks_is_pointed_out(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, topic = kafka.bootstrap_servers, create_topic(kafka.bootstrap_servers, partitions=1)
+    history, log, other = unique_topic("history"), unique_topic("log"), unique_topic("log")
+    given = replace(settings(kafka, topic, unique_topic("app"), log), history_topic=history)
+    plan = session.plan(given)
+    session.commit(given, plan, prepared(given, plan, 1))
+    session.plan(settings(kafka, topic, unique_topic("app"), other))  # creates the log
+    for shown_log, hints in ((log, 0), (other, 1)):
+        where = ["status", "--bootstrap-servers", servers, "--history-topic", history, "--commit-log-topic", shown_log]
+        assert main(where) == 0
+        found = capsys.readouterr()
+        assert f" UTC: {1 - hints} write" in found.out
+        assert found.err.count("the history holds batches of 1 write that the commit log does not show") == hints
 
 
 @pytest.mark.parametrize("as_json", [False, True])
