@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.refusals import unknown_write_id
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.operations.cluster_view import ClusterView
 
 ROWS = 100
 _HISTORY_KNOWS = (
@@ -71,10 +74,7 @@ def status(
             console.show(part)
     for refused in found.not_read:
         console.echo(f"kafka-eos: not shown: {refused}", err=True)
-    # No request: the look has read the history. Finished writes with a random id are never in the commit log.
-    known = {each.write_id for each in found.batches if not is_random_write_id(each.write_id)}
-    if known and not found.writes and found.was_read("writes"):
-        console.echo(_HISTORY_KNOWS.format(writes=console.counted(len(known), "write")), err=True)
+    _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is None or found.writes:
@@ -83,3 +83,11 @@ def status(
         raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
     if not as_json:
         console.echo(console.NO_DECISION.format(write_id=write_id))
+
+
+def _hint_at_history(found: ClusterView) -> None:
+    """Point out a history of writes beside a commit log without any."""
+    # No request: the look has read the history. Finished writes with a random id are never in the commit log.
+    known = {each.write_id for each in found.batches if not is_random_write_id(each.write_id)}
+    if known and not found.writes and found.was_read("writes"):
+        console.echo(_HISTORY_KNOWS.format(writes=console.counted(len(known), "write")), err=True)
