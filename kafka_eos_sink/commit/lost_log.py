@@ -97,7 +97,7 @@ def _commit_log_lost(
         do = (
             "Otherwise find the highest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
             f"written{', with its number as N' if highest == 'N' else ''}: {count} {of_batch}; then take out each lower version V that "
-            f"the topic lacks, and its next run writes it: {take_out} --allow-duplicates {of_batch}; "
+            f"the topic lacks, so that its next run writes it: {take_out} --allow-duplicates {of_batch}; "
             f"to begin from nothing instead, so that a version is written once more if its job runs again: {begin_again}"
         )
     else:

@@ -209,7 +209,7 @@ def test_resolve_committed_sets_start_of_unknown_stream(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic, query_id="5f1c", version=8)
+    given = write_settings(kafka, topic, write_id=unique_topic("stream"), query_id="5f1c", version=8)
     session.plan(given)  # creates the commit log
     assert resolve(kafka, given.write.id, 7, "committed") == 1
     assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
