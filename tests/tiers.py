@@ -369,6 +369,17 @@ RULES: tuple[Rule, ...] = (
         ALL,
         one_of("codec", "gzip", "snappy", "zstd", "none"),
     ),
+    Rule(
+        "spark/test_batch_versions.py::test_lost_commit_log_is_refused_until_the_user_decides",
+        ALL,
+        one_of("with_history", True),
+    ),
+    Rule("spark/test_batch_versions.py::test_versions_recorded_after_a_lost_log_can_be_corrected", ALL),
+    Rule(
+        "spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides",
+        ALL,
+        lambda params: params["loss"].name != "between two batches",
+    ),
     Rule("spark", ALL, below_version_2),
     Rule("spark", TEST),
 )

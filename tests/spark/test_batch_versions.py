@@ -1,9 +1,7 @@
-"""Versions of one txnAppId, in any order."""
+"""Versions of one txnAppId, in any order, and a batch job whose commit log was deleted."""
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -15,11 +13,13 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import (
     assert_nothing_open,
     create_topic,
+    delete_topic,
     read_committed,
     read_uncommitted,
     unique_topic,
 )
 from tests.spark.killable_job import KillableJob
+from tests.spark.printed_commands import printed_command, run_printed
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
 ROWS = 100
@@ -28,9 +28,10 @@ ROWS = 100
 class Nightly:
     """A batch job whose rows name their version, with a commit log and a history of its own."""
 
-    def __init__(self, spark: SparkSession, cluster: EmbeddedKafka) -> None:
+    def __init__(self, spark: SparkSession, cluster: EmbeddedKafka, *, with_history: bool = True) -> None:
         self._spark, self.servers = spark, cluster.bootstrap_servers
-        self.topic, self.log, self.history = create_topic(self.servers), unique_topic("log"), unique_topic("history")
+        self.topic, self.log = create_topic(self.servers), unique_topic("log")
+        self.history = unique_topic("history") if with_history else ""
 
     def write(self, version: int, app: str = "nightly", columns: str = "key, value", **options: str) -> None:
         rows = self._spark.range(0, ROWS, 1, 2).selectExpr("string(id) key", f"'{app} {version}' value")
@@ -46,6 +47,15 @@ class Nightly:
             self.write(version, app, columns)
         assert read_uncommitted(self.servers, self.topic) == before
         return str(caught.value)
+
+    def lose_log(self, version: int) -> str:
+        """What the user reads of a version once the commit log is deleted."""
+        delete_topic(self.servers, self.log)
+        # This application's planner has read the deleted log. Its next plan fails over that, and leaves it nothing to remember.
+        assert "[KAFKA_EOS." in self.is_refused(version)
+        text = self.is_refused(version)
+        assert "[KAFKA_EOS.COMMIT_LOG_LOST]" in text
+        return text
 
     def assert_written(self, *values: str) -> None:
         """Each of these versions, as often as it stands here, whole."""
@@ -81,8 +91,44 @@ def test_versions_are_written_once_in_any_order(
     assert f"version 3 of write id '{write_id}' counts as written; this run wrote nothing" in said
     assert "onCheckpointRollback=rewrite has no effect on a batch job" in said
     job.assert_written("nightly 7", "nightly 3", "nightly 9", "nightly 8")
-    named = re.search(r"kafka-eos (history --write-id .*)", said)
-    assert named is not None, said
     capsys.readouterr()
-    assert main([*shlex.split(named[1]), "--history-topic", job.history]) == 0
+    assert main([*printed_command(said, "history --write-id"), "--history-topic", job.history]) == 0
     assert spark.sparkContext.applicationId in capsys.readouterr().out
+
+
+@pytest.mark.feature("lost commit log")
+@pytest.mark.parametrize("with_history", [True, False], ids=["history", "no history"])
+def test_lost_commit_log_is_refused_until_the_user_decides(
+    spark: SparkSession, any_kafka: EmbeddedKafka, with_history: bool
+) -> None:
+    job = Nightly(spark, any_kafka, with_history=with_history)
+    job.write(7)
+    for text in (job.lose_log(7), job.is_refused(8)):  # by now there is a commit log again
+        assert "Rows visible: maybe. Safe to run again: no." in text
+        assert "its coordinator knows its driver" in text
+        assert ("the history shows version 7 (finished 20" in text) == with_history
+        assert ("--version 7 --as committed" in text) == with_history
+        assert ("--version N --as committed" in text) != with_history
+    job.assert_written("nightly 7")
+    run_printed(text.replace("--version N", "--version 7"), "resolve")
+    for version in (7, 6, 8):
+        job.write(version)
+    job.assert_written("nightly 7", "nightly 8")
+
+    run_printed(job.lose_log(8), "recover")
+    for version in (8, 8, 9):
+        job.write(version)
+    job.assert_written("nightly 7", "nightly 8", "nightly 8", "nightly 9")
+
+
+@pytest.mark.feature("lost commit log", "versions in any order")
+def test_versions_recorded_after_a_lost_log_can_be_corrected(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
+    job = Nightly(spark, any_kafka)
+    job.write(5)
+    text = job.lose_log(5)
+    run_printed(text, "resolve")
+    for correction in ("--version 7 --as committed", "--version 3 --as rewrite --allow-duplicates"):
+        run_printed(text.replace("--version 5 --as committed", correction), "resolve")
+    for version in (3, 5, 6, 7, 3):
+        job.write(version)
+    job.assert_written("nightly 5", "nightly 3", "nightly 6")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,6 @@ import confluent_kafka
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.log_records import decision_records
@@ -25,6 +22,7 @@ from kafka_eos_sink.commit.values import Decision, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, writer_of
+from tests.spark.printed_commands import run_printed
 from tests.spark.streams import Stream
 
 CodeOf = Callable[[str], str]
@@ -46,14 +44,6 @@ def run_with_sparks_sink(stream: Stream) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def run_named_command(stream: Stream, text: str) -> None:
-    """Run the first `kafka-eos resolve` command that an error contains, as it stands."""
-    named = re.search(r"kafka-eos (resolve [^;]*);", text)
-    assert named is not None, text
-    assert f"--bootstrap-servers {stream.servers} " in named[1]
-    assert main([*shlex.split(named[1]), "--yes"]) == 0
-
-
 def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, code_of: CodeOf) -> None:
     """Every row once over all changes, since each comes after a batch that Spark has noted as done.
 
@@ -66,7 +56,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     assert "this run wrote nothing of batch 2: the commit log knows nothing of write id" in text
     assert "--version 1 --as committed" in text
     stream.assert_every_line_once(2)
-    run_named_command(stream, text)
+    run_printed(text, "resolve")
     stream.run()
     stream.assert_every_line_once(3)
 
@@ -79,7 +69,7 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     assert code_of(text) == "COMMIT_LOG_LOST"
     assert "ends at batch 2" in text
     assert "--version 4 --as committed" in text
-    run_named_command(stream, text)
+    run_printed(text, "resolve")
     stream.run()
     stream.assert_every_line_once(6)
     assert (stream.decision().version, stream.decision().resolution) == (5, None)
@@ -94,7 +84,7 @@ def test_uncommitted_batch_at_sink_change_is_written_twice(stream: Stream, code_
     stream.forget_commit(1)  # as a driver that died when the rows were written
     text = stream.fails()
     assert code_of(text) == "COMMIT_LOG_LOST"
-    run_named_command(stream, text)
+    run_printed(text, "resolve")
     stream.run()
     first, second = Counter(range(LINES)), Counter(range(LINES, 2 * LINES))
     assert stream.numbers() == first + second + second

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from pyspark.sql.functions import expr
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files, writer_of
+from tests.spark.printed_commands import run_printed
 from tests.spark.streams import Stream
 
 CodeOf = Callable[[str], str]
@@ -211,21 +213,56 @@ def test_batch_with_other_source_offsets_is_rejected(stream: Stream, code_of: Co
     stream.assert_every_line_once(2)
 
 
-def test_lost_commit_log_is_detected_and_start_set_by_resolve(stream: Stream, code_of: CodeOf) -> None:
-    stream.run()
-    add_files(stream.source, 2, 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a query had done when its commit log was deleted, and what the user then knows of the topic."""
+
+    name: str
+    batches: int
+    forgotten: int | None = None
+    """A batch that is in the topic, and in the checkpoint not committed."""
+    way_out: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@pytest.mark.feature("lost commit log")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Loss(name="first batch failed", batches=0, way_out="recover"),
+        Loss(name="first batch not committed", batches=1, forgotten=0, way_out="resolve [^;]* --version 0"),
+        Loss(name="later batch not committed", batches=2, forgotten=1, way_out="resolve [^;]* --version 1"),
+        Loss(name="between two batches", batches=2, way_out="resolve [^;]* --version 1"),
+    ],
+    ids=str,
+)
+def test_deleted_commit_log_is_refused_until_the_user_decides(
+    any_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, code_of: CodeOf, loss: Loss
+) -> None:
+    files = max(loss.batches, 1)
+    stream = Stream(any_kafka, spark, tmp_path, files=files)
     log = {"commit.log.topic": f"{stream.topic}-log"}
-    text = stream.fails(**log)
-    assert code_of(text) == "COMMIT_LOG_LOST"
-    query_id = stream.write_id().removeprefix("kafka-eos-")
-    on_log = f"kafka-eos resolve --bootstrap-servers {stream.servers} --commit-log-topic {stream.topic}-log "
-    assert "Rows visible: maybe. Safe to run again: no." in text
-    assert f"{on_log}--write-id {stream.write_id()} --version 1 --as committed --query-id {query_id}" in text
-    answer = ["--write-id", stream.write_id(), "--version", "1", "--as", "committed", "--query-id", query_id]
-    where = ["--bootstrap-servers", stream.servers, "--commit-log-topic", f"{stream.topic}-log"]
-    assert main(["resolve", "--yes", *where, *answer]) == 0
+    if loss.batches:
+        stream.run(**log)
+    else:
+        stream.fails(stream.frame().selectExpr("raise_error('no row') value"), **log)
+    if loss.forgotten is not None:
+        stream.forget_commit(loss.forgotten)
+    add_files(stream.source, files, 1)
+    delete_topic(stream.servers, log["commit.log.topic"])
+    # This application's planner has read the deleted log. Its next plan fails over that, and leaves it nothing to remember.
+    code_of(stream.fails(**log))
+    for _ in range(2):  # the second run finds a commit log
+        text = stream.fails(**log)
+        assert code_of(text) == "COMMIT_LOG_LOST"
+        assert "Rows visible: maybe. Safe to run again: no." in text
+        assert "its coordinator knows its driver" in text
+        stream.assert_every_line_once(loss.batches)
+    run_printed(text, loss.way_out)
     stream.run(**log)
-    stream.assert_every_line_once(3)
+    stream.assert_every_line_once(files + 1)
 
 
 def test_stream_moved_to_older_commit_log_rewrites_no_batch(stream: Stream, code_of: CodeOf) -> None:
@@ -241,7 +278,7 @@ def test_stream_moved_to_older_commit_log_rewrites_no_batch(stream: Stream, code
         )
 
     add_files(stream.source, 2, 2)
-    stream.fails(**{"commit.log.topic": newer})
+    assert code_of(stream.fails(**{"commit.log.topic": newer})) == "COMMIT_LOG_LOST"
     assert resolve(newer, 1) == 0
     stream.run(**{"commit.log.topic": newer})
     stream.forget_commit(3)
