@@ -158,7 +158,7 @@ def test_version_is_proposed_only_by_a_whole_history() -> None:
     assert "--version N --as committed" in refused.value.way_out
 
 
-def test_commands_of_a_lost_batch_log_record_what_is_there() -> None:
+def test_commands_after_a_lost_log_record_what_is_left() -> None:
     """Versions may be written in any order, so a lower one than the highest may be missing."""
     job = Job()
     for version in (7, 3):
