@@ -1,6 +1,7 @@
 """Measure this sink, Spark's own, other clients, and a writer that drops its rows.
 
-One Spark application, three parts: rows per second, latency of micro-batches, and recovery of lost transactions.
+One Spark application, four parts: rows per second, latency of micro-batches, recovery of lost transactions, and what readers see
+after failures.
 
     make bench BENCH="--contenders all --rounds 7"
 
@@ -32,6 +33,8 @@ from benchmarks.cells import Cell, full_grid, small_grid
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from benchmarks.discard import DiscardDataSource
+from benchmarks.failures import ATTEMPTS, Failures, measure_failures
+from benchmarks.peak_memory import PeakMemory, PeakWatch
 from benchmarks.report import (
     Latency,
     Measured,
@@ -39,6 +42,8 @@ from benchmarks.report import (
     as_json,
     bench_table,
     draw_chart,
+    failures_json,
+    failures_table,
     latency_json,
     latency_table,
     recovery_json,
@@ -61,7 +66,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-_PARTS = ("throughput", "latency", "recovery")
+_PARTS = ("throughput", "latency", "recovery", "failures")
 _RECOVERY_ROUNDS = 3
 """At most: the topics of recoveries keep all their records, because retention would delete what is to be copied."""
 _BROKER_PROPERTIES = {"log.retention.check.interval.ms": "5000", "log.initial.task.delay.ms": "5000"}
@@ -119,12 +124,12 @@ def bench(
     """Measure kafka-eos, Spark's own Kafka sink and a writer that drops its rows.
 
     All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. Their
-    settings are the defaults but for the compression. Then the latency of small micro-batches and batch writes, and the recovery of
-    lost transactions.
+    settings are the defaults but for the compression. Then the latency of small micro-batches and batch writes, the recovery of lost
+    transactions, and the records that readers see after a task or a job failed.
     """
     chosen = parts.split(",")
     if chart is not None and chosen == ["recovery"]:
-        raise typer.BadParameter("--chart draws throughput and latency; add one of them to --parts")
+        raise typer.BadParameter("--chart draws no recovery; add another part to --parts")
     if timeline is not None and "latency" not in chosen:
         raise typer.BadParameter("--timeline is part of latency; add it to --parts")
     console = output_console(stderr=print_json)
@@ -140,7 +145,7 @@ def bench(
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
-            quiet_spark("local[2]", folder, jars, {"spark.driver.memory": "2g"}, {}) as spark,
+            quiet_spark(f"local[2, {ATTEMPTS}]", folder, jars, {"spark.driver.memory": "2g"}, {}) as spark,
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
@@ -155,6 +160,11 @@ def bench(
                 if timeline is not None:
                     with steps.step(f"the requests of {load.name}"):
                         found.timeline = measure_timeline(spark, kafka.bootstrap_servers, folder, load)
+            if "failures" in chosen:
+                with steps.step("a task and a job that fail") as step:
+                    found.failures = measure_failures(
+                        spark, kafka.bootstrap_servers, folder, contenders_of(contenders), step.update
+                    )
             if "recovery" in chosen:
                 with steps.step(f"recovery of {megabytes} MB") as step:
                     times = min(rounds, _RECOVERY_ROUNDS)
@@ -170,7 +180,7 @@ def bench(
         f"Kafka {kafka_version} on the same {cpus} cores"
     )
     if chart is not None:
-        draw_chart(found.measured, found.latency, chart, method)
+        draw_chart(found.measured, found.latency, found.failures, chart, method)
     if timeline is not None and found.timeline is not None:
         draw_timeline(found.timeline, timeline, f"{load.name}, Spark {spark_version} local[2], Kafka {kafka_version}")
     found.show(console)
@@ -185,17 +195,20 @@ class _Results:
     latency: list[Latency] = field(default_factory=list)
     timeline: Timeline | None = None
     recovery: Recovery | None = None
+    failures: list[Failures] = field(default_factory=list)
 
     def as_json(self, cpus: int) -> dict[str, Any]:
         return {
             "results": as_json(self.measured, cpus),
             "latency": latency_json(self.latency),
+            "failures": failures_json(self.failures),
             "recovery": None if self.recovery is None else recovery_json(self.recovery),
         }
 
     def show(self, console: Console) -> None:
         for table in (
             bench_table(self.measured) if self.measured else None,
+            failures_table(self.failures) if self.failures else None,
             latency_table(self.latency) if self.latency else None,
             None if self.recovery is None else recovery_table(self.recovery),
         ):
@@ -241,9 +254,14 @@ class _Course:
                 create_topic(self.admin, run.topic, cell.partitions, _TOPIC_CONFIGURATION)
         return self.current
 
-    def cpu_seconds(self) -> CpuSeconds | None:
+    @property
+    def spark_pid(self) -> int:
         gateway: Any = self.spark.sparkContext._gateway
-        return cpu_seconds(gateway.proc.pid, self.kafka.pids.values())
+        pid: int = gateway.proc.pid
+        return pid
+
+    def cpu_seconds(self) -> CpuSeconds | None:
+        return cpu_seconds(self.spark_pid, self.kafka.pids.values())
 
     def visible(self, topic: str, partitions: int) -> int:
         """Return the sum of the last stable offsets of all partitions."""
@@ -261,6 +279,7 @@ class _Run:
     topic: str
     seconds: list[float] = field(default_factory=list)
     cpu: list[CpuSeconds] = field(default_factory=list)
+    memory: PeakMemory | None = None
 
     @property
     def rows(self) -> int:
@@ -276,6 +295,7 @@ class _Run:
         records = records if self.contender.share == 1 else records.limit(self.rows).repartition(self.cell.tasks)
         # Counted before and after each run, because a topic serves all rounds.
         before = course.visible(self.topic, self.cell.partitions) if self.contender.writes_to_kafka else 0
+        peaks = PeakWatch(course.spark_pid)
         # CPU time includes workers that Spark keeps between the writes: take the difference.
         cpu_before = course.cpu_seconds()
         started = time.perf_counter()
@@ -284,7 +304,7 @@ class _Run:
         except Exception as error:
             raise in_one_sentence(error) from None
         seconds = time.perf_counter() - started
-        cpu_after = course.cpu_seconds()
+        cpu_after, memory = course.cpu_seconds(), peaks.read()
         if self.contender.writes_to_kafka:
             # Each transaction's marker takes an offset per task and partition, and two if a slow broker got a retry.
             deadline = time.monotonic() + DEADLINE_MS / 1_000
@@ -301,6 +321,8 @@ class _Run:
             self.seconds.append(seconds)
             if cpu_before is not None and cpu_after is not None:
                 self.cpu.append(cpu_after - cpu_before)
+            if memory is not None:
+                self.memory = memory.or_larger(self.memory)
 
     def measured(self) -> Measured:
         return Measured(
@@ -309,6 +331,7 @@ class _Run:
             rows=self.rows,
             seconds=tuple(self.seconds),
             cpu=total_cpu_seconds(self.cpu),
+            memory=self.memory,
         )
 
 

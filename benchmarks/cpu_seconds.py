@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CpuSeconds", "cpu_seconds", "total_cpu_seconds"]
+__all__ = ["CpuSeconds", "cpu_seconds", "cpu_ticks", "total_cpu_seconds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +53,32 @@ def cpu_seconds(spark_pid: int, kafka_pids: Iterable[int]) -> CpuSeconds | None:
     processes = _processes()
     tick = os.sysconf("SC_CLK_TCK")
     python = 0
-    # Workers are children of a daemon that the JVM started; the kernel adds ended workers to their parent.
-    grown, descendants = True, {spark_pid}
-    while grown:
-        found = {pid for pid, process in processes.items() if process.parent in descendants}
-        grown = not found <= descendants
-        descendants |= found
-    for pid in descendants:
+    # The kernel adds ended workers to their parent.
+    for pid in _family(spark_pid, processes):
         if pid in processes:
             python += processes[pid].of_ended_children + (0 if pid == spark_pid else processes[pid].own)
     # Kafka starts no processes that count; a process that has ended counts nothing.
     kafka = sum(processes[pid].own for pid in kafka_pids if pid in processes)
     spark = processes[spark_pid].own if spark_pid in processes else 0
     return CpuSeconds(spark=spark / tick, python=python / tick, kafka=kafka / tick)
+
+
+def cpu_ticks(spark_pid: int) -> dict[int, int]:
+    """Return the CPU time of Spark's JVM and of each Python process it started."""
+    if not Path("/proc/self/stat").exists():
+        return {}
+    processes = _processes()
+    return {pid: processes[pid].own for pid in _family(spark_pid, processes) if pid in processes}
+
+
+def _family(pid: int, processes: Mapping[int, _Process]) -> set[int]:
+    # Workers are children of a daemon that the JVM started.
+    grown, family = True, {pid}
+    while grown:
+        found = {each for each, process in processes.items() if process.parent in family}
+        grown = not found <= family
+        family |= found
+    return family
 
 
 def _processes() -> dict[int, _Process]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from rich.text import Text
 from benchmarks.cells import Cell
 from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender
 from benchmarks.cpu_seconds import CpuSeconds
+from benchmarks.failures import Failures
+from benchmarks.peak_memory import PeakMemory
 from kafka_eos_sink.demo.report import plain_table
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ __all__ = [
     "as_json",
     "bench_table",
     "draw_chart",
+    "failures_json",
+    "failures_table",
     "latency_json",
     "latency_table",
     "limit_seconds",
@@ -47,6 +52,7 @@ class Measured:
     Attributes:
         seconds: Elapsed time of each round.
         cpu: CPU time of all rounds together, None on a system without /proc.
+        memory: The largest of all rounds, None on a system without /proc.
     """
 
     contender: Contender
@@ -54,6 +60,7 @@ class Measured:
     rows: int
     seconds: tuple[float, ...]
     cpu: CpuSeconds | None = None
+    memory: PeakMemory | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -140,7 +147,7 @@ def limit_seconds(cell: Cell, all_measured: Sequence[Measured], cpus: int) -> fl
 def bench_table(all_measured: Sequence[Measured]) -> Table:
     """Make a table with one line per cell and contender; ratios are to Spark's sink."""
     numbers = ("rows/s", "median s", "fastest to slowest", "ratio")
-    table = plain_table("sink", *numbers, "CPU s per million rows", numbers=numbers)
+    table = plain_table("sink", *numbers, "CPU s per million rows", "peak MB", numbers=numbers)
     cell = None
     for measured in all_measured:
         if measured.cell != cell:
@@ -150,13 +157,23 @@ def bench_table(all_measured: Sequence[Measured]) -> Table:
             table.add_row(Text(f"{cell.name}, {cell.rows:,} rows", style="bold"))
         contender, ratio = measured.contender, ratio_to_built_in(measured, all_measured)
         table.add_row(
-            Text("  " + ", ".join(filter(None, (contender.name, contender.guarantee)))),
+            Text(f"  {_name(contender)}"),
             f"{measured.rows_per_second:,.0f}",
             f"{median(measured.seconds):.2f}",
             f"{min(measured.seconds):.2f} to {max(measured.seconds):.2f}",
             Text("" if ratio is None else f"{ratio:.2f}", style="bold" if contender == KAFKA_EOS else ""),
             _cpu(measured.cpu_per_million_rows),
+            _memory(measured.memory),
         )
+    return table
+
+
+def failures_table(all_failures: Sequence[Failures]) -> Table:
+    """Make a table with one line per contender: the visible records per written row."""
+    numbers = ("a task retried", "the job run again")
+    table = plain_table("records per row after a failure", *numbers, numbers=numbers)
+    for each in all_failures:
+        table.add_row(_name(each.contender), f"{each.retried:.2f}", f"{each.run_again:.2f}")
     return table
 
 
@@ -164,6 +181,14 @@ def _cpu(cpu: CpuSeconds | None) -> str:
     if cpu is None:
         return ""
     return f"{cpu.total:.2f}: Spark {cpu.spark:.2f}, Python {cpu.python:.2f}, Kafka {cpu.kafka:.2f}"
+
+
+def _memory(memory: PeakMemory | None) -> str:
+    return "" if memory is None else f"a Python worker {memory.python:,.0f}, JVM {memory.jvm:,.0f}"
+
+
+def _name(contender: Contender) -> str:
+    return ", ".join(filter(None, (contender.name, contender.guarantee)))
 
 
 def as_json(all_measured: Sequence[Measured], cpus: int) -> list[dict[str, Any]]:
@@ -177,9 +202,14 @@ def as_json(all_measured: Sequence[Measured], cpus: int) -> list[dict[str, Any]]
             "ratio_to_built_in": ratio_to_built_in(measured, all_measured),
             "limit_seconds": limit_seconds(measured.cell, all_measured, cpus),
             "cpu_seconds_per_million_rows": None if (cpu := measured.cpu_per_million_rows) is None else asdict(cpu),
+            "peak_megabytes": None if measured.memory is None else asdict(measured.memory),
         }
         for measured in all_measured
     ]
+
+
+def failures_json(all_failures: Sequence[Failures]) -> list[dict[str, Any]]:
+    return [{**asdict(each), "contender": each.contender.name} for each in all_failures]
 
 
 def ratio_to_floor(latency: Latency, all_latencies: Iterable[Latency]) -> float | None:
@@ -201,7 +231,7 @@ def latency_table(all_latencies: Sequence[Latency]) -> Table:
             table.add_row(Text(f"{kind} of {latency.rows:,} rows in {latency.tasks} tasks", style="bold"))
         ratio = ratio_to_floor(latency, all_latencies)
         table.add_row(
-            "  " + ", ".join(filter(None, (latency.contender.name, latency.contender.guarantee))),
+            f"  {_name(latency.contender)}",
             f"{len(latency.ms):,}",
             f"{median(latency.ms):.0f}",
             f"{latency.percentile(95):.0f}",
@@ -257,33 +287,47 @@ def recovery_json(recovery: Recovery) -> dict[str, Any]:
     return found
 
 
-def draw_chart(all_measured: Sequence[Measured], all_latencies: Sequence[Latency], file: Path, title: str) -> None:
-    """Draw a PNG with a panel for rows per second and one for latency.
+def draw_chart(
+    all_measured: Sequence[Measured],
+    all_latencies: Sequence[Latency],
+    all_failures: Sequence[Failures],
+    file: Path,
+    title: str,
+) -> None:
+    """Draw a PNG with a panel for each part that was measured.
 
-    Rows per second of every contender and cell; the latency of micro-batches.
+    Rows per second of every contender and cell; CPU time and memory in the first cell; records after failures; the latency of
+    micro-batches.
     """
-    all_latencies = [each for each in all_latencies if each.kind == MICRO_BATCH]
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    heights = [
-        *([0.8 + 0.35 * sum(each.contender != FLOOR for each in all_measured)] if all_measured else []),
-        *([0.8 + 0.5 * len(all_latencies)] if all_latencies else []),
-    ]
-    figure, panels = pyplot.subplots(
+    micro_batches = [each for each in all_latencies if each.kind == MICRO_BATCH]
+    first = [each for each in all_measured if each.cell == all_measured[0].cell]
+    panels: list[tuple[float, Callable[[Axes], None]]] = []
+    if all_measured:
+        bars = sum(each.contender != FLOOR for each in all_measured)
+        panels.append((0.8 + 0.35 * bars, partial(_draw_throughput, all_measured=all_measured)))
+    if any(each.cpu is not None for each in first):
+        panels.append((0.8 + 0.3 * len(first), partial(_draw_cpu, measured=first)))
+    if any(each.memory is not None for each in first):
+        panels.append((0.8 + 0.3 * len(first), partial(_draw_memory, measured=first)))
+    if all_failures:
+        panels.append((0.8 + 0.45 * len(all_failures), partial(_draw_failures, all_failures=all_failures)))
+    if micro_batches:
+        panels.append((0.8 + 0.5 * len(micro_batches), partial(_draw_latency, all_latencies=micro_batches)))
+    heights = [height for height, _ in panels]
+    figure, places = pyplot.subplots(
         len(heights),
         figsize=(10, 0.5 + sum(heights)),
         height_ratios=heights,
         layout="constrained",
         squeeze=False,
     )
-    if all_measured:
-        _draw_throughput(panels[0, 0], all_measured)
-    if all_latencies:
-        _draw_latency(panels[-1, 0], all_latencies)
-    for axes in panels[:, 0]:
+    for axes, (_, draw) in zip(places[:, 0], panels, strict=True):
+        draw(axes)
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.15)
@@ -309,12 +353,54 @@ def _draw_throughput(axes: Axes, all_measured: Sequence[Measured]) -> None:
             [found.rows_per_second / 1e6 for _, found in bars],
             height=0.9 * height,
             color=_colour(contender),
-            label=", ".join(filter(None, (contender.name, contender.guarantee))),
+            label=_name(contender),
         )
         axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
     axes.set_yticks([place + 0.4 - height / 2 for place in range(len(cells))], [cell.name for cell in cells])
     axes.set_xlabel("million rows per second, median of the rounds")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8)
+
+
+def _draw_cpu(axes: Axes, measured: Sequence[Measured]) -> None:
+    """Draw the CPU time of a cell as bars of three processes."""
+    shown = [(each.contender, cpu) for each in measured if (cpu := each.cpu_per_million_rows) is not None]
+    begins = [0.0] * len(shown)
+    for what, colour in (("Spark", "0.8"), ("Python", "C0"), ("Kafka", "0.5")):
+        widths = [float(getattr(cpu, what.lower())) for _, cpu in shown]
+        drawn = axes.barh(range(len(shown)), widths, left=begins, height=0.7, color=colour, label=what)
+        begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
+    axes.bar_label(drawn, [f"{total:.2f}" for total in begins], padding=3, fontsize=8)
+    axes.set_yticks(range(len(shown)), [contender.name for contender, _ in shown])
+    axes.set_xlabel(f"CPU seconds per million rows: {measured[0].cell.name}")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8)
+
+
+def _draw_memory(axes: Axes, measured: Sequence[Measured]) -> None:
+    shown = [(each.contender, each.memory) for each in measured if each.memory is not None]
+    drawn = axes.barh(
+        range(len(shown)),
+        [memory.python for _, memory in shown],
+        height=0.7,
+        color=[_colour(contender) for contender, _ in shown],
+    )
+    axes.bar_label(drawn, fmt="{:,.0f}", padding=3, fontsize=8)
+    axes.set_yticks(range(len(shown)), [contender.name for contender, _ in shown])
+    axes.set_xlabel(f"peak MB of a Python worker, 0 for none: {measured[0].cell.name}")
+
+
+def _draw_failures(axes: Axes, all_failures: Sequence[Failures]) -> None:
+    """Draw two bars per contender; 1 is exactly once."""
+    places = range(len(all_failures))
+    colours = [_colour(each.contender) for each in all_failures]
+    for shift, found in (
+        (0.0, [each.retried for each in all_failures]),
+        (0.4, [each.run_again for each in all_failures]),
+    ):
+        drawn = axes.barh([place + shift for place in places], found, height=0.35, color=colours)
+        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+    axes.axvline(1, color="0.2", linewidth=1)
+    axes.set_yticks([place + 0.2 for place in places], [_name(each.contender) for each in all_failures])
+    axes.set_xlabel("records per row: a task retried (above), the job run again (below)")
 
 
 def _draw_latency(axes: Axes, all_latencies: Sequence[Latency]) -> None:
@@ -326,7 +412,6 @@ def _draw_latency(axes: Axes, all_latencies: Sequence[Latency]) -> None:
         axes.plot([most, longest], [place, place], "|", color="0.2", markersize=10)
         text = f"{middle:.0f}, {most:.0f}, {longest:.0f}"
         axes.annotate(text, (longest, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8)
-    names = [", ".join(filter(None, (each.contender.name, each.contender.guarantee))) for each in all_latencies]
-    axes.set_yticks(range(len(all_latencies)), names)
+    axes.set_yticks(range(len(all_latencies)), [_name(each.contender) for each in all_latencies])
     first = all_latencies[0]
     axes.set_xlabel(f"ms of a micro-batch of {first.rows:,} rows in {first.tasks} tasks: median, 95 %, 99 %")

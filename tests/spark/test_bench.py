@@ -35,7 +35,7 @@ def bench(chart: Path, *options: str) -> dict[str, Any]:
 
 def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_path: Path) -> None:
     small = ("--megabytes", "1", "--rounds", "1", "--warm-up", "1", "--codecs", "zstd", "--partitions", "3")
-    found = bench(tmp_path / "bench.png", *small, "--contenders", "all", "--parts", "throughput")
+    found = bench(tmp_path / "bench.png", *small, "--contenders", "all", "--parts", "throughput,failures")
     results = found["results"]
     assert {(each["cell"]["codec"], each["cell"]["keyed"], each["contender"]) for each in results} == {
         ("zstd", keyed, each.name) for keyed in (True, False) for each in CONTENDERS
@@ -45,6 +45,15 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
         assert each["rows_per_second"] > 0
         assert each["ratio_to_built_in"] > 0
         assert each["limit_seconds"] > 0
+        assert each["peak_megabytes"]["jvm"] > 100
+        assert (each["peak_megabytes"]["python"] > 20) == (each["contender"] != BUILT_IN.name)
+    failures = {each["contender"]: (each["retried"], each["run_again"]) for each in found["failures"]}
+    assert list(failures) == [each.name for each in CONTENDERS if each is not FLOOR]
+    for contender in CONTENDERS[1:]:
+        retried, run_again = failures[contender.name]
+        assert retried == 1 or contender.guarantee == "at least once", contender.name
+        assert (run_again == 1) == contender.guarantee.startswith("exactly once"), contender.name
+    assert failures[BUILT_IN.name][0] > 1
     assert not found["latency"]
     assert found["recovery"] is None
 

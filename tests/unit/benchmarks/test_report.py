@@ -16,6 +16,8 @@ from benchmarks.bench_against_spark import _Results, _Run, _turns, bench
 from benchmarks.cells import BASE, Cell, full_grid, small_grid
 from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds
+from benchmarks.failures import Failures
+from benchmarks.peak_memory import PeakMemory
 from benchmarks.report import (
     BATCH_WRITE,
     Latency,
@@ -25,6 +27,8 @@ from benchmarks.report import (
     as_json,
     bench_table,
     draw_chart,
+    failures_json,
+    failures_table,
     latency_json,
     latency_table,
     limit_seconds,
@@ -39,8 +43,14 @@ from benchmarks.timeline import draw_timeline, timeline_of
 CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
 
-def measured(contender: Contender, *seconds: float, cell: Cell = BASE, cpu: CpuSeconds | None = None) -> Measured:
-    return Measured(contender=contender, cell=cell, rows=1_000_000, seconds=seconds, cpu=cpu)
+def measured(
+    contender: Contender,
+    *seconds: float,
+    cell: Cell = BASE,
+    cpu: CpuSeconds | None = None,
+    memory: PeakMemory | None = None,
+) -> Measured:
+    return Measured(contender=contender, cell=cell, rows=1_000_000, seconds=seconds, cpu=cpu, memory=memory)
 
 
 def latency(contender: Contender, *ms: float, driver_ms: tuple[float, ...] = ()) -> Latency:
@@ -91,7 +101,7 @@ def test_limit_is_the_floor_and_kafka_on_all_cpus() -> None:
 def test_table_shows_each_cell_once_and_each_guarantee() -> None:
     plain = replace(BASE, codec="none")
     results = [
-        measured(KAFKA_EOS, 1.0, cpu=CPU),
+        measured(KAFKA_EOS, 1.0, cpu=CPU, memory=PeakMemory(jvm=1_500, python=220)),
         measured(BUILT_IN, 2.0),
         measured(FLOOR, 0.5),
         measured(KAFKA_EOS, 1.0, cell=plain),
@@ -104,6 +114,13 @@ def test_table_shows_each_cell_once_and_each_guarantee() -> None:
     ours = next(line for line in shown if "kafka-eos, exactly once" in line)
     assert "2.00" in ours
     assert "3.00: Spark 1.00, Python 1.50, Kafka 0.50" in ours
+    assert "a Python worker 220, JVM 1,500" in ours
+
+
+def test_failures_table_and_json_show_records_per_row() -> None:
+    found = [Failures(contender=BUILT_IN, retried=1.25, run_again=1.75)]
+    assert lines(failures_table(found))[-1].split()[-2:] == ["1.25", "1.75"]
+    assert failures_json(found) == [{"contender": BUILT_IN.name, "retried": 1.25, "run_again": 1.75}]
 
 
 def test_json_holds_every_round() -> None:
@@ -219,27 +236,47 @@ def test_recovery_table_and_json_hold_copies_and_recoveries() -> None:
 
 
 def test_skipped_parts_are_empty_in_json_and_have_no_table() -> None:
-    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], recovery=RECOVERY)
-    for found, tables in ((everything, 3), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
+    failed = [Failures(contender=KAFKA_EOS, retried=1, run_again=1)]
+    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], recovery=RECOVERY, failures=failed)
+    for found, tables in ((everything, 4), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
         console = Console(width=200)
         with console.capture() as captured:
             found.show(console)
-        assert sum("median" in line for line in captured.get().splitlines()) == tables
-    assert json.loads(json.dumps(_Results().as_json(2))) == {"results": [], "latency": [], "recovery": None}
+        headings = ("median", "records per row")
+        assert sum(any(each in line for each in headings) for line in captured.get().splitlines()) == tables
+    assert json.loads(json.dumps(_Results().as_json(2))) == {
+        "results": [],
+        "latency": [],
+        "failures": [],
+        "recovery": None,
+    }
     assert all(everything.as_json(2).values())
 
 
-@pytest.mark.parametrize("parts", ["throughput", "latency", "both"])
-def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: str) -> None:
-    throughput = [] if parts == "latency" else [measured(each, 1.0) for each in CONTENDERS]
-    latencies = [] if parts == "throughput" else [latency(each, 300.0, 400.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN)]
+CHART_INCHES = {
+    "throughput": 0.8 + 0.35 * 6,
+    "costs": 2 * (0.8 + 0.3 * 7),
+    "failures": 0.8 + 0.45 * 6,
+    "latency": 0.8 + 0.5 * 3,
+}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("throughput",), ("latency",), ("failures",), ("throughput", "costs"), tuple(CHART_INCHES)],
+    ids="-".join,
+)
+def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    costs: dict[str, Any] = {"cpu": CPU, "memory": PeakMemory(jvm=1_500, python=220)} if "costs" in parts else {}
+    throughput = [measured(each, 1.0, **costs) for each in CONTENDERS] if "throughput" in parts else []
+    latencies = [latency(each, 300.0, 400.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN)] if "latency" in parts else []
     # The chart omits batch writes.
     latencies += [replace(each, kind=BATCH_WRITE) for each in latencies]
-    draw_chart(throughput, latencies, tmp_path / "chart.png", "title")
+    writing = CONTENDERS[1:] if "failures" in parts else ()
+    failed = [Failures(contender=each, retried=1, run_again=1.5) for each in writing]
+    draw_chart(throughput, latencies, failed, tmp_path / "chart.png", "title")
     width, height = png_size(tmp_path / "chart.png")
-    heights = {"throughput": 0.5 + 0.8 + 0.35 * 6, "latency": 0.5 + 0.8 + 0.5 * 3}
-    heights["both"] = sum(heights.values()) - 0.5
-    assert (width, height) == (1_500, pytest.approx(150 * heights[parts], abs=1))
+    assert (width, height) == (1_500, pytest.approx(150 * (0.5 + sum(CHART_INCHES[each] for each in parts)), abs=1))
 
 
 def png_size(file: Path) -> tuple[int, int]:
@@ -249,7 +286,7 @@ def png_size(file: Path) -> tuple[int, int]:
 
 
 def test_chart_of_recovery_alone_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(typer.BadParameter, match="add one of them to --parts"):
+    with pytest.raises(typer.BadParameter, match="add another part to --parts"):
         bench(parts="recovery", chart=tmp_path / "chart.png")
 
 
