@@ -111,8 +111,15 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
 
         plan = session.plan(later)
         messages = tasks(later, plan, 2)
-        wait_until(lambda: seen("versions", 1, app_id=write, state="prepared"), "the prepared version")
-        assert values(found, "open_transactions", app_id=write) == [2]
+        # A look reads log, transactions and partitions one after the other, perhaps while the tasks write.
+        wait_until(
+            lambda: (
+                seen("versions", 1, app_id=write, state="prepared")
+                and values(found, "open_transactions", app_id=write) == [2]
+                and sum(values(found, "blocked_partition_hidden_offsets")) == 2 * ROWS
+            ),
+            lambda: f"the prepared version in {found}",
+        )
         (age,) = values(found, "open_transaction_age_seconds", app_id=write)
         (headroom,) = values(found, "open_transaction_headroom_seconds", app_id=write)
         assert 0 <= age < 300
@@ -120,7 +127,6 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         blocked = {labels["partition"]: labels for labels, _ in found["kafka_eos_blocked_partition_hidden_offsets"]}
         assert blocked
         assert all((labels["topic"], labels["app_id"]) == (topic, write) for labels in blocked.values())
-        assert sum(values(found, "blocked_partition_hidden_offsets")) == 2 * ROWS
         assert all(0 <= each < 300 for each in values(found, "blocked_partition_age_seconds"))
 
         missing = [name for name in documented_metrics() if not {name, f"{name}_bucket"} & found.keys()]
