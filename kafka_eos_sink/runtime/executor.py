@@ -265,12 +265,13 @@ class Executor:
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         passes = [step.ends]
-        if sum(end.commit for end in step.ends) > 1 and failpoints.is_set("commit.between_ends"):
+        point = "commit.between_ends" if all(end.commit for end in step.ends) else "abort.between_ends"
+        if len(step.ends) > 1 and failpoints.is_set(point):
             passes = [step.ends[:1], step.ends[1:]]
         results: tuple[steps.EndResult, ...] = ()
         for ends in passes:
             if results:
-                failpoints.reached("commit.between_ends")
+                failpoints.reached(point)
             results += self._end(ends)
         self.ended += zip(step.ends, results, strict=True)
         return results

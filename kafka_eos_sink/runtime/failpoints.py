@@ -8,8 +8,8 @@ hang        stop for ever; the test kills the whole driver
 wait:FILE   create the file, and continue once the test removes it
 
 ``kill``, ``raise`` and ``hang`` with ``:FILE`` act once, in the process that creates the file; the file then holds its process id.
-The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each batch of rows) and
-``commit.between_ends`` (after the first EndTxn of a decision).
+The points are the names that the procedures pass to `Reached`, ``task.writing`` (after each batch of rows), ``commit.between_ends`` (after
+the first EndTxn of a decision) and ``abort.between_ends`` (after the first of those that abort).
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ WITHIN_THE_ABORT: dict[str, tuple[str, Find]] = {
     "leader": ("plan.finished", leads_rows),
     "coordinator": ("plan.finished", coordinates_task),
     # One transaction may lack its markers, and the other is open.
-    "coordinator-of-one-that-is-ended": ("commit.between_ends", coordinates_task),
+    "coordinator-of-one-that-is-ended": ("abort.between_ends", coordinates_task),
 }
 WITHIN_THE_RESTORE: dict[str, tuple[str, Find]] = {
     # Some batches are fetched and appended.
