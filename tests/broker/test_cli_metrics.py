@@ -98,7 +98,10 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
             found.update(running.scrape())
             return values(found, name, **labels) == [wanted]
 
-        wait_until(lambda: seen("versions", 1, app_id=write, state="finished"), "the first view")
+        wait_until(
+            lambda: seen("versions", 1, app_id=write, state="finished") and values(found, "part_readable") == [1] * 4,
+            lambda: f"the first view in {found}",
+        )
         # The first batch was finished before.
         assert values(found, "batches_total", app_id=write) == [0]
         assert values(found, "last_version", app_id=write) == [3]
@@ -107,7 +110,6 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         assert 0 <= time.time() - values(found, "last_version_finished_timestamp_seconds")[0] < 300
         assert 0 < values(found, "least_headroom_seconds")[0] <= 900
         assert values(found, "open_transactions", app_id=write) == [0]
-        assert values(found, "part_readable") == [1] * 4
 
         plan = session.plan(later)
         messages = tasks(later, plan, 2)

@@ -86,7 +86,7 @@ def test_query_with_another_checkpoint_is_refused(stream: Stream) -> None:
     add_files(stream.source, 1, 2)
     for _ in range(2):
         with pytest.raises(
-            Exception, match=r"DIFFERENT_QUERY\] this run wrote nothing: streaming query .* to version 0 "
+            Exception, match=r"DIFFERENT_QUERY\] this run wrote nothing: streaming query .* has decided version 0 "
         ):
             run(stream, lambda batch, version: save(stream, batch, version))
         stream.assert_every_line_once(1)
