@@ -265,7 +265,8 @@ class Executor:
 
     def _end_transactions(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         passes = [step.ends]
-        point = "commit.between_ends" if all(end.commit for end in step.ends) else "abort.between_ends"
+        # A decision's step may also abort losing attempts.
+        point = "commit.between_ends" if sum(end.commit for end in step.ends) > 1 else "abort.between_ends"
         if len(step.ends) > 1 and failpoints.is_set(point):
             passes = [step.ends[:1], step.ends[1:]]
         results: tuple[steps.EndResult, ...] = ()
