@@ -231,8 +231,8 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     if request.resolution == "committed" if newest is None else _may_resolve_another(newest, query, request):
         return query, newest
     others = [each for each in known if each != query_id]
-    is_settled = newest is not None and _is_settled(query, newest)
-    raise resolve_refusals.nothing_to_resolve(request, query, others, is_settled=is_settled)
+    is_at_rest = newest is not None and _is_at_rest(query, newest)
+    raise resolve_refusals.nothing_to_resolve(request, query, others, is_at_rest=is_at_rest)
 
 
 def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iterator[str]:
@@ -264,10 +264,8 @@ def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRe
     A stream needs that after COMMIT_LOG_LOST, and a batch write also if a version counts as written by mistake.
     """
     is_batch = request.query_id == BATCH_QUERY_ID
-    # The newest version must be done, because no later run would finish it. An unwritten one of a batch job only waits for its own run.
     # A request without the query id is probably a typing error: its version would be skipped.
-    waits = is_batch and newest.is_unwritten and not newest.foreach_query
-    if request.query_id is None or not (_is_settled(query, newest) or waits):
+    if request.query_id is None or not _is_at_rest(query, newest):
         return False
     if not is_batch:
         return request.resolution == "committed" and newest.version < request.version
@@ -282,6 +280,13 @@ def _is_settled(query: QueryState, decision: Decision) -> bool:
     """Whether recovery has nothing left to do for a decision."""
     # Recovery never writes the done record of a resolution, so it may be missing.
     return query.is_done(decision) or decision.resolution == "committed"
+
+
+def _is_at_rest(query: QueryState, newest: Decision) -> bool:
+    """Whether another version may become the newest, as nothing is left to finish."""
+    # An unwritten version of a batch job only waits for its own run. In a foreachBatch function it must be written first.
+    waits = query.query_id == BATCH_QUERY_ID and newest.is_unwritten and not newest.foreach_query
+    return _is_settled(query, newest) or waits
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:

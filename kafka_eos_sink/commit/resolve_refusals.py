@@ -69,19 +69,19 @@ def _begin(request: ResolveRequest) -> str:
 
 
 def nothing_to_resolve(
-    request: ResolveRequest, query: QueryState, others: Sequence[str], *, is_settled: bool
+    request: ResolveRequest, query: QueryState, others: Sequence[str], *, is_at_rest: bool
 ) -> WriteRefusedError:
     """The request's version is not the newest decided one of the query id.
 
     Args:
-        is_settled: Whether recovery has nothing left to do for the newest one.
+        is_at_rest: Whether another version may become the newest.
     """
     write_id, newest, undecided = request.run.write.id, query.newest, query.undecided
     if newest is None:
         found = "the commit log holds no decision of it"
         found += f" (it holds some of {some([*map(repr, others)])})" if others else ""
     else:
-        found = f"the newest is version {newest.decision.version}, {_state(newest.decision, is_settled)}"
+        found = f"the newest is version {newest.decision.version}, {_state(newest.decision, is_at_rest)}"
     if undecided:
         found += (
             f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
@@ -92,17 +92,17 @@ def nothing_to_resolve(
         f"version {request.version} of write id {write_id!r}, query id {query.query_id!r}, cannot be resolved as {request.resolution}: "
         f"{found}. Nothing was changed",
         f"See what the commit log holds: {request.run.write.command('status')}; "
-        + _instead(request, query.query_id, None if newest is None else newest.decision, is_settled=is_settled),
+        + _instead(request, query.query_id, None if newest is None else newest.decision, is_at_rest=is_at_rest),
     )
 
 
-def _state(decision: Decision, is_settled: bool) -> str:
+def _state(decision: Decision, is_at_rest: bool) -> str:
     if decision.resolution is not None:
         return f"resolved as {decision.resolution}"
-    return "void" if decision.is_void else "finished" if is_settled else "decided and not finished"
+    return "void" if decision.is_void else "finished" if is_at_rest else "decided and not finished"
 
 
-def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *, is_settled: bool) -> str:
+def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *, is_at_rest: bool) -> str:
     """Return what to do about a version that is not the newest."""
     write, version = request.run.write, request.version
     needs_none = f"version {version} needs no resolution, because its next run"
@@ -120,7 +120,7 @@ def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *,
         return f"{needs_none} {'skips' if counts else 'writes'} it"
     if query_id == BATCH_QUERY_ID and newest.foreach_query and request.resolution == "rewrite":
         return f"a foreachBatch function writes version {version} again if its query starts from a checkpoint before it"
-    if is_settled or (query_id == BATCH_QUERY_ID and newest.is_unwritten and not newest.foreach_query):
+    if is_at_rest:
         # Any program with the right to write to the log can choose the query id.
         lets = "let the stream continue above" if query_id != BATCH_QUERY_ID else f"record as {request.resolution}"
         more = " --allow-duplicates" * (request.resolution == "rewrite" and not request.allow_duplicates)

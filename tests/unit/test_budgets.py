@@ -40,7 +40,7 @@ LINES = {
     # the versions of a write in any order, a commit log that was lost, and what the history knows of a batch: 315
     # the part record of a producer: 5
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
-    "commit": 6_165,
+    "commit": 6_170,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
