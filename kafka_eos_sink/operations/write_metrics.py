@@ -1,6 +1,7 @@
 """What `ClusterWatch` reads, as metric families of prometheus_client.
 
-Two threads use it: one hands over views, and the threads of the HTTP server collect. No collector waits for Kafka.
+Two threads use it: one hands over views, and the threads of the HTTP server collect. No collector waits for Kafka, and a scrape
+shows the counters and the gauges of one view.
 
 Counters count the records of the history since the start of the process. The other metrics show the last view.
 
@@ -11,9 +12,10 @@ and printable: no metric has a transactional id, all writes with a random id sha
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, get_args
 
@@ -114,7 +116,7 @@ class WriteMetrics(Collector):
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus_client.CollectorRegistry()
         self._counters = {
-            name: prometheus_client.Counter(f"kafka_eos_{name}", text, ("app_id",), registry=self.registry)
+            name: prometheus_client.Counter(f"kafka_eos_{name}", text, ("app_id",), registry=None)
             for name, (text, _) in _COUNTERS.items()
         }
         self._duration = prometheus_client.Histogram(
@@ -122,13 +124,13 @@ class WriteMetrics(Collector):
             "Duration of finished batches from plan to verify, where it was measured.",
             ("app_id",),
             buckets=_BUCKETS,
-            registry=self.registry,
+            registry=None,
         )
         self._phases = prometheus_client.Counter(
             "kafka_eos_batch_phase_seconds",
             "Time that finished batches spent in each phase, where it was measured.",
             ("app_id", "phase"),
-            registry=self.registry,
+            registry=None,
         )
         self._per_application = [
             *((metric, ()) for metric in (*self._counters.values(), self._duration)),
@@ -144,10 +146,16 @@ class WriteMetrics(Collector):
         self._up = False
         self._failures = 0
         self._took_s = 0.0
+        self._lock = threading.Lock()
+        """Guards all of the above: a scrape takes it once, and so does a look."""
         self.registry.register(self)
 
     def looked(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a look that succeeded."""
+        with self._lock:
+            self._take(view, took_s)
+
+    def _take(self, view: ClusterView, took_s: float) -> None:
         before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
         names = label_values(view, before)
         shown = set(names.values())
@@ -176,8 +184,9 @@ class WriteMetrics(Collector):
 
     def failed(self) -> None:
         """Take note of a look that failed; the last view stays for a while."""
-        self._up = False
-        self._failures += 1
+        with self._lock:
+            self._up = False
+            self._failures += 1
 
     def _count(self, name: str, batch: BatchRecord) -> None:
         for counter, (_, amount) in zip(self._counters.values(), _COUNTERS.values(), strict=True):
@@ -187,8 +196,19 @@ class WriteMetrics(Collector):
         for phase, ms in measured.items():
             self._phases.labels(name, phase).inc(ms / 1000)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what is known of the exporter itself, and what the last view shows."""
+    def collect(self) -> Sequence[Metric]:
+        """Return what was counted, what is known of the exporter itself, and what the last view shows."""
+        with self._lock:
+            counted = [
+                each for metric in (*self._counters.values(), self._duration, self._phases) for each in metric.collect()
+            ]
+            return [*counted, *self._shown()]
+
+    def describe(self) -> Sequence[Metric]:
+        """Return the families by whose names a scrape may choose (``name[]``)."""
+        return [*self.collect(), *_families().values()]
+
+    def _shown(self) -> Iterator[Metric]:
         looked, now_ms = self._looked, time.time_ns() // 1_000_000
         yield GaugeMetricFamily("kafka_eos_up", "1 if the last look at Kafka succeeded.", int(self._up))
         yield CounterMetricFamily("kafka_eos_look_failures", "Looks at Kafka that failed.", self._failures)
@@ -263,10 +283,14 @@ def _name(write_id: str) -> str:
     return peer_text(write_id.partition("/")[0] + "/*" if is_random_write_id(write_id) else application_of(write_id))
 
 
-def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
-    families = {
+def _families() -> dict[str, GaugeMetricFamily]:
+    return {
         name: GaugeMetricFamily(f"kafka_eos_{name}", text, labels=labels) for name, (text, labels) in _GAUGES.items()
     }
+
+
+def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
+    families = _families()
 
     def put(name: str, value: float | None, *labels: str) -> None:
         if value is not None:

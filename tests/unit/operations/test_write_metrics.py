@@ -100,6 +100,24 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     assert value(found, "batch_phase_seconds_total", app_id="w", phase="plan") == 0
 
 
+def test_look_that_ends_amid_a_scrape_is_shown_whole() -> None:
+    for families_before in range(20):
+        metrics = WriteMetrics()
+        scrape = iter(metrics.registry.collect())
+        seen = [family for _ in range(families_before) if (family := next(scrape, None))]
+        metrics.looked(view([write()]), 0.5)
+        names = {each.name for family in [*seen, *scrape] for each in family.samples}
+        assert ("kafka_eos_batches_total" in names) == ("kafka_eos_versions" in names)
+
+
+@pytest.mark.parametrize("name", ["kafka_eos_rows_total", "kafka_eos_versions"])
+def test_scrape_may_choose_metrics_by_name(name: str) -> None:
+    metrics = WriteMetrics()
+    metrics.looked(view([write()]), 0.5)
+    found = prometheus_client.generate_latest(metrics.registry.restricted_registry([name])).decode()
+    assert {each.name for family in text_string_to_metric_families(found) for each in family.samples} == {name}
+
+
 def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
     refused = view([write()], not_read=("history: denied",))
     found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
