@@ -32,7 +32,8 @@ MAX_RECORD_BYTES = 500_000
 LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS = 1 << 20, 1_000
 """Limits of the sink's own batches, in all of its versions. Readers skip a larger batch."""
 
-_KEY = re.compile(rb'\["(?:barrier|done|decision|part)"(?:,"[^"\\]*(?:\\.[^"\\]*)*"){1,2}(?:,\d{1,10})?\]')
+_TEXT = rb'"([^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*)"'
+_KEY = re.compile(rb'\["(barrier|done|decision|part)",%s(?:,%s)?(?:,(0|[1-9]\d{0,9}))?\]' % (_TEXT, _TEXT))
 _LARGEST_KEY_BYTES = 400_000
 """Two strings of 32,767 bytes, the limit of a transactional id, each byte of which may take six in JSON."""
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -168,24 +169,32 @@ class LogKey:
 def parse_key(key: bytes) -> LogKey | None:
     """Parse the key of a record of the sink; return None for any other record."""
     # A long array compresses to a few bytes, and parsing it takes a thousand times as long as this check.
-    if len(key) > _LARGEST_KEY_BYTES or not _KEY.fullmatch(key):
+    if len(key) > _LARGEST_KEY_BYTES or not (found := _KEY.fullmatch(key)):
         return None
+    kind, first, second, number = found.groups()
     try:
-        fields = json.loads(key.decode())
-        # Compaction compares bytes, so each key has one spelling only.
-        if _dump(fields) != key:
-            return None
-        kind, write_id, *more = fields
-        if kind == "barrier" and not more:
+        write_id = _text(first)
+        if kind == b"barrier" and second is number is None:
             return LogKey("barrier", write_id, "", ())
-        query_id, *numbers = more
-        has_number = kind in ("decision", "part")
+        query_id = _text(second)
+        rest = () if number is None else (_reader(int, "partition")(int(number)),)
         # Spark's query ids are printable. Others could change the look of the commands that errors print.
-        if (has_number or kind == "done") and len(numbers) == has_number and query_id.isprintable():
-            return LogKey(kind, write_id, query_id, tuple(map(_reader(int, "partition"), numbers)))
+        if kind != b"barrier" and len(rest) == (kind != b"done") and query_id.isprintable():
+            return LogKey(kind.decode(), write_id, query_id, rest)
     except UNREADABLE:
         pass
     return None
+
+
+def _text(quoted: bytes) -> str:
+    """Return a text from between its quotes."""
+    text = quoted.decode()
+    if "\\" in text:
+        text = json.loads(f'"{text}"')
+        # Compaction compares bytes, so each key has one spelling only.
+        if _dump(text)[1:-1] != quoted:
+            raise ValueError("another spelling")
+    return text
 
 
 _VALUES: dict[str, dict[str, Any]] = {
@@ -199,7 +208,7 @@ _VALUES: dict[str, dict[str, Any]] = {
 def parse_value(key: LogKey, value: bytes) -> dict[str, Any] | None:
     """Parse a value; only its format if unknown, None for another program's value."""
     try:
-        fields = json.loads(value)
+        fields = json.loads(value.decode())
         version: int = _reader(int)(fields["format"])
         if version not in (1, FORMAT_VERSION):
             return {"format": version}

@@ -166,6 +166,10 @@ class RecordReader:
         data, at = self._data, self._at
         result = shift = 0
         try:
+            byte = data[at]
+            if byte < 0x80:  # nearly always
+                self._at = at + 1
+                return byte >> 1 ^ -(byte & 1)
             while True:
                 byte = data[at]
                 at += 1

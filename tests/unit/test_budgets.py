@@ -17,7 +17,7 @@ LINES = {
     # with topic names, Fetch by topic id, blocks for copies, and a reader that survives any batch of the commit log; the cause of an id
     # that its coordinator no longer knows: 8; header keys that are not UTF-8: 50; requests in words: 45;
     # what a principal may do: 14; what depends on transaction.version, in one place: 19
-    "protocol": 3_669,
+    "protocol": 3_673,
     # with a reader that follows, one Fetch for many partitions by topic id; TLS, SASL, OAUTHBEARER, key stores, tokens, proxies: 1,070;
     # smaller requests after a lost response; another request for brokers without its version, in one round: 13;
     # errors of TLS name expired certificates, also the client's own: 73; a final dot in names: 24; the options that reach a cluster, for
@@ -40,7 +40,7 @@ LINES = {
     # the versions of a write in any order, a commit log that was lost, and what the history knows of a batch: 315
     # the part record of a producer: 5
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
-    "commit": 6_170,
+    "commit": 6_179,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
