@@ -29,7 +29,7 @@ from benchmarks.bench_streaming import (
     measure_latency,
     measure_timeline,
 )
-from benchmarks.cells import Cell, full_grid, small_grid
+from benchmarks.cells import KINDS, Cell, full_grid, small_grid
 from benchmarks.contenders import Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from benchmarks.discard import DiscardDataSource
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_WIDTH = 140
 _PARTS = ("throughput", "latency", "recovery", "failures")
 _RECOVERY_ROUNDS = 3
 """At most: the topics of recoveries keep all their records, because retention would delete what is to be copied."""
@@ -103,6 +104,9 @@ def bench(
     codecs: Annotated[
         str, typer.Option(help="Comma-separated compression types.", callback=_known(_CODECS))
     ] = "lz4,none",
+    kinds: Annotated[str, typer.Option(help="Comma-separated kinds of values.", callback=_known(KINDS))] = ",".join(
+        KINDS
+    ),
     partitions: Annotated[int, typer.Option(min=1, help="Tasks, and partitions of each topic.")] = 4,
     contenders: Annotated[
         str, typer.Option(help="usual, all, or names separated by commas.", callback=_known_contenders)
@@ -137,7 +141,7 @@ def bench(
     with shown_progress() as progress:
         jars = resolve_coordinates(KAFKA_SOURCE_JARS, progress=progress)
         resolve(kafka_version, progress=progress)
-    cells = full_grid(megabytes) if full else small_grid(codecs.split(","), megabytes, partitions)
+    cells = full_grid(megabytes) if full else small_grid(codecs.split(","), megabytes, partitions, kinds.split(","))
     kafka = EmbeddedKafka(version=kafka_version, tuned_for="throughput", heap="1g", properties=_BROKER_PROPERTIES)
     with steps.step(f"Apache Kafka {kafka_version}"):
         kafka.start()
@@ -206,6 +210,8 @@ class _Results:
         }
 
     def show(self, console: Console) -> None:
+        # A narrow terminal wraps the lines; rich would cut their figures.
+        console.width = max(console.width, _WIDTH)
         for table in (
             bench_table(self.measured) if self.measured else None,
             failures_table(self.failures) if self.failures else None,

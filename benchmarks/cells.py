@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,10 @@ KEY_BYTES = 16
 _FLIGHT_ROWS = 336_776
 _FLIGHT_BYTES = 250
 _CUSTOMERS = 100_000
+_CORPUS_BYTES = 60_000
+_LETTERS = "etaoinshrdlucmfwypvbgk"
+KINDS = "orders", "text"
+"""Of values: JSON objects that compress very well and cost Spark much, and cuts of a text (lz4: to less than half) that cost it little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,7 @@ class Cell:
 
     codec: str = "lz4"
     keyed: bool = True
+    kind: str = "orders"
     value_bytes: int = 100
     partitions: int = 4
     tasks: int = 4
@@ -41,6 +49,7 @@ class Cell:
     @property
     def name(self) -> str:
         value = "flights as JSON" if self.value_bytes == FLIGHTS else f"{self.value_bytes:,} B"
+        value += " of text" if self.kind == "text" else ""
         keys = "keys" if self.keyed else "no keys"
         return f"{value}, {keys}, {self.codec}, {self.tasks} tasks, {self.partitions} partitions"
 
@@ -69,19 +78,41 @@ class Cell:
                 f.lit('"}'),
             )
             value = f.rpad(f.repeat(order, 1 + self.value_bytes // 60), self.value_bytes, " ")
+            if self.kind == "text":
+                start = f.pmod(f.hash("id"), f.lit(_CORPUS_BYTES - self.value_bytes)) + 1
+                value = f.substring(f.lit(_corpus()), start, f.lit(self.value_bytes))
             found = spark.range(0, self.rows, 1, self.tasks).select(
                 f.concat(f.lit("customer-"), customer).cast("binary").alias("key"), value.cast("binary").alias("value")
             )
         return found.select("key", "value") if self.keyed else found.select("value")
 
 
+@cache
+def _corpus() -> bytes:
+    """Return a text of random words, some of them frequent, as in a language.
+
+    As bytes, because Spark looks for the start of a substring of a string from its beginning.
+    """
+    chance = random.Random(5)
+    words = [
+        "".join(chance.choices(_LETTERS, range(len(_LETTERS), 0, -1), k=chance.randint(2, 9))) for _ in range(3_000)
+    ]
+    weights = [1 / (rank + 3) for rank in range(len(words))]
+    return " ".join(chance.choices(words, weights, k=_CORPUS_BYTES // 3))[:_CORPUS_BYTES].encode()
+
+
 BASE = Cell()
 
 
-def small_grid(codecs: list[str], megabytes: int, partitions: int) -> list[Cell]:
-    """Return keyed and keyless rows of 100 bytes with each codec."""
+def small_grid(codecs: list[str], megabytes: int, partitions: int, kinds: Sequence[str] = KINDS) -> list[Cell]:
+    """Return keyed and keyless rows of 100 bytes of each kind with each codec."""
     base = replace(BASE, megabytes=megabytes, partitions=partitions, tasks=partitions)
-    return [replace(base, codec=codec, keyed=keyed) for keyed in (True, False) for codec in codecs]
+    return [
+        replace(base, kind=kind, codec=codec, keyed=keyed)
+        for kind in kinds
+        for keyed in (True, False)
+        for codec in codecs
+    ]
 
 
 def full_grid(megabytes: int) -> list[Cell]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -113,8 +115,16 @@ def test_table_shows_each_cell_once_and_each_guarantee() -> None:
     assert "Spark's Kafka sink, at least once" in text
     ours = next(line for line in shown if "kafka-eos, exactly once" in line)
     assert "2.00" in ours
-    assert "3.00: Spark 1.00, Python 1.50, Kafka 0.50" in ours
-    assert "a Python worker 220, JVM 1,500" in ours
+    assert "1.00, 1.50, 0.50" in ours
+    assert "220, 1,500" in ours
+
+
+def test_table_of_all_sinks_keeps_its_figures_in_a_file() -> None:
+    found = [measured(each, 2.0, cpu=CPU, memory=PeakMemory(jvm=1_500, python=220)) for each in CONTENDERS]
+    out = io.StringIO()
+    Console(file=out, width=140).print(bench_table(found))
+    for line in [line for line in out.getvalue().splitlines() if re.match(r"  \w", line)]:
+        assert re.search(r"[\d,]+ +2\.00 +2\.00 to 2\.00 .*1\.00, 1\.50, 0\.50 +220, 1,500", line), line
 
 
 def test_failures_table_and_json_show_records_per_row() -> None:
