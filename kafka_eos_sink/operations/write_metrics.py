@@ -197,7 +197,7 @@ class WriteMetrics(Collector):
             self._phases.labels(name, phase).inc(ms / 1000)
 
     def collect(self) -> Sequence[Metric]:
-        """Return what was counted, what is known of the exporter itself, and what the last view shows."""
+        """Return what was counted, and what the exporter and the last view show."""
         with self._lock:
             counted = [
                 each for metric in (*self._counters.values(), self._duration, self._phases) for each in metric.collect()
