@@ -34,7 +34,7 @@ from kafka_eos_sink.protocol.varints import encode_varint
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import assert_nothing_open, create_topic, end_as_driver, read_committed, unique_topic
-from tests.torture.hostile_log import signed
+from tests.fuzz.hostile_log import signed
 
 TIMEOUT_MS = 30_000
 

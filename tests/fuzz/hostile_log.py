@@ -1,6 +1,6 @@
 """Feeds the reader of the commit log with records that somebody else might write, and looks that nothing but our errors comes out.
 
-    PYTHONPATH=.:tests .venv/bin/python tests/torture/hostile_log.py --cases 1000000
+    PYTHONPATH=.:tests .venv/bin/python tests/fuzz/hostile_log.py --cases 1000000
 
 A case is a batch of a hostile producer. It begins as records of ours. A producer that may Write changes their JSON, their bytes, their
 batch, or all of it, and signs the batch with a right CRC. Some of them lie in one log, among the whole histories of two write ids.

@@ -11,7 +11,7 @@ from kafka_eos_sink.logs import forget
 from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime.executor import LOG_CHUNK_BYTES
-from tests.torture.hostile_log import MOST_MEMORY, Fuzz, HostileLog, history, reset_peak, resident, signed
+from tests.fuzz.hostile_log import MOST_MEMORY, Fuzz, HostileLog, history, reset_peak, resident, signed
 
 W = "kafka-eos/nightly/orders"
 
