@@ -58,9 +58,9 @@ matrix: java  ## a smoke test on Spark 4.0 to 4.3, Python 3.11 to 3.13, four Kaf
 floors: java  ## batch, stream, unit tests and commands on the lowest version of every dependency (downloads 900 MB)
 	@tools/run-floors
 
-.PHONY: torture
-torture: setup  ## kill a streaming driver 200 times at random moments (over an hour); TORTURE="--kills 20" for less
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/torture/streaming_kills.py $(TORTURE)
+.PHONY: campaign
+campaign: setup  ## many faults at once against everything that writes (15 minutes); CAMPAIGN="--minutes 300 --journal FILE" for more
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m tests.campaign.campaign $(CAMPAIGN)
 
 .PHONY: lint
 lint: setup  ## check style and types

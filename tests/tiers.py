@@ -137,6 +137,8 @@ class Case:
         # In `make test` Spark's own tests end first, so their lane also takes the faults. In larger runs it takes the killed writers only,
         # which start an interpreter each.
         killed_writers = self.path == "broker/test_write_deaths.py"
+        if self.function == "test_campaign_finds_nothing_wrong":
+            return "spark"
         if folder == "spark" or killed_writers or (run is Tier.TEST and folder == "faults"):
             return "spark"
         return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"
@@ -279,6 +281,8 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),
     Rule("broker/test_cli_audit.py::test_missing_rows_of_compacted_topic_are_not_readable", ALL),
     Rule("broker/test_verified_appends.py", ALL),
+    Rule("broker/test_hostile_broker.py", ALL, lambda params: params["api"].__name__ != "MetadataRequest"),
+    Rule("broker/test_hostile_broker.py", Sample(of_class=lambda params: params["harm"].__name__)),
     Rule("broker/test_two_phase_commit.py", ALL, one_of("two_phase", 1, 0)),
     Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(
@@ -314,6 +318,10 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_lost_parts.py::test_recover_restores_aborted_rows_without_spark", ALL, one_of("lose", "timeout")),
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
+    # The checker without a broker, a campaign of minutes.
+    Rule("campaign/test_campaign.py::test_campaign_finds_nothing_wrong", TEST, one_of("minutes", 3.0)),
+    Rule("campaign/test_campaign.py::test_campaign_finds_nothing_wrong", ALL),
+    Rule("campaign", CHECK),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
     Rule("spark/test_fake_broker.py", ALL),  # needs Go
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),

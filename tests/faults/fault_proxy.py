@@ -236,9 +236,13 @@ class Seen:
 
 
 class FaultProxy:
-    """See the module's text. All methods may be called from the test's thread while the proxy runs in its own."""
+    """See the module's text. All methods may be called from the test's thread while the proxy runs in its own.
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    `remember`: whether `requests` and `answered` are kept; in an hour they would take all memory.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, remember: bool = True) -> None:
+        self._remember = remember
         self._brokers = parse_bootstrap_servers(bootstrap_servers)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
@@ -418,7 +422,8 @@ class FaultProxy:
                 if seen.fault is None and rule.takes(self._matches[at]):
                     seen = replace(seen, fault=rule.action)
                     self._fired.add(at)
-            self._requests.append(seen)
+            if self._remember:
+                self._requests.append(seen)
             self._changed.notify_all()
         return seen
 
@@ -429,7 +434,8 @@ class FaultProxy:
 
     def note_answered(self, seen: Seen) -> None:
         with self._changed:
-            self._answered.append(seen)
+            if self._remember:
+                self._answered.append(seen)
             self._changed.notify_all()
 
     def deliver_late(self, broker: tuple[str, int], gate: str, frame: bytes) -> None:

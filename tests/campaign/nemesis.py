@@ -1,0 +1,406 @@
+"""Draws faults for a campaign, one to four at a time, and lets them happen.
+
+Each fault is a method of `Nemesis` that returns when it is over; ``FAULTS`` has its weight. What it needs (three brokers, an older
+transaction version) is asked for when it is drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import kafka as kafka_python
+from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
+
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.protocol import messages as m
+from tests.faults.fault_proxy import Action, Cut, Delay, DeliverLate, FaultProxy, LoseRequest, LoseResponse
+from tests.spark.killable_job import descendants
+
+from .checker import transactions
+from .writers import Writer
+
+COMMIT_LOG = "__kafka_eos_commits"
+LATE = "late"
+_HARM: tuple[Action, ...] = (
+    LoseRequest(),
+    LoseRequest(close=False),
+    LoseResponse(),
+    LoseResponse(close=False),
+    Cut("request"),
+    Cut("response"),
+    Delay(800),
+    Delay(800, "response"),
+    Delay(6_000, "response"),
+    DeliverLate(LATE),
+)
+RATES: dict[Any, float] = {
+    m.InitProducerIdRequest: 0.35,
+    m.AddPartitionsToTxnRequest: 0.35,
+    m.AddOffsetsToTxnRequest: 0.35,
+    m.TxnOffsetCommitRequest: 0.35,
+    m.EndTxnRequest: 0.35,
+    m.ProduceRequest: 0.08,
+    m.FindCoordinatorRequest: 0.1,
+    m.DescribeTransactionsRequest: 0.1,
+    m.FetchRequest: 0.05,
+    m.ListOffsetsRequest: 0.05,
+    m.MetadataRequest: 0.03,
+}
+"""The share of an API's requests that meet a fault while frames are harmed."""
+
+
+class FrameFaults:
+    """Chooses what is done to a request; counts what it chose."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.active = False
+        self.done: Counter[str] = Counter()
+
+    def choose(self, api: type, occurrence: int) -> Action | None:
+        if not self.active or self._chance.random() >= RATES.get(api, 0):
+            return None
+        action = self._chance.choice(_HARM)
+        self.done[f"{api.__name__.removesuffix('Request')} {type(action).__name__}"] += 1
+        return action
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``weight`` is relative; ``possible`` says whether the episode has what it needs."""
+
+    name: str
+    weight: float
+    happen: Callable[[Nemesis], None]
+    possible: Callable[[Nemesis], bool] = lambda nemesis: True
+
+
+class Nemesis:
+    """The faults of one episode."""
+
+    def __init__(
+        self,
+        kafka: EmbeddedKafka,
+        writers: Sequence[Writer],
+        topics: Sequence[str],
+        proxy: FaultProxy,
+        chance: random.Random,
+        longest_pause_s: float,
+    ) -> None:
+        self.kafka, self.writers, self.topics, self.proxy, self.chance = (
+            kafka,
+            list(writers),
+            list(topics),
+            proxy,
+            chance,
+        )
+        self.longest_pause_s = longest_pause_s
+        self.done: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.foreign: Counter[bytes] = Counter()
+        """The values of other programs' committed transactions."""
+        self.foreign_unknown: set[bytes] = set()
+        """Those whose program does not know how they ended."""
+        self.frames = FrameFaults(random.Random(chance.random()))
+        self._timeline: list[tuple[float, float, str]] = []
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._raised = False
+        self.proxy.inject(random_faults=self.frames)
+
+    # drawing
+
+    def rounds(self, until: float) -> None:
+        """Let faults happen until then, a few at a time."""
+        while time.monotonic() < until:
+            possible = [fault for fault in FAULTS if fault.possible(self)]
+            count = min(len(possible), self.chance.choice((1, 1, 2, 2, 3, 4)))
+            drawn: list[Fault] = []
+            while len(drawn) < count:
+                (fault,) = self.chance.choices(possible, [each.weight for each in possible])
+                if fault not in drawn:
+                    drawn.append(fault)
+            threads = [threading.Thread(target=self._one, args=(fault,), name=fault.name) for fault in drawn]
+            for thread in threads:
+                thread.start()
+                time.sleep(0.5 * self.chance.random())
+            for thread in threads:
+                thread.join()
+            time.sleep(2 * self.chance.random())
+
+    def _one(self, fault: Fault) -> None:
+        began = time.time()
+        try:
+            fault.happen(self)
+            with self._lock:
+                self.done[fault.name] += 1
+                self._timeline.append((began, time.time(), fault.name))
+        except (kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError) as failure:
+            # The fault itself met another one: an admin's request to a broker that is down.
+            self.problems.append(f"{fault.name}: {failure!r}")
+
+    def heal(self) -> None:
+        """End everything that is still wrong."""
+        self.frames.active = False
+        self.proxy.open_gate(LATE)
+        for pid in self.kafka.pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        for writer in self.writers:
+            if (pid := writer.pid) is not None:
+                for each in descendants(pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(each, signal.SIGCONT)
+        for node in self.kafka.node_ids:
+            self.kafka.start_node(node)
+        self.proxy.disconnect()
+
+    @property
+    def timeline(self) -> list[tuple[float, float, str]]:
+        return sorted(self._timeline)
+
+    def _pause(self) -> float:
+        """Mostly short, seldom beyond a transaction's timeout."""
+        return min(self.longest_pause_s, 0.5 + self.chance.expovariate(1 / 4))
+
+    def _process(self, role: str) -> int | None:
+        found = self.chance.choice(self.writers).processes(role)
+        return self.chance.choice(found) if found else None
+
+    # processes of writers
+
+    def kill_process(self, role: str) -> None:
+        if (pid := self._process(role)) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_writer(self) -> None:
+        self.chance.choice(self.writers).kill()
+
+    def stop_process(self, role: str) -> None:
+        pid = self._process(role)
+        if pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(self._pause())
+            os.kill(pid, signal.SIGCONT)
+
+    def stop_writer(self) -> None:
+        pid = self.chance.choice(self.writers).pid
+        found = descendants(pid) if pid is not None else []
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for each in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, number)
+            if number is signal.SIGSTOP:
+                time.sleep(self._pause())
+
+    def start_second_driver(self) -> None:
+        with self.chance.choice(self.writers).second_driver():
+            time.sleep(8 + 12 * self.chance.random())
+
+    # brokers
+
+    @contextlib.contextmanager
+    def _alone(self, what: str) -> Any:
+        """Two faults that cannot happen to one thing at once."""
+        with self._lock:
+            taken = what in self._busy
+            self._busy.add(what)
+        try:
+            yield not taken
+        finally:
+            if not taken:
+                with self._lock:
+                    self._busy.discard(what)
+
+    def kill_broker(self) -> None:
+        with self._alone("broker") as free:
+            if free:
+                node = self.chance.choice(self.kafka.node_ids)
+                self.kafka.kill(node)
+                time.sleep(self._pause())
+                self.kafka.start_node(node)
+
+    def restart_broker(self) -> None:
+        with self._alone("broker") as free:
+            if free:
+                node = self.chance.choice(self.kafka.node_ids)
+                self.kafka.stop_node(node)
+                self.kafka.start_node(node)
+
+    def stop_broker(self) -> None:
+        with self._alone("broker") as free:
+            if free and (pids := list(self.kafka.pids.values())):
+                pid = self.chance.choice(pids)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(self._pause())
+                    os.kill(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def _admin(self) -> Any:
+        admin = kafka_python.KafkaAdminClient(
+            bootstrap_servers=self.kafka.bootstrap_servers.split(","), request_timeout_ms=10_000
+        )
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def move_leaders(self) -> None:
+        """Leaders of data, commit log and coordinators go where the first replica is, after an order that is drawn."""
+        with self._admin() as admin:
+            wanted = [*self.topics, COMMIT_LOG, "__transaction_state", "__consumer_offsets"]
+            known = [each for each in admin.describe_topics() if each["name"] in wanted]
+            each = self.chance.choice(known)
+            moves = {
+                kafka_python.TopicPartition(each["name"], part["partition_index"]): self.chance.sample(
+                    part["replica_nodes"], len(part["replica_nodes"])
+                )
+                for part in each["partitions"]
+            }
+            admin.alter_partition_reassignments(moves)
+            admin.elect_leaders(0, {each["name"]: [part.partition for part in moves]}, raise_errors=False)
+
+    def reassign_partition(self) -> None:
+        """One partition loses a replica, and gets it again."""
+        with self._admin() as admin:
+            topic, part = self.chance.choice(self.topics), 0
+            nodes = list(self.kafka.node_ids)
+            where = kafka_python.TopicPartition(topic, part)
+            admin.alter_partition_reassignments({where: self.chance.sample(nodes, len(nodes) - 1)})
+            time.sleep(1 + self.chance.random())
+            admin.alter_partition_reassignments({where: self.chance.sample(nodes, len(nodes))})
+
+    def raise_transaction_version(self) -> None:
+        with self._admin() as admin:
+            admin.update_features({"transaction.version": (UpdateFeatureType.UPGRADE, 2)})
+        self._raised = True
+
+    @property
+    def can_raise(self) -> bool:
+        return not self._raised and self.kafka.transaction_version in (0, 1)
+
+    # frames, transactions, logs
+
+    def harm_frames(self) -> None:
+        with self._alone("frames") as free:
+            if free:
+                self.frames.active = True
+                time.sleep(3 + 5 * self.chance.random())
+                self.frames.active = False
+                self.proxy.open_gate(LATE)
+                time.sleep(0.2)
+                self.proxy.close_gate(LATE)
+
+    def cut_connections(self) -> None:
+        self.proxy.disconnect()
+
+    def time_out_transactions(self) -> None:
+        """As the coordinator ends what is too old: an InitProducerId that is not the owner's bumps the epoch and aborts."""
+        with self._admin() as admin:
+            prefixes = tuple(prefix for writer in self.writers for prefix in writer.write_ids)
+            listed = [each for each in transactions(admin, ["Ongoing"]) if each.transactional_id.startswith(prefixes)]
+        if not prefixes or not listed:
+            return
+        for each in self.chance.sample(listed, self.chance.randint(1, len(listed))):
+            producer = confluent_kafka.Producer(
+                {
+                    "bootstrap.servers": self.kafka.bootstrap_servers,
+                    "transactional.id": each.transactional_id,
+                    "log_level": 0,
+                }
+            )
+            producer.init_transactions(20)
+
+    def write_as_another_program(self) -> None:
+        ident = uuid.uuid4().hex[:8]
+        how = self.chance.choice(("commit", "abort", "abandon"))
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "transactional.id": f"foreign-{ident}",
+                "transaction.timeout.ms": 15_000,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        values = [f"foreign|{ident}|{number}".encode() for number in range(20)]
+        for value in values:
+            producer.produce(self.chance.choice(self.topics), value)
+        producer.flush(30)
+        time.sleep(self.chance.random())
+        if how == "commit":
+            try:
+                producer.commit_transaction(30)
+                self.foreign.update(values)
+            except confluent_kafka.KafkaException:
+                self.foreign_unknown.update(values)
+        elif how == "abort":
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                producer.abort_transaction(30)
+
+    def compact_commit_log(self) -> None:
+        with self._admin() as admin:
+            changes = {"segment.ms": "500", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "1000"}
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, COMMIT_LOG, configs=changes)])
+
+    def recover(self) -> None:
+        """An operator's command at any time, also while the writer works."""
+        ids = self.chance.choice(self.writers).write_ids
+        if ids:
+            run_command(
+                "recover", "--write-id", self.chance.choice(ids), "--bootstrap-servers", self.kafka.bootstrap_servers
+            )
+
+
+def run_command(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run an operator's command, as it stands."""
+    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", *words, "--yes"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+
+
+def _three(nemesis: Nemesis) -> bool:
+    return len(nemesis.kafka.node_ids) == 3
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("kill a driver with all that it started", 3, Nemesis.kill_writer),
+    Fault("kill the driver's Python", 1, lambda nemesis: nemesis.kill_process("driver")),
+    Fault("kill a JVM", 1, lambda nemesis: nemesis.kill_process("jvm")),
+    Fault("kill a Python worker", 3, lambda nemesis: nemesis.kill_process("python worker")),
+    Fault("kill a planner or committer", 3, lambda nemesis: nemesis.kill_process("planner or committer")),
+    Fault("stop a driver with all that it started", 2, Nemesis.stop_writer),
+    Fault("stop a JVM", 1, lambda nemesis: nemesis.stop_process("jvm")),
+    Fault("stop a Python worker", 2, lambda nemesis: nemesis.stop_process("python worker")),
+    Fault("stop a planner or committer", 2, lambda nemesis: nemesis.stop_process("planner or committer")),
+    Fault("start a second driver", 1, Nemesis.start_second_driver),
+    Fault("kill a broker", 1.5, Nemesis.kill_broker),
+    Fault("restart a broker", 0.5, Nemesis.restart_broker),
+    Fault("stop a broker", 1.5, Nemesis.stop_broker),
+    Fault("move leaders and coordinators", 3, Nemesis.move_leaders, _three),
+    Fault("reassign a partition", 1, Nemesis.reassign_partition, _three),
+    Fault("raise the transaction version", 0.5, Nemesis.raise_transaction_version, lambda nemesis: nemesis.can_raise),
+    Fault("harm frames", 5, Nemesis.harm_frames),
+    Fault("cut all connections", 1, Nemesis.cut_connections),
+    Fault("time out transactions", 3, Nemesis.time_out_transactions),
+    Fault("write as another program", 2, Nemesis.write_as_another_program),
+    Fault("compact the commit log", 0.5, Nemesis.compact_commit_log),
+    Fault("recover", 1, Nemesis.recover),
+)

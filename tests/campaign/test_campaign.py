@@ -1,0 +1,74 @@
+"""A short campaign, and the checker: it sees what is missing, double, out of order, uncommitted and unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from .campaign import WORLDS, Report, Settings, run
+from .checker import Expected, Sightings, judge
+from .mutants import MUTANTS, planted_package
+
+WRITTEN = Expected(writer="w", topics=("t",), units={1: 3, 2: 2}, accepted=frozenset({1}))
+ROWS = [(0, b"w|1|0|0|0"), (0, b"w|1|1|0|1"), (1, b"w|1|2|1|0"), (1, b"w|2|0|0|0"), (1, b"w|2|1|0|1")]
+
+
+def wrong(rows: list[tuple[int, bytes]], *, expected: Expected = WRITTEN, all_written: bool = False) -> list[str]:
+    seen = Sightings()
+    for offset, (partition, value) in enumerate(rows):
+        seen.take("t", partition, offset, value)
+    return judge(seen, [expected], {b"foreign|1": 1}, (b"foreign|2",), all_written=all_written)
+
+
+def test_checker_accepts_whole_units_and_absent_ones() -> None:
+    foreign = [(0, b"foreign|1")]
+    assert wrong(ROWS + foreign, all_written=True) == []
+    assert wrong(ROWS[:3] + foreign) == []
+    assert wrong(ROWS[:3] + foreign + [(0, b"foreign|2")]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (ROWS[:2], "2 of 3 rows of the accepted unit 1"),
+        (ROWS[:4], "1 of 2 rows of the unit 2"),
+        ([*ROWS, ROWS[1]], "w|1|1|0|1 is there again"),
+        ([ROWS[1], ROWS[0], *ROWS[2:]], "w|1|0|0|0 at t-0 offset 1 comes after row 1"),
+        ([*ROWS, (0, b"w|3|0|0|0")], "('t', 'w', 3) is there, and was never asked for"),
+        ([*ROWS, (0, b"w|1|3|0|9")], "unit 1 of w has lines in t that nobody wrote"),
+        ([*ROWS, (0, b"foreign|3")], "foreign|3 of another program is there 1 times, not 0"),
+        (ROWS, "foreign|1 of another program is there 0 times, not 1"),
+    ],
+)
+def test_checker_names_each_kind_of_harm(rows: list[tuple[int, bytes]], told: str) -> None:
+    assert any(told in each for each in wrong(rows)), wrong(rows)
+
+
+def test_all_units_are_demanded_in_the_end() -> None:
+    assert any("0 of 2 rows of the unit 2" in each for each in wrong(ROWS[:3], all_written=True))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_can_be_planted(mutant: object) -> None:
+    with planted_package(mutant) as folder:  # type: ignore[arg-type]
+        for file in (folder / "kafka_eos_sink" / "commit").glob("*.py"):
+            compile(file.read_text(), str(file), "exec")
+
+
+def campaign(minutes: float, seed: int, worlds: int, tmp_path: Path) -> list[Report]:
+    settings = Settings(seed=seed, episode_s=60, longest_pause_s=20, largest_unit=3_000, worlds=WORLDS[:worlds])
+    journal = tmp_path / "journal.jsonl"
+    reports = run(settings, minutes, journal)
+    assert len(journal.read_text().splitlines()) == len(reports)
+    return reports
+
+
+@pytest.mark.timeout(2_400)
+@pytest.mark.parametrize("minutes", [3.0, 14.0])
+def test_campaign_finds_nothing_wrong(minutes: float, tmp_path: Path) -> None:
+    reports = campaign(minutes, int(minutes), 2 if minutes < 4 else len(WORLDS), tmp_path)
+    assert [dataclasses.asdict(report)["wrong"] for report in reports if report.wrong] == []
+    assert sum(report.fault_count for report in reports) >= 5 * minutes
+    assert sum(report.rows for report in reports) >= 1_000 * minutes
