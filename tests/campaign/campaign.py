@@ -275,17 +275,19 @@ class Episode:
     def _let_people_delete(self, nemesis: Nemesis) -> None:
         """Somebody deletes something; the next run must refuse, and what it prints must lead out."""
         writer = self.chance.choice(self.writers)
-        others = ["history", *(["checkpoint"] if writer.given.group else [])]
+        others = ["history", *(["checkpoint", "group"] if writer.given.group else [])]
         what = self.chance.choice(["commit log", "commit log", *others])
         self.report.people = f"{what} of {writer.given.kind}"
         rows = self.reader.sightings.rows
         if what == "checkpoint":
             shutil.rmtree(writer.folder / "checkpoint")
+        elif what == "group":
+            checker.delete_group(self.kafka.bootstrap_servers, writer.given.group)
         else:
             delete_topic(self.kafka.bootstrap_servers, COMMIT_LOG if what == "commit log" else HISTORY)
         writer.more_units(3, self.settings.largest_unit)
-        if what == "history":
-            writer.finish()
+        if what in ("history", "group"):
+            writer.finish()  # whose checkpoint knows better
         else:
             self._expect_refusal(writer, "COMMIT_LOG_LOST" if what == "commit log" else "CHECKPOINT_LOST", rows)
         self._judge(nemesis, all_written=True)

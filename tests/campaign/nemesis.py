@@ -26,7 +26,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
-from tests.faults.fault_proxy import Action, Cut, Delay, DeliverLate, FaultProxy, LoseRequest, LoseResponse
+from tests.faults.fault_proxy import Action, Cut, Delay, DeliverLate, FaultProxy, LoseRequest, LoseResponse, Twice
 from tests.spark.killable_job import descendants
 
 from .checker import transactions
@@ -45,6 +45,7 @@ _HARM: tuple[Action, ...] = (
     Delay(800, "response"),
     Delay(6_000, "response"),
     DeliverLate(LATE),
+    Twice(LATE),
 )
 RATES: dict[Any, float] = {
     m.InitProducerIdRequest: 0.35,

@@ -17,7 +17,7 @@ replaced by those, so that nothing goes past the proxy. What no rule takes goes 
     Delay, Hold     later: after ms, or when a gate    Change        the broker's answer, changed
                     opens (order over connections)     Throttle      throttle_time_ms in the broker's answer
     DeliverLate     lost for the client; it reaches    OpenGate      goes through, then a gate opens
-                    the broker when a gate opens
+                    the broker when a gate opens       Twice         goes through, and once more when a gate opens
 
 A rule counts the requests that it matches, also those that an earlier rule takes; the first rule in turn acts. Instead of
 rules, `RandomFaults` draws from a menu, by the seed and the number of the request among those of its API; what it did is
@@ -106,6 +106,13 @@ class DeliverLate:
 
 
 @dataclass(frozen=True, slots=True)
+class Twice:
+    """Forwarded; a copy of it goes to the broker when the gate opens, on a connection of its own."""
+
+    gate: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Answered with a code and not forwarded (but Metadata, whose brokers are needed). See `error_response`.
 
@@ -154,6 +161,7 @@ Action = (
     | Hold
     | OpenGate
     | DeliverLate
+    | Twice
     | Answer
     | AnswerAfter
     | Reply
@@ -572,6 +580,8 @@ class _Connection:
             case DeliverLate(gate=gate):
                 self._proxy.deliver_late(self._broker, gate, exchange.frame)
                 raise _Ended
+            case Twice(gate=gate):
+                self._proxy.deliver_late(self._broker, gate, exchange.frame)
             case Answer(code=code, siblings=siblings, throttle_time_ms=ms) if seen.api is not m.MetadataRequest:
                 told = error_response(seen.request, seen.version, code, siblings)
                 exchange.answer.set_result(self._encoded(exchange, replace(told, throttle_time_ms=ms) if ms else told))

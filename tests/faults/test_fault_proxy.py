@@ -42,6 +42,7 @@ from .fault_proxy import (
     RandomFaults,
     Rule,
     Throttle,
+    Twice,
     replay,
 )
 
@@ -157,6 +158,15 @@ def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, clien
     give_up_at = client.clock() + DEADLINE_MS
     while epoch_of(client, taken) < 2:
         assert client.clock() < give_up_at
+
+
+def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient, taken: str) -> None:
+    bench.proxy.inject(Rule(m.InitProducerIdRequest, Twice("late")))
+    assert ask(client, take_id(taken)).producer_epoch == 1
+    assert epoch_of(client, taken) == 1
+    bench.proxy.open_gate("late")
+    bench.proxy.wait_until(lambda: not bench.proxy.late)
+    assert epoch_of(client, taken) == 2
 
 
 def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: NetworkClient, taken: str) -> None:
