@@ -1,7 +1,7 @@
 """What the readers of a campaign see, and what must be true of it. It uses nothing of the product: librdkafka and kafka-python read.
 
 A value is ``WRITER|UNIT|LINE|TASK|INDEX``. In a copy, PARTITION and OFFSET of the input stand behind LINE. Another program writes
-``foreign|...``. Whoever reads checks at once that the rows of a task come in their order, and that no row comes twice.
+``foreign|...``. Each reader checks at once that the rows of a task come in their order, and that no row comes twice.
 """
 
 from __future__ import annotations
@@ -66,10 +66,6 @@ class Sightings:
     def tell(self, what: str) -> None:
         if len(self.wrong) < MOST_TOLD:
             self.wrong.append(what)
-
-    def whole(self, batch: Batch, rows: int) -> bool:
-        seen = self.lines.get(batch, b"")
-        return len(seen) == rows and all(seen)
 
 
 class LiveReader:
@@ -201,8 +197,8 @@ def what_is_open(servers: str, prefixes: Iterable[str], topics: Iterable[str]) -
     ]
 
 
-def await_nothing_open(servers: str, prefixes: Iterable[str], topics: Iterable[str], within_s: float) -> float:
-    """Wait until nothing of the writers is open and readers see everything; return the seconds it took."""
+def await_nothing_open(servers: str, prefixes: Iterable[str], topics: Iterable[str], within_s: float) -> None:
+    """Wait until nothing of the writers is open and readers see everything; raise AssertionError if that takes longer."""
     began = time.monotonic()
     prefixes, topics, problems = list(prefixes), list(topics), ["nobody looked"]
     while True:
@@ -210,7 +206,7 @@ def await_nothing_open(servers: str, prefixes: Iterable[str], topics: Iterable[s
         with contextlib.suppress(kafka_python.errors.KafkaError, confluent_kafka.KafkaException):
             problems = what_is_open(servers, prefixes, topics)
             if not problems:
-                return time.monotonic() - began
+                return
         if late:
             raise AssertionError(f"still open {within_s:g} s after the last fault: {'; '.join(problems[:5])}")
         time.sleep(0.3)

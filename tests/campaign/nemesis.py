@@ -1,7 +1,7 @@
 """Draws faults for a campaign, one to four at a time, and lets them happen.
 
 Each fault is a method of `Nemesis` that returns when it is over; ``FAULTS`` has its weight. What it needs (three brokers, an older
-transaction version) is asked for when it is drawn.
+transaction version) is checked when it is drawn.
 """
 
 from __future__ import annotations
