@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.outcome import Outcome, is_held_by
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.steps import (
     CommitGroupOffsets,
     DescribeProducers,
@@ -153,11 +153,11 @@ def append_decision(
     yield from Reached("commit.before_decision")
     appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
     if appended.error != ErrorCode.NONE:
-        raise _undecided(decision, "the decision record", appended.error)
+        raise _undecided(decision, "the decision record", appended)
     if group_offsets is not None:
-        error = yield from CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
-        if error != ErrorCode.NONE:
-            raise _undecided(decision, f"the offsets of group {group_offsets.group_id!r}", error)
+        committed = yield from CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
+        if committed.error != ErrorCode.NONE:
+            raise _undecided(decision, f"the offsets of group {group_offsets.group_id!r}", committed)
     driver.sequence += len(records)
     yield from Reached("commit.decision_written")
     return LoggedDecision(decision, appended.offset, log_id)
@@ -245,13 +245,12 @@ def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Pro
         )
 
 
-def _undecided(decision: Decision, what: str, error: int | None) -> KafkaEosError:
-    code = "no response" if error is None else ErrorCode.of(error).name
-    if error in FENCED_BY_NEWER_OWNER:
+def _undecided(decision: Decision, what: str, failed: Answered) -> KafkaEosError:
+    if failed.error in FENCED_BY_NEWER_OWNER:
         timeout_s = DRIVER_TRANSACTION_TIMEOUT_MS // 1_000
         slow = f"If there is no other run, the commit log took more than {timeout_s} s: check its brokers, and run this one again"
-        return refusals.fenced(decision.write_id, f"{code} for {what}", slow)
-    return refusals.not_decided(decision, what, code)
+        return refusals.fenced(decision.write_id, f"{failed.code} for {what}", slow)
+    return refusals.not_decided(decision, what, failed)
 
 
 def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Procedure[None]:
@@ -267,7 +266,7 @@ def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Proced
         return
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
-        raise _undecided(decision, "the decision, whose transaction was aborted", code)
+        raise _undecided(decision, "the decision, whose transaction was aborted", Answered(error=code))
     raise refusals.decision_unknown(run.write, decision, "its marker did not appear in the commit log")
 
 

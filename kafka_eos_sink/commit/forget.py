@@ -16,7 +16,7 @@ from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.open_transactions import list_open
-from kafka_eos_sink.commit.procedure import Procedure, code_name
+from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.values import Run, Write
@@ -76,8 +76,8 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     if finished_before_ms is not None:
         _require_at_rest(write, view, finished_before_ms)
     tombstones = tuple(LogRecord(key, None) for key in view.keys)
-    error = yield from commit_in_transaction(plan.driver, tombstones, 0)
-    why = "" if error == ErrorCode.NONE else code_name(error)
+    ended = yield from commit_in_transaction(plan.driver, tombstones, 0)
+    why = "" if ended.error == ErrorCode.NONE else ended.code
     now = yield from Now()
     give_up_at = now + run.within_ms
     # JOIN: their marker can be missing. Without it, the tombstones remove nothing.

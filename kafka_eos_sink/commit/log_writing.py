@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from kafka_eos_sink.commit.log_records import done_record, tombstones
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.steps import (
     AddPartition,
     Append,
@@ -42,29 +42,29 @@ def append_in_transaction(
     """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
     # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
     if not driver.bumps_epoch:
-        error = yield from AddPartition(driver)
-        if error != ErrorCode.NONE:
-            return Appended(error=error)
+        added = yield from AddPartition(driver)
+        if added.error != ErrorCode.NONE:
+            return Appended(error=added.error, earlier_error=added.earlier_error)
     return (yield from AppendInTransaction(driver, base_sequence, records))
 
 
 def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> Procedure[None]:
     """Remove a finished write with a random id by tombstones; warn if that fails."""
     with suppress(KafkaEosError):  # the batch is finished
-        if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)) == ErrorCode.NONE:
+        if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)).error == ErrorCode.NONE:
             return
     yield from Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
 
 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
-) -> Procedure[int | None]:
-    """Commit records in the driver's transaction; return the first error code.
+) -> Procedure[Answered]:
+    """Commit records in the driver's transaction; return the first failed result, or the last.
 
-    None stands for a lost response. PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
+    PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:
-        return appended.error
+        return appended
     ends = yield from EndTransactions((End(identity=driver, commit=True),))
-    return ends[0].error
+    return Answered(error=ends[0].error)

@@ -9,6 +9,7 @@ retriable requests with identical bytes, so a procedure never sees those errors.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -58,3 +59,20 @@ def text(value: object) -> str:
 def code_name(error: int | None) -> str:
     """Name the result of a request; None stands for a lost response."""
     return "no response" if error is None else ErrorCode.of(error).name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The result of a request in the driver's transaction.
+
+    ``error`` is 0 for success, None for a lost response. ``earlier_error`` is the code before a lost response, for error messages only.
+    """
+
+    error: int | None
+    earlier_error: int | None = None
+
+    @property
+    def code(self) -> str:
+        """The result in words. A deadline often cuts the last try short; the code before it describes the cluster better."""
+        before = "" if self.earlier_error is None else f", and before that {ErrorCode.of(self.earlier_error).name}"
+        return code_name(self.error) + before

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
+from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.commit.versions import MOST_RANGES
@@ -308,12 +309,12 @@ _TOO_LARGE = (
 )
 
 
-def not_decided(decision: Decision, what: str, code: str) -> TransactionAbortedError:
+def not_decided(decision: Decision, what: str, failed: Answered) -> TransactionAbortedError:
     known = {**dict.fromkeys(TOO_LARGE, _TOO_LARGE), ErrorCode.INVALID_PRODUCER_ID_MAPPING: EXPIRED_ID}
-    cause = next((f": {text}" for each, text in known.items() if each.name == code), "")
+    cause = next((f": {text}" for each, text in known.items() if each == failed.error), "")
     return TransactionAbortedError(
         "NOT_DECIDED",
-        f"{version_of(decision.version, decision.write_id)} could not be committed ({code} for {what}){cause}",
+        f"{version_of(decision.version, decision.write_id)} could not be committed ({failed.code} for {what}){cause}",
         f"{'Then ' if cause else ''}{run_again(decision.write_id)}".capitalize(),
     )
 

@@ -29,7 +29,7 @@ from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
@@ -414,9 +414,9 @@ def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedur
         raise resolve_refusals.not_resolved(decision, failure.brief) from failure
     appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
     if appended.error != ErrorCode.NONE:
-        raise resolve_refusals.unrecorded(run.write, decision, appended.error)
+        raise resolve_refusals.unrecorded(run.write, decision, appended)
     ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     outcome = yield from await_outcome(decision, appended.offset, run.within_ms)
     if outcome is not Outcome.COMMITTED:
-        raise resolve_refusals.unrecorded(run.write, decision, ends[0].error)
+        raise resolve_refusals.unrecorded(run.write, decision, Answered(error=ends[0].error))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import QueryState
+from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import job_of, run_again, some, version_of
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import FencedError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
@@ -245,17 +245,16 @@ def _not_void(write: Write, decision: Decision, why: str) -> WriteRefusedError:
     )
 
 
-def unrecorded(write: Write, decision: Decision, error: int | None) -> FencedError | TransactionAbortedError:
-    if error in FENCED_BY_NEWER_OWNER:
+def unrecorded(write: Write, decision: Decision, failed: Answered) -> FencedError | TransactionAbortedError:
+    if failed.error in FENCED_BY_NEWER_OWNER:
         return FencedError(
             "FENCED",
             f"a job or query of write id {decision.write_id!r} has begun meanwhile and replaced this command",
             "Stop the job or query, and run this command again",
         )
-    code = "no response" if error is None else ErrorCode.of(error).name
     return TransactionAbortedError(
         "NOT_RESOLVED",
-        f"whether {version_of(decision.version, decision.write_id)} is now resolved is not known ({code}, no marker)",
+        f"whether {version_of(decision.version, decision.write_id)} is now resolved is not known ({failed.code}, no marker)",
         f"Run this command again, unless this one shows the version as resolved: {write.command('status')}",
     )
 

@@ -12,7 +12,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.evidence import of_doubtful
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.proofs import verify_markers, verify_no_foreign_abort, verify_visible
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run, Write
@@ -126,7 +126,7 @@ def _sort_results(
         elif result.error in END_TXN_REJECTED:
             doubtful.append(prepared)
         else:
-            code = "no response" if result.error is None else ErrorCode.of(result.error).name
+            code = code_name(result.error)
             detail = f"; {result.detail}" if result.detail else ""
             raise refusals.pending(
                 write,

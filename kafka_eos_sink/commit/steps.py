@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from kafka_eos_sink.commit.procedure import Step, listed, text
+from kafka_eos_sink.commit.procedure import Answered, Step, listed, text
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -123,8 +123,8 @@ class Append(Step[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartition(Step[int | None]):
-    """AddPartitionsToTxn for the commit log, below version 2. Result: error code."""
+class AddPartition(Step[Answered]):
+    """AddPartitionsToTxn for the commit log, below version 2."""
 
     identity: ProducerIdentity
 
@@ -145,20 +145,15 @@ class AppendInTransaction(Step["Appended"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
-    """The result of `AppendInTransaction`; ``offset`` is that of the first record.
+class Appended(Answered):
+    """The result of `AppendInTransaction`; ``offset`` is that of the first record."""
 
-    ``error`` is 0 for success, None for a lost response. ``earlier_error`` is the code before a lost response, for error messages only.
-    """
-
-    error: int | None
     offset: int = -1
-    earlier_error: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CommitGroupOffsets(Step[int | None]):
-    """Commit offsets in the driver's transaction. Result: error code, None if lost."""
+class CommitGroupOffsets(Step[Answered]):
+    """Commit offsets in the driver's transaction."""
 
     identity: ProducerIdentity
     group_id: str

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, OnCode, Route, single
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
@@ -36,8 +37,8 @@ _Read = tuple[int, str | None, Any]
 _OPTIONS: dict[str, Any] = {"first_backoff_ms": MARKERS_FIRST_BACKOFF_MS, "on_code": OnCode.RAISE_CONFIGURATION}
 
 
-def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> int | None:
-    """Add a partition to the transaction (AddPartitionsToTxn); return the error code."""
+def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> Answered:
+    """Add a partition to the transaction (AddPartitionsToTxn)."""
     request = m.AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
@@ -52,11 +53,15 @@ def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartitio
                     yield each.partition_error_code, None, None
 
     call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
-    return admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].error_code
+    return _answered(admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id])
 
 
-def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: int) -> int | None:
-    """Commit a group's offsets in the transaction; return the error code."""
+def _answered(outcome: KeyResult[Any]) -> Answered:
+    return Answered(error=outcome.error_code, earlier_error=outcome.earlier_code)
+
+
+def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: int) -> Answered:
+    """Commit a group's offsets in the transaction."""
     identity = step.identity
     producer: dict[str, Any] = {
         "transactional_id": identity.transactional_id,
@@ -75,9 +80,9 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             lambda response: [(response.error_code, None, None)],
             **_OPTIONS,
         )
-        error = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id].error_code
-        if error != ErrorCode.NONE:
-            return error
+        added = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id]
+        if added.error_code != ErrorCode.NONE:
+            return _answered(added)
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
     mark = mark_of(identity.transactional_id)
     for topic, partition, offset in step.offsets:
@@ -110,7 +115,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
 
     about = "source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
-    return admin.perform(call, [step.group_id], deadline_ms)[step.group_id].error_code
+    return _answered(admin.perform(call, [step.group_id], deadline_ms)[step.group_id])
 
 
 def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeout_ms: int) -> Appended:

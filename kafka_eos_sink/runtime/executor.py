@@ -19,7 +19,7 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import lost_log, steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Procedure, Step, code_name
+from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -320,13 +320,8 @@ class Executor:
         if appended.error != ErrorCode.NONE:
             where = "{}-{}".format(*self.where)
             if appended.error is None or ErrorCode.of(appended.error).retriable:
-                last = code_name(appended.error)
-                if appended.earlier_error is not None:
-                    last += f", and before that {ErrorCode.of(appended.earlier_error).name}"
-                raise BrokerUnavailableError(
-                    "COMMIT_LOG_UNAVAILABLE",
-                    f"the commit log's partition {where} did not acknowledge a record in {self.timeout_ms} ms; last result: {last}",
-                )
+                took = f"did not acknowledge a record in {self.timeout_ms} ms; last result: {appended.code}"
+                raise BrokerUnavailableError("COMMIT_LOG_UNAVAILABLE", f"the commit log's partition {where} {took}")
             raise refusal(ProduceRequest, appended.error, in_words(ProduceRequest, f"commit log {where}"))
         return appended.offset
 

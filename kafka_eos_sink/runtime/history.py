@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import code_name
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.logs import warn_once
@@ -110,4 +109,4 @@ def _append(admin: Admin, topic: str, record: BatchRecord, create: bool) -> str 
     if appended.error == ErrorCode.NONE:
         _partitions[place] = count
         return None
-    return code_name(appended.error)
+    return appended.code

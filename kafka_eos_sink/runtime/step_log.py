@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import code_name, listed, text
+from kafka_eos_sink.commit.procedure import Answered, code_name, listed, text
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -33,7 +33,7 @@ def _text(value: Any) -> str:
             return f"{value.state} (producer id {value.producer_id}, epoch {value.producer_epoch})"
         case steps.LogChunk():
             return f"{len(value.entries)} entries, next offset {value.next_offset}"
-        case steps.Appended() | steps.EndResult():
+        case Answered() | steps.EndResult():
             return code_name(value.error)
         case steps.Copied(written=written) | (steps.WrittenRows() as written):
             return f"{written.rows} rows"

@@ -79,7 +79,7 @@ class HostileProducer:
     def write(self, own: ProducerIdentity, *records: LogRecord) -> None:
         """Append records in a transaction, which stays open."""
         if own.transaction_version < 2:
-            assert self.executor._performers[AddPartition](AddPartition(own)) == ErrorCode.NONE
+            assert self.executor._performers[AddPartition](AddPartition(own)).error == ErrorCode.NONE
         step = AppendInTransaction(own, 0, records)
         assert self.executor._performers[AppendInTransaction](step).error == ErrorCode.NONE
 

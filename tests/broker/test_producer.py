@@ -364,7 +364,9 @@ def test_offsets_are_committed_only_with_their_transaction(
         producer = started()
         identity = producer.prepare()
         given = tuple((topic, partition, offset) for (topic, partition), offset in offsets.items())
-        assert commit_group_offsets(Admin(client), CommitGroupOffsets(identity, group, given), deadline(client)) == 0
+        assert (
+            commit_group_offsets(Admin(client), CommitGroupOffsets(identity, group, given), deadline(client)).error == 0
+        )
         assert end_as_driver(client, identity, committed) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, p) for p in (0, 1)], timeout=30)
@@ -378,7 +380,7 @@ def test_offsets_of_a_deleted_topic_do_not_block_other_offsets(
     source, deleted, group = create_topic(any_kafka.bootstrap_servers), unique_topic("deleted"), unique_topic("group")
     identity = started().prepare()
     step = CommitGroupOffsets(identity, group, ((deleted, 0, 3), (source, 0, 7)))
-    assert commit_group_offsets(Admin(client), step, deadline(client)) == 0
+    assert commit_group_offsets(Admin(client), step, deadline(client)).error == 0
     assert end_as_driver(client, identity, True) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": any_kafka.bootstrap_servers, "group.id": group})
     (found,) = consumer.committed([confluent_kafka.TopicPartition(source, 0)], timeout=30)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import parse_key
+from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -255,7 +256,7 @@ def unavailable(step: Any) -> Any:
         case steps.AppendInTransaction():
             return steps.Appended(error=None)
         case steps.AddPartition():
-            return None
+            return Answered(error=None)
         case steps.ListOpenTransactions(within_ms=int()):
             return ()
     return Throw(BrokerUnavailableError("UNAVAILABLE", "no answer before the deadline"))
@@ -265,8 +266,10 @@ def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...]
     """The step's answer from those of its requests; a `Throw` where the performer raises."""
     answer = answers[-1] if answers else None
     match step:
-        case steps.ListOpenTransactions() | steps.ReadLog() | steps.LogPolicy() | steps.AddPartition():
+        case steps.ListOpenTransactions() | steps.ReadLog() | steps.LogPolicy():
             return answer
+        case steps.AddPartition():
+            return Answered(error=answer)
         case steps.DescribeTransactions():
             return {
                 name: None

@@ -377,10 +377,28 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
     step = CommitGroupOffsets(IDENTITY, "group", (("in", 0, 5), ("in", 1, 6)))
     for indexes, expected in (((1, 0), ErrorCode.NONE), (partitions, None)):
         opened, brokers = admin(scripted(committed(indexes)))
-        assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS) == expected
+        assert driver_requests.commit_group_offsets(opened, step, DEADLINE_MS).error == expected
         topic = brokers.requests(m.TxnOffsetCommitRequest)[0][1].topics[0]
         assert {each.committed_metadata for each in topic.partitions} == {"kafka-eos write id a"}
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> None:
+    """Where AddOffsetsToTxn comes first (version 0), and where TxnOffsetCommit does."""
+    busy, identity = ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(IDENTITY, transaction_version=version)
+    part = SimpleNamespace(partition_index=3, error_code=busy, partition_error_code=busy)
+    topic = SimpleNamespace(name="in", partitions=[part], results_by_partition=[part])
+    response = SimpleNamespace(error_code=busy, topics=[topic], results_by_topic_v3_and_below=[topic])
+    offsets = CommitGroupOffsets(identity, "group", (("in", 3, 5),))
+    for request in (
+        lambda opened: driver_requests.add_partition(opened, identity, ("in", 3), DEADLINE_MS),
+        lambda opened: driver_requests.commit_group_offsets(opened, offsets, DEADLINE_MS),
+    ):
+        opened, _ = admin(scripted(response, LOST))
+        answered = request(opened)
+        assert (answered.error, answered.earlier_error) == (None, busy)
+        assert answered.code == "no response, and before that CONCURRENT_TRANSACTIONS"
 
 
 def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) -> m.OffsetFetchResponse:
@@ -435,6 +453,6 @@ def test_deleted_source_topic_does_not_stop_a_stream(
     step = CommitGroupOffsets(IDENTITY, "group", (("deleted", 0, 5), ("in", 0, 6)))
     response = SimpleNamespace(topics=[committed("in", code_of_other), committed("deleted", 3)])
     opened, brokers = admin(scripted(response))
-    assert driver_requests.commit_group_offsets(opened, step, 60_000) == expected
+    assert driver_requests.commit_group_offsets(opened, step, 60_000).error == expected
     assert brokers.now == pytest.approx(waits_ms, abs=2_000)
     assert ("'group' gets no offsets of deleted" in caplog.text) == (expected == 0)

@@ -12,11 +12,12 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
+from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
 from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.procedure import Answered, Step
 from kafka_eos_sink.commit.proofs import verify_markers
 from kafka_eos_sink.commit.steps import MarkerType
 from kafka_eos_sink.commit.take_over import TakeOver
@@ -163,6 +164,20 @@ def test_a_decision_record_that_took_too_long_is_not_decided() -> None:
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*the commit log took too long"):
         cluster.commit(messages)
     assert cluster.ends == []
+
+
+@pytest.mark.parametrize("failing", [steps.AddPartition, steps.AppendInTransaction, steps.CommitGroupOffsets])
+def test_error_names_the_code_before_a_lost_response(failing: type[Step[Any]]) -> None:
+    """A deadline cuts the last of many rejected tries short."""
+    cluster, messages = written(version=0)
+    lost = {"error": None, "earlier_error": ErrorCode.NOT_ENOUGH_REPLICAS.value}
+    cluster.own = {
+        steps.CommitGroupOffsets: lambda _: Answered(error=0),
+        failing: lambda _: steps.Appended(**lost),
+    }
+    said = r"NOT_DECIDED\].*\(no response, and before that NOT_ENOUGH_REPLICAS for the (decision record|offsets of group 'g')"
+    with pytest.raises(TransactionAbortedError, match=said):
+        cluster.commit(messages, group_offsets=GroupOffsets(group_id="g", offsets=(("t", 0, 1),)))
 
 
 def test_log_hiding_acknowledged_records_raises_unavailable() -> None:
