@@ -89,6 +89,8 @@ class Report:
     rows: int = 0
     units: int = 0
     starts: int = 0
+    recovered_s: float = 0.0
+    """From the last fault until every writer has written something new."""
     healed_s: float = 0.0
     minutes: float = 0.0
     people: str = ""
@@ -111,6 +113,8 @@ class Settings:
     largest_unit: int
     kinds: tuple[Kind, ...] = KINDS
     worlds: tuple[dict[str, Any], ...] = WORLDS
+    recovered_within_s: float = 180.0
+    """From the last fault until every writer has written something new; 60 on a quiet machine."""
     package: Path | None = None
     """Where another kafka_eos_sink lies: a mutant."""
 
@@ -165,10 +169,13 @@ class Episode:
         with supervisor:
             self._await_first_rows(until)
             nemesis.rounds(until)
-        nemesis.heal()
-        healed_at = time.monotonic()
-        self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
-        self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
+            for writer in self.writers:
+                writer.points = ()
+            nemesis.heal()
+            healed_at = time.monotonic()
+            self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
+            self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
+            self._await_recovery(supervisor, healed_at)
         for writer in self.writers:
             writer.kill()
         self.report.wrong += supervisor.wrong
@@ -233,6 +240,20 @@ class Episode:
         """Faults before anything works would only test the start of Spark."""
         while time.monotonic() < until and self.reader.sightings.rows == 0:
             time.sleep(0.2)
+
+    def _await_recovery(self, supervisor: Supervisor, healed_at: float) -> None:
+        before = [supervisor.done(writer) for writer in self.writers]
+        within_s = self.settings.recovered_within_s
+        while any(supervisor.done(writer) <= done for writer, done in zip(self.writers, before, strict=True)):
+            if time.monotonic() - healed_at > within_s:
+                late = [
+                    f"{writer.given.name} has written nothing new {within_s:g} s after the last fault; it said: {writer.said()[-1000:]}"
+                    for writer, done in zip(self.writers, before, strict=True)
+                    if supervisor.done(writer) <= done
+                ]
+                raise AssertionError("; ".join(late))
+            time.sleep(0.2)
+        self.report.recovered_s = round(time.monotonic() - healed_at, 1)
 
     def _prefixes(self) -> list[str]:
         return [prefix for writer in self.writers for prefix in writer.write_ids]
@@ -368,10 +389,10 @@ class Supervisor:
                 writer.tick()
                 if writer.deaths > before:
                     self._compare_with_visible(writer)
-                if len(writer.units) - self._done(writer) < 6:
+                if len(writer.units) - self.done(writer) < 6:
                     writer.more_units(6, self._largest)
 
-    def _done(self, writer: Writer) -> int:
+    def done(self, writer: Writer) -> int:
         if writer.given.kind == "copy":
             seen = self._reader.sightings.lines
             return sum(1 for _, name, _ in list(seen) if name == writer.given.name)
@@ -396,8 +417,8 @@ def told(report: Report) -> str:
     world = ", ".join(f"{name} {value}" for name, value in report.world.items())
     return (
         f"episode {report.episode}: {world}; {', '.join(report.writers)}; {report.fault_count} faults "
-        f"({sum(report.frames.values())} frames), {report.rows:,} rows in {report.units} units, {report.starts} starts, written to the end "
-        f"{report.healed_s:g} s after the last fault; {report.people or 'nobody deleted anything'}; "
+        f"({sum(report.frames.values())} frames), {report.rows:,} rows in {report.units} units, {report.starts} starts, all writing again "
+        f"{report.recovered_s:g} s after the last fault; {report.people or 'nobody deleted anything'}; "
         + ("; ".join(["WRONG", *report.wrong]) if report.wrong else "all right")
     )
 
@@ -430,6 +451,12 @@ def main() -> int:
     parser.add_argument("--episode-minutes", type=float, default=2.0, help="of faults in each")
     parser.add_argument("--longest-pause", type=float, default=40.0, help="in seconds; transactions time out after 30")
     parser.add_argument("--largest-unit", type=int, default=20_000, help="rows")
+    parser.add_argument(
+        "--recovered-within",
+        type=float,
+        default=180.0,
+        help="seconds from the last fault until all write; 60 on a quiet machine",
+    )
     parser.add_argument("--kinds", default=",".join(dict.fromkeys(KINDS)))
     parser.add_argument("--mutant", choices=[each.name for each in MUTANTS], help="plant this fault in the product")
     given = parser.parse_args()
@@ -449,6 +476,7 @@ def main() -> int:
             largest_unit=given.largest_unit,
             kinds=kinds,
             worlds=worlds,
+            recovered_within_s=given.recovered_within,
             package=package,
         )
         began = time.monotonic()

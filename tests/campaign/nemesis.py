@@ -174,8 +174,10 @@ class Nemesis:
         return sorted(self._timeline)
 
     def _pause(self) -> float:
-        """Mostly short, seldom beyond a transaction's timeout."""
-        return min(self.longest_pause_s, 0.5 + self.chance.expovariate(1 / 4))
+        """Mostly short, one of twelve beyond a transaction's timeout."""
+        if self.chance.random() < 1 / 12:
+            return self.chance.uniform(self.longest_pause_s / 4, self.longest_pause_s)
+        return min(self.longest_pause_s, 0.5 + self.chance.expovariate(1 / 3))
 
     def _process(self, role: str) -> int | None:
         found = self.chance.choice(self.writers).processes(role)
@@ -303,7 +305,7 @@ class Nemesis:
         with self._alone("frames") as free:
             if free:
                 self.frames.active = True
-                time.sleep(3 + 5 * self.chance.random())
+                time.sleep(5 + 10 * self.chance.random())
                 self.frames.active = False
                 self.proxy.open_gate(LATE)
                 time.sleep(0.2)
@@ -398,7 +400,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("move leaders and coordinators", 3, Nemesis.move_leaders, _three),
     Fault("reassign a partition", 1, Nemesis.reassign_partition, _three),
     Fault("raise the transaction version", 0.5, Nemesis.raise_transaction_version, lambda nemesis: nemesis.can_raise),
-    Fault("harm frames", 5, Nemesis.harm_frames),
+    Fault("harm frames", 10, Nemesis.harm_frames),
     Fault("cut all connections", 1, Nemesis.cut_connections),
     Fault("time out transactions", 3, Nemesis.time_out_transactions),
     Fault("write as another program", 2, Nemesis.write_as_another_program),

@@ -138,11 +138,13 @@ class Writer:
         )
 
     def _noted_by_spark(self) -> frozenset[int]:
-        """The batches of a query that Spark's own commit log holds; a batch is a unit, but in a copy."""
+        """The batches of a query that Spark has committed; a batch is a unit, but in a copy."""
         commits = self.folder / "checkpoint" / "commits"
         if self.given.kind == "copy" or not commits.exists():
             return frozenset()
-        return frozenset(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+        # Spark commits batches in their order, and removes the oldest notes.
+        newest = max((int(each.name) for each in commits.iterdir() if each.name.isdigit()), default=-1)
+        return frozenset(range(newest + 1))
 
     @property
     def write_ids(self) -> list[str]:
