@@ -59,7 +59,7 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
 ) -> Procedure[Answered]:
-    """Commit records in the driver's transaction; return the first failed result, or the last.
+    """Commit records in the driver's transaction, up to the first failed request.
 
     PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
     """
