@@ -38,6 +38,7 @@ _LZ4_FRAME: Final = {
 }
 _FEED_BYTES = 1 << 14
 _READ_CHUNK_BYTES = 1 << 18
+_MAX_XERIAL_BLOCK_BYTES = 1 << 24  # writers use blocks of 32 KiB
 _SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
 
 
@@ -192,17 +193,25 @@ def _decompress_frames(codec: Compression, new_decompressor: Callable[[], Any], 
         while not frame.eof and at < len(view):
             # Feed small pieces: a decompressor copies the bytes behind its frame, and a frame may take only ten bytes.
             piece = view[at : at + _FEED_BYTES]
-            # One byte above the limit is enough to detect an excess.
-            out += frame.decompress(piece, limit - len(out) + 1)
-            if len(out) > limit:
-                raise _too_large(limit)
-            at += len(piece) - len(frame.unused_data or b"")
+            at += len(piece)
+            while True:
+                # Take small pieces as well, because each one is copied. One byte above the limit is enough to detect an excess.
+                most = min(limit - len(out) + 1, _READ_CHUNK_BYTES)
+                found = frame.decompress(piece, most)
+                out += found
+                if len(out) > limit:
+                    raise _too_large(limit)
+                if frame.eof or len(found) < most:
+                    break
+                # zlib returns the input that it has not read; lz4 keeps it.
+                piece = memoryview(getattr(frame, "unconsumed_tail", b""))
+            at -= len(frame.unused_data or b"")
         if not frame.eof:
             raise _cut_off(codec)
     return out
 
 
-def _decompress_snappy(data: Buffer, limit: int) -> bytes:
+def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data)
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _decompress_raw_snappy(view, limit, limit)
@@ -217,9 +226,9 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
         at += 4
         if not 0 <= size <= len(view) - at:
             raise _cut_off(Compression.SNAPPY)
-        out += _decompress_raw_snappy(view[at : at + size], limit - len(out), limit)
+        out += _decompress_raw_snappy(view[at : at + size], min(limit - len(out), _MAX_XERIAL_BLOCK_BYTES), limit)
         at += size
-    return bytes(out)
+    return out
 
 
 def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:

@@ -19,7 +19,9 @@ from kafka_eos_sink.protocol.varints import encode_varint
 
 BATCH_OVERHEAD = 61  # bytes of the header
 MAX_MARKER_BYTES = 1 << 10
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024  # limit of ``read_record_batches`` for each batch
+MAX_DECOMPRESSED_BYTES = (
+    32 * 1024 * 1024
+)  # limit of ``read_record_batches`` for each batch; a growing buffer may need it twice
 
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1

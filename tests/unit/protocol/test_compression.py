@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from kafka_eos_sink.errors import ConfigurationError, ProtocolError
 from kafka_eos_sink.protocol.compression import (
     LEVELS,
+    XERIAL_HEADER,
     Compression,
     check_level,
     compress,
     compress_pieces,
     decompress,
 )
+from kafka_eos_sink.protocol.record_batch import MAX_DECOMPRESSED_BYTES
+from tests.fuzz.hostile_log import reset_peak, resident
 
 COMPRESSING = [codec for codec in Compression if codec is not Compression.NONE]
 LIMIT = 1 << 24
@@ -144,6 +147,34 @@ def test_decompression_stops_at_the_limit(codec: Compression) -> None:
     for limit in (len(data) - 1, 1000, 0):
         with pytest.raises(ProtocolError, match=f"more than the limit of {limit} bytes"):
             decompress(codec, compressed, limit)
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("size", [1 << 18, (1 << 18) - 1, (1 << 18) + 1, 1 << 20, 5 << 18])
+def test_data_of_whole_pieces_is_read_to_its_end(codec: Compression, size: int) -> None:
+    """Decompressed pieces have 256 KiB; a codec may have read its input before it has given all of them."""
+    for data in (bytes(size), os.urandom(size)):
+        compressed = bytes(compress(codec, None, data))
+        assert bytes(decompress(codec, compressed, size)) == data
+        if codec in (Compression.GZIP, Compression.LZ4, Compression.ZSTD):
+            assert bytes(decompress(codec, compressed * 3, 3 * size)) == data * 3
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_a_bomb_takes_at_most_64_mib(codec: Compression) -> None:
+    bomb = bytes(compress(codec, None, bytes(512 << 20)))
+    reset_peak()
+    before = resident("VmRSS")
+    with pytest.raises(ProtocolError, match="more than the limit"):
+        decompress(codec, bomb, MAX_DECOMPRESSED_BYTES)
+    assert resident("VmHWM") - before < 64 << 20
+
+
+def test_block_of_snappy_that_no_writer_makes_is_refused() -> None:
+    """It would be in memory twice, by itself and among the others."""
+    block = pa.Codec("snappy").compress(bytes((1 << 24) + 1), asbytes=True)
+    with pytest.raises(ProtocolError, match="more than the limit"):
+        decompress(Compression.SNAPPY, XERIAL_HEADER + struct.pack(">i", len(block)) + block, MAX_DECOMPRESSED_BYTES)
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
