@@ -281,6 +281,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_cli_audit.py::test_rows_of_deleted_topic_are_not_readable", ALL),
     Rule("broker/test_cli_audit.py::test_missing_rows_of_compacted_topic_are_not_readable", ALL),
     Rule("broker/test_verified_appends.py", ALL),
+    Rule("broker/test_hostile_broker.py::test_broker_without_the_password_is_refused_soon", TEST),
     Rule("broker/test_hostile_broker.py", ALL, lambda params: params["api"].__name__ != "MetadataRequest"),
     Rule("broker/test_hostile_broker.py", Sample(of_class=lambda params: params["harm"].__name__)),
     Rule("broker/test_two_phase_commit.py", ALL, one_of("two_phase", 1, 0)),
