@@ -17,11 +17,13 @@ import os
 import random
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, find, settings
@@ -346,9 +348,14 @@ def guided(cases: int, names: str) -> None:
             target = chosen[data[0] % len(chosen)]
             tried(target, target.mend(data[1:]))
 
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], f"-runs={cases}", "-max_len=4096", "-print_final_stats=1"], one)
-    atheris.Fuzz()
+    with tempfile.TemporaryDirectory(prefix="kafka-eos-fuzz-") as corpus:
+        for at, target in enumerate(chosen):
+            for number, valid in enumerate(target.seeds):
+                Path(corpus, f"{at}-{number}").write_bytes(bytes((at,)) + valid)
+        atheris.instrument_all()
+        options = [f"-runs={cases}", "-max_len=4096", "-print_final_stats=1", "-verbosity=0"]
+        atheris.Setup([sys.argv[0], *options, corpus], one)
+        atheris.Fuzz()
 
 
 def main() -> int:
