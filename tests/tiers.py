@@ -319,7 +319,8 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_lost_parts.py::test_recover_restores_aborted_rows_without_spark", ALL, one_of("lose", "timeout")),
     Rule("broker", ALL, below_version_2),
     Rule("broker", TEST),
-    # The checker without a broker; campaigns of minutes.
+    # The checker without a broker; campaigns of four and fifteen minutes.
+    Rule("campaign/test_campaign.py::test_campaign_finds_nothing_wrong", TEST, one_of("minutes", 4.0)),
     Rule("campaign/test_campaign.py::test_campaign_finds_nothing_wrong", ALL),
     Rule("campaign", CHECK),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.

@@ -55,6 +55,8 @@ REPOSITORY = Path(__file__).parents[2]
 HISTORY = "__kafka_eos_history"
 HEALED_WITHIN_S = 60.0
 TRANSACTION_TIMEOUT_MS = 30_000
+OPTIONS = {"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
+IMPATIENT = {"kafka.delivery.timeout.ms": "15000", "kafka.max.block.ms": "15000", "kafka.request.timeout.ms": "5000"}
 KINDS: tuple[Kind, ...] = ("stream", "shuffled stream", "batch", "batch", "copy", "foreachBatch")
 POINTS_OF_ALL = (*POINTS, *RESTORE_POINTS, "abort.between_ends")
 PROPERTIES = {
@@ -219,7 +221,7 @@ class Episode:
                 source_servers=servers,
                 topics=names,
                 keyed=self.chance.random() < 0.5,
-                options={"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)},
+                options=self.chance.choice((OPTIONS, {**OPTIONS, **IMPATIENT})),
                 input_topic=create_topic(servers, f"{name}-input", partitions=2) if kind == "copy" else "",
                 group=f"{name}-group" if kind == "copy" else "",
                 jars=jars if kind == "copy" else [],
@@ -279,6 +281,9 @@ class Episode:
                 self.report.wrong += checker.judge_group(servers, again, expected, committed)
                 expected = replace(expected, units=committed.units)
             wanted.append(expected)
+        for writer in self.writers:
+            notes = writer.visible_on_return()
+            self.report.wrong += checker.judge_returned(servers, again, writer.given.name, notes)[:10]
         for name, seen in (("librdkafka", self.reader.sightings), ("kafka-python", again)):
             found = checker.judge(seen, wanted, nemesis.foreign, nemesis.foreign_unknown, all_written=all_written)
             self.report.wrong += [f"{name}: {each}" for each in found[:10]]
@@ -423,11 +428,14 @@ def told(report: Report) -> str:
     )
 
 
-def run(settings: Settings, minutes: float, journal: Path | None, *, most: int | None = None) -> list[Report]:
-    """Run episodes until the time is over or something is wrong; return their reports."""
+def run(settings: Settings, minutes: float, journal: Path | None) -> list[Report]:
+    """Run episodes until the time is over or something is wrong; return their reports.
+
+    No episode begins if less time is left than the one before it took.
+    """
     done = len(journal.read_text().splitlines()) if journal is not None and journal.exists() else 0
-    until, reports = time.monotonic() + minutes * 60, []
-    while time.monotonic() < until and (most is None or len(reports) < most):
+    until, reports = time.monotonic() + minutes * 60, list[Report]()
+    while not reports or time.monotonic() + reports[-1].minutes * 60 < until:
         folder = Path(tempfile.mkdtemp(prefix="kafka-eos-campaign-"))
         report = Episode(settings, done, folder).run()
         reports.append(report)
@@ -445,7 +453,7 @@ def run(settings: Settings, minutes: float, journal: Path | None, *, most: int |
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=15.0, help="no episode begins later")
+    parser.add_argument("--minutes", type=float, default=15.0, help="of the whole campaign; one episode at least")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--journal", type=Path, help="a line for each episode; a campaign goes on behind the last one")
     parser.add_argument("--episode-minutes", type=float, default=2.0, help="of faults in each")

@@ -35,6 +35,8 @@ class Sightings:
     """How often each line of a unit was seen."""
     copied: dict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     """The offsets of the input that were seen, by writer and input partition."""
+    newest: dict[Batch, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """The largest offset of a unit's rows in each partition."""
     foreign: Counter[bytes] = field(default_factory=Counter)
     rows: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Sightings:
         if seen[line]:
             self.tell(f"{value.decode()} is there again at {topic}-{partition} offset {offset}")
         seen[line] = min(255, seen[line] + 1)
+        self.newest[topic, writer, unit][partition] = offset
         # A unit is one micro-batch, but of a copy: there a micro-batch has many.
         batch = str(unit) if len(fields) == 5 else ""
         where = topic, partition, writer, batch, fields[-2]
@@ -293,6 +296,42 @@ def judge(
         if seen.foreign[value] != foreign.get(value, 0)
     ]
     return wrong
+
+
+def judge_returned(
+    servers: str, seen: Sightings, writer: str, notes: Iterable[tuple[str, int, list[int]]]
+) -> list[str]:
+    """Require that the rows of a unit were visible when its write returned.
+
+    Args:
+        notes: Topic, unit, and the last stable offset of each partition right after a write of it returned.
+    """
+    wrong = []
+    for topic, number, stable in notes:
+        for part, newest in seen.newest.get((topic, writer, number), {}).items():
+            # A transaction of another program may hold back readers.
+            if newest >= stable[part] and not value_at(servers, topic, part, stable[part]).startswith(b"foreign|"):
+                wrong.append(
+                    f"the write of unit {number} of {writer} returned when {topic}-{part} was stable up to {stable[part]}, "
+                    f"and its rows reach to {newest}"
+                )
+    return wrong
+
+
+def value_at(servers: str, topic: str, partition: int, offset: int) -> bytes:
+    """Return the value of the first record from an offset on, of any transaction."""
+    part = kafka_python.TopicPartition(topic, partition)
+    consumer = kafka_python.KafkaConsumer(bootstrap_servers=servers.split(","), group_id=None, enable_auto_commit=False)
+    try:
+        consumer.assign([part])
+        consumer.seek(part, offset)
+        given_up_at = time.monotonic() + PATIENCE_S
+        while time.monotonic() < given_up_at:
+            for record in consumer.poll(timeout_ms=500, max_records=1).get(part, ()):
+                return bytes(record.value)
+    finally:
+        consumer.close()
+    raise AssertionError(f"no record at {topic}-{partition} from offset {offset} on")
 
 
 def judge_group(servers: str, seen: Sightings, copy: Expected, committed: Input) -> list[str]:

@@ -315,7 +315,12 @@ class Nemesis:
         self.proxy.disconnect()
 
     def time_out_transactions(self) -> None:
-        """As the coordinator ends what is too old: an InitProducerId that is not the owner's bumps the epoch and aborts."""
+        """As the coordinator ends what is too old: an InitProducerId that is not the owner's bumps the epoch and aborts.
+
+        Half of the time when a writer has just died, perhaps after its decision.
+        """
+        if self.chance.random() < 0.5:
+            self._await_death()
         with self._admin() as admin:
             prefixes = tuple(prefix for writer in self.writers for prefix in writer.write_ids)
             listed = [each for each in transactions(admin, ["Ongoing"]) if each.transactional_id.startswith(prefixes)]
@@ -331,13 +336,18 @@ class Nemesis:
             )
             producer.init_transactions(20)
 
+    def _await_death(self) -> None:
+        before, until = [writer.deaths for writer in self.writers], time.monotonic() + 15
+        while time.monotonic() < until and [writer.deaths for writer in self.writers] == before:
+            time.sleep(0.1)
+
     def write_as_another_program(self) -> None:
         ident = uuid.uuid4().hex[:8]
         how = self.chance.choice(("commit", "abort", "abandon"))
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": self.kafka.bootstrap_servers,
-                "transactional.id": f"foreign-{ident}",
+                "transactional.id": self._foreign_id(ident),
                 "transaction.timeout.ms": 15_000,
                 "log_level": 0,
             }
@@ -358,6 +368,11 @@ class Nemesis:
         elif how == "abort":
             with contextlib.suppress(confluent_kafka.KafkaException):
                 producer.abort_transaction(30)
+
+    def _foreign_id(self, ident: str) -> str:
+        """Sometimes one that begins as the ids of a writer do."""
+        ids = self.chance.choice(self.writers).write_ids
+        return f"{self.chance.choice(ids)}.v{ident}.0.0" if ids and self.chance.random() < 0.5 else f"foreign-{ident}"
 
     def compact_commit_log(self) -> None:
         with self._admin() as admin:

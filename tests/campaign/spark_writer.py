@@ -14,14 +14,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from confluent_kafka import KafkaException
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.campaign.checker import stable_offsets
 
 Kind = Literal["stream", "shuffled stream", "batch", "copy", "foreachBatch"]
 SCHEMA = "key string, value string"
@@ -148,6 +152,7 @@ class Writer:
         (topic,) = self.given.topics
         options = {**self.options(topic), "txnAppId": self.given.name, "txnVersion": str(unit.number)}
         self.stamp(lines).write.format("kafka-eos").mode("append").options(**options).save()
+        self.note_what_is_visible(topic, unit.number)
 
     # a query
 
@@ -179,6 +184,14 @@ class Writer:
         for topic in self.given.topics:
             options = {**self.options(topic), "txnAppId": self.given.name, "txnVersion": str(batch_id)}
             stamped_batch.write.format("kafka-eos").mode("append").options(**options).save()
+            self.note_what_is_visible(topic, batch_id)
+
+    def note_what_is_visible(self, topic: str, number: int) -> None:
+        """Up to where readers see the topic now that the write has returned."""
+        with suppress(KafkaException):
+            stable = stable_offsets(self.given.source_servers, [(topic, part) for part in range(TASKS)])
+            with (self.folder / "visible.jsonl").open("a") as visible:
+                visible.write(json.dumps([topic, number, [stable[topic, part] for part in range(TASKS)]]) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from . import checker
 from .campaign import WORLDS, Report, Settings, run
 from .checker import Expected, Sightings, judge
 from .mutants import MUTANTS, planted_package
@@ -46,6 +47,25 @@ def test_checker_names_each_kind_of_harm(rows: list[tuple[int, bytes]], told: st
     assert any(told in each for each in wrong(rows)), wrong(rows)
 
 
+@pytest.mark.parametrize(
+    ("stable", "at_stable", "told"),
+    [
+        (3, b"w|1|0|0|0", []),
+        (2, b"foreign|1", []),
+        (2, b"w|1|2|1|0", ["t-0 was stable up to 2, and its rows reach to 2"]),
+    ],
+)
+def test_rows_not_visible_when_a_write_returned_are_told(
+    stable: int, at_stable: bytes, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Sightings()
+    for offset, (_, value) in enumerate(ROWS[:3]):
+        seen.take("t", 0, offset, value)
+    monkeypatch.setattr(checker, "value_at", lambda *_: at_stable)
+    found = checker.judge_returned("nowhere", seen, "w", [("t", 1, [stable]), ("t", 7, [0])])
+    assert [each.partition("returned when ")[2] for each in found] == told
+
+
 def test_all_units_are_demanded_in_the_end() -> None:
     assert any("0 of 2 rows of the unit 2" in each for each in wrong(ROWS[:3], all_written=True))
 
@@ -66,9 +86,9 @@ def campaign(minutes: float, seed: int, worlds: int, tmp_path: Path) -> list[Rep
 
 
 @pytest.mark.timeout(2_400)
-@pytest.mark.parametrize("minutes", [3.0, 14.0])
+@pytest.mark.parametrize("minutes", [4.0, 15.0])
 def test_campaign_finds_nothing_wrong(minutes: float, tmp_path: Path) -> None:
-    reports = campaign(minutes, int(minutes), 2 if minutes < 4 else len(WORLDS), tmp_path)
+    reports = campaign(minutes, int(minutes), 2 if minutes < 5 else len(WORLDS), tmp_path)
     assert [dataclasses.asdict(report)["wrong"] for report in reports if report.wrong] == []
     # How many come in a minute depends on what else runs.
     assert all(report.fault_count >= 3 and report.rows >= 500 for report in reports)

@@ -137,6 +137,17 @@ class Writer:
             group=self.given.group,
         )
 
+    def visible_on_return(self) -> list[tuple[str, int, list[int]]]:
+        """Return what a job noted after each write: topic, unit, last stable offsets."""
+        path = self.folder / "visible.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a job that was killed while it wrote the line
+                topic, number, stable = json.loads(line)
+                found.append((topic, number, stable))
+        return found
+
     def _noted_by_spark(self) -> frozenset[int]:
         """The batches of a query that Spark has committed; a batch is a unit, but in a copy."""
         commits = self.folder / "checkpoint" / "commits"
