@@ -727,7 +727,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 decide.decide,
                 "    # Only the log proves the end",
                 "    if ended.error in FENCED_BY_NEWER_OWNER:\n"
-                '        raise _undecided(decision, "the decision", ended.error)\n'
+                '        raise _undecided(decision, "the decision", Answered(error=ended.error))\n'
                 "    # Only the log proves the end",
             ),
         ),
