@@ -140,7 +140,7 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
         identity = producer.prepare()
         try:
             step = CommitGroupOffsets(identity, group, ((topic, 0, 5), (topic, 1, 7)))
-            if (code := commit_group_offsets(Admin(client), step, deadline)) != 0:
+            if (code := commit_group_offsets(Admin(client), step, deadline).error) != 0:
                 raise refusal(case.rules[-1].api, code or 0, f"offsets of group {group!r}")
         except KafkaEosError:
             assert end_as_driver(client, identity, committed=False) == 0
