@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -102,6 +103,14 @@ class QueryState:
                 about=f"forged {self.write_id}",
             )
         return None
+
+    @property
+    def has_decision(self) -> bool:
+        """Whether a driver of the write id has committed a decision or its tombstone."""
+        # A mirror copies decisions of another cluster, which `newest` drops.
+        with suppress(WriteRefusedError):
+            return self.newest is not None or _newest_committed(self._of("decision", 0)) is not None
+        return True
 
     def _pieces(self) -> _Pieces:
         return {
@@ -334,13 +343,15 @@ class LogView:
 
     @property
     def lacks_write(self) -> bool:
-        """Whether no decision committed, and no barrier names this log or none."""
+        """Whether no decision of the write committed, and no barrier names this log or none."""
         # Every plan appends a barrier before its tasks begin. NEW LOG: other records, and decisions that did not commit, can come from a
         # batch that began in a deleted log, or from a resolution that failed.
         logs = [each.value.get("log") for each in self._barriers() if each.value is not None]
         own = (None, str(self.topic_id))
-        decided = (_newest_committed(records.get(("decision", 0), ())) for records in self._queries.values())
-        return not (any(decided) or any(log in own or not self.topic_id.int for log in logs))
+        return not (
+            any(log in own or not self.topic_id.int for log in logs)
+            or any(QueryState(*ids, records).has_decision for ids, records in self._queries.items())
+        )
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""

@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.values import BatchIdentity
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
-from tests.model.simulated_cluster import LOG, Data
+from tests.model.simulated_cluster import LOG, Control, Data
 from tests.runs import run_of
 from tests.unit.commit.test_versions import Job
 
@@ -45,6 +45,29 @@ def test_plan_on_a_lost_log_is_refused_and_leaves_no_barrier(version: int) -> No
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver"):
             cluster.plan("next")
     assert cluster.records("barrier") == []
+
+
+@VERSIONS
+@pytest.mark.parametrize("transactional", [True, False])
+def test_log_copied_from_another_cluster_is_a_lost_log(version: int, transactional: bool) -> None:
+    """A mirror writes the records as its own. They count for nothing, so they must not stand for a log that is there."""
+    cluster, messages = written(version=version)
+    cluster.commit(messages)
+    log, *others = cluster.kafka.logs
+    cluster.delete_log()
+    copied = [
+        each._replace(producer_id=77, producer_epoch=0, transactional=transactional)
+        for each in log
+        if isinstance(each, Data)
+    ]
+    marker = [Control(77, 0, commit=True)] if transactional else []
+    cluster.kafka = cluster.kafka._replace(logs=((*copied, *marker), *others))
+    for _ in range(2):
+        with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver"):
+            cluster.plan("next")
+    request = ResolveRequest(run=run_of(version=version), query_id="batch", version=3, resolution="committed")
+    cluster.run(resolve(request))
+    assert cluster.attempt(cluster.plan("last")).prepared is None
 
 
 @VERSIONS
