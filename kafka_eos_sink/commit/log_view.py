@@ -343,7 +343,7 @@ class LogView:
 
     @property
     def lacks_write(self) -> bool:
-        """Whether no decision of the write committed, and no barrier names this log or none."""
+        """Whether no decision of the write committed, and no barrier names this log."""
         # Every plan appends a barrier before its tasks begin. NEW LOG: other records, and decisions that did not commit, can come from a
         # batch that began in a deleted log, or from a resolution that failed.
         logs = [each.value.get("log") for each in self._barriers() if each.value is not None]

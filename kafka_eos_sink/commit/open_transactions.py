@@ -1,6 +1,6 @@
 """Finds and aborts the open transactions of a write id, which block its readers.
 
-Rules (docs/protocol.md, I11):
+Rules (docs/internals/protocol.md, I11):
 
 - Only ids that parse exactly belong to the write id.
 - The driver reads producer id and epoch before the fence. PAUSE: an identity that is read later may belong to a newer driver.

@@ -73,6 +73,7 @@ class Answered:
 
     @property
     def code(self) -> str:
-        """The result in words. A deadline often cuts the last try short; the code before it describes the cluster better."""
+        """The result in words, with the code of an earlier try."""
+        # A deadline often cuts the last try short. The code before it describes the cluster better.
         before = "" if self.earlier_error is None else f", and before that {ErrorCode.of(self.earlier_error).name}"
         return code_name(self.error) + before

@@ -99,7 +99,7 @@ class TaskExecutor(Executor):
     def _must_check(self) -> bool:
         """Whether to check the other tasks' transactions; raise if its own is too old."""
         # Called only when rows arrive. Spark would not notice a failure sooner, because one thread waits for the rows and for the task
-        # (docs/spark-behaviour.md).
+        # (docs/internals/spark-behaviour.md).
         timeout = self._transaction_timeout_ms
         now = self.client.clock()
         if timeout == NEVER_TIMES_OUT_MS or now < self._next_check_ms:

@@ -60,7 +60,7 @@ class KafkaEosDataSource(DataSource):
         source.offsets.group: Stream only. Commits the offsets of the Kafka source to this consumer group.
         kafka.*: Options of Java's producer, for example ``kafka.compression.type`` or ``kafka.security.protocol``.
 
-    All options: docs/configuration.md. Error codes: docs/errors.md.
+    All options: docs/options.md. Error codes: docs/errors.md.
     """
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The columns that PySpark cannot hand to Python; see docs/spark-behaviour.md.
+"""Columns that PySpark cannot hand to Python (docs/internals/spark-behaviour.md).
 
 Spark ships every column of a DataFrame to a Python writer as Arrow, also those that the sink ignores. A column that Arrow or PySpark cannot
 pass fails every task, without code of the sink. The schema is known before, so the plan names such columns.

@@ -115,6 +115,8 @@ class Settings:
     largest_unit: int
     kinds: tuple[Kind, ...] = KINDS
     worlds: tuple[dict[str, Any], ...] = WORLDS
+    points: tuple[str, ...] = POINTS_OF_ALL
+    """Failpoints that a start of a writer may draw."""
     recovered_within_s: float = 180.0
     """From the last fault until every writer has written something new; 60 on a quiet machine."""
     package: Path | None = None
@@ -166,11 +168,10 @@ class Episode:
         self.reader = checker.LiveReader(self.kafka.bootstrap_servers, self.topics)
         self._release.callback(self.reader.close)
         nemesis = Nemesis(self.kafka, self.writers, self.topics, proxy, self.chance, self.settings.longest_pause_s)
-        until = time.monotonic() + self.settings.episode_s
         supervisor = Supervisor(self.writers, self.settings.largest_unit, self.reader)
         with supervisor:
-            self._await_first_rows(until)
-            nemesis.rounds(until)
+            self._await_first_rows()
+            nemesis.rounds(time.monotonic() + self.settings.episode_s)
             for writer in self.writers:
                 writer.points = ()
             nemesis.heal()
@@ -227,7 +228,7 @@ class Episode:
                 jars=jars if kind == "copy" else [],
             )
             writer = Writer(self.folder / name, given, environment(self.settings.package), self.chance)
-            writer.points = POINTS_OF_ALL
+            writer.points = self.settings.points
             if cluster is not None and kind != "copy" and at == 0:
                 writer.command = _submit(cluster.url)
             writer.more_units(6, self.settings.largest_unit)
@@ -238,8 +239,9 @@ class Episode:
             for at, writer in enumerate(self.writers)
         ]
 
-    def _await_first_rows(self, until: float) -> None:
+    def _await_first_rows(self) -> None:
         """Faults before anything works would only test the start of Spark."""
+        until = time.monotonic() + self.settings.recovered_within_s
         while time.monotonic() < until and self.reader.sightings.rows == 0:
             time.sleep(0.2)
 
@@ -293,7 +295,7 @@ class Episode:
         for code in self.report.codes:
             if code == "no code":
                 continue
-            if f'id="{code.lower()}"' not in page:
+            if f"\n### {code}\n" not in page:
                 self.report.wrong.append(f"{code} is not documented")
             elif (safety := SAFETY.get(code)) is not None and safety.run_again is RunAgain.NO:
                 self.report.wrong.append(f"{code} asks for a person, and nobody had deleted anything")
@@ -471,12 +473,13 @@ def main() -> int:
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as release:
         package = None
-        kinds, worlds = tuple(given.kinds.split(",")), WORLDS
+        kinds, worlds, points = tuple(given.kinds.split(",")), WORLDS, POINTS_OF_ALL
         if given.mutant:
             mutant = next(each for each in MUTANTS if each.name == given.mutant)
             package = release.enter_context(planted_package(mutant))
             kinds = mutant.kinds or kinds
             worlds = mutant.worlds or worlds
+            points = mutant.points or points
         settings = Settings(
             seed=given.seed,
             episode_s=given.episode_minutes * 60,
@@ -484,6 +487,7 @@ def main() -> int:
             largest_unit=given.largest_unit,
             kinds=kinds,
             worlds=worlds,
+            points=points,
             recovered_within_s=given.recovered_within,
             package=package,
         )

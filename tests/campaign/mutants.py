@@ -20,27 +20,25 @@ from .spark_writer import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """``name`` is that of the model's mutation; ``kinds`` and ``worlds`` those in which it shows, empty for all."""
+    """``name`` is that of the model's mutation; ``kinds``, ``worlds`` and ``points`` those in which it shows, empty for all."""
 
     name: str
     kinds: tuple[Kind, ...] = ()
     worlds: tuple[dict[str, Any], ...] = ()
+    points: tuple[str, ...] = ()
+    """Failpoints at which its writers die."""
 
 
 MUTANTS = (
-    Mutant(name="decide after the first EndTxn", kinds=("batch", "stream")),
     Mutant(name="no fence"),
-    Mutant(name="verify skipped", kinds=("batch", "foreachBatch")),
-    Mutant(name="second decision without the committed rest", kinds=("batch", "stream", "shuffled stream")),
+    Mutant(name="no barrier before the first fence", points=("plan.fenced",)),
+    Mutant(name="verdict from the error code", points=("commit.between_ends",)),
+    Mutant(name="witness skipped", points=("commit.decided",)),
+    Mutant(name="second decision without the committed rest", points=("commit.decided", "commit.between_ends")),
     Mutant(name="the versions not carried forward", kinds=("batch",)),
     Mutant(name="a version added before it is decided", kinds=("batch",)),
-    Mutant(name="an ignored gap in the versions of a stream", kinds=("stream", "shuffled stream")),
     # Newer brokers filter transactions by a pattern (KIP-1152), so they hide this fault.
-    Mutant(
-        name="prefix match instead of exact ids",
-        kinds=("batch", "stream"),
-        worlds=({"brokers": 1, "version": "3.9.2"},),
-    ),
+    Mutant(name="prefix match instead of exact ids", worlds=({"brokers": 1, "version": "3.9.2"},)),
 )
 
 

@@ -13,6 +13,7 @@ from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_batch import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
+    MAX_DECOMPRESSED_BYTES,
     ControlRecord,
     RecordBatch,
     encode_rows,
@@ -103,7 +104,7 @@ def test_idempotent_batch_of_aborting_producer_is_returned() -> None:
 
 def test_batch_that_is_large_in_memory_is_rejected() -> None:
     """A few KB of zstd may hold any number of zeros."""
-    limit = 64 * 1024 * 1024
+    limit = MAX_DECOMPRESSED_BYTES
     sizes = (limit - 1_000, limit + 1_000)
     fits, too_large = (
         b"".join(

@@ -298,9 +298,14 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
             STREAM,
             None,
             "committed",
-            r"newest is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(docs",
+            r"newest is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(kafka-eos explain",
         ),
-        (Q, None, "committed", r"newest is version 3, finished\. .*--query-id batch --version 4 --as committed \(docs"),
+        (
+            Q,
+            None,
+            "committed",
+            r"newest is version 3, finished\. .*--query-id batch --version 4 --as committed \(kafka-eos explain",
+        ),
         (
             Q,
             Q,

@@ -168,7 +168,7 @@ def test_version_that_begins_meanwhile_does_not_count_as_written(is_known: bool)
 
 
 def test_recovery_without_read_does_not_call_rows_hidden() -> None:
-    """It has just committed every row of the version; only the proof needs Read. docs/protocol-operator.md: DECIDED_NOT_FINISHED."""
+    """It has just committed every row of the version; only the proof needs Read. docs/internals/recovery.md: DECIDED_NOT_FINISHED."""
     cluster = ScriptedCluster(partitions=2)
     plan = cluster.plan()
     messages = [cluster.attempt(plan, partition) for partition in (0, 1)]
