@@ -1,9 +1,9 @@
 """The exceptions that users see.
 
 Exception classes do not survive the process boundaries inside Spark, so every message begins with a stable code,
-``[KAFKA_EOS.<CODE>]``. ``docs/errors.md`` lists the codes with cause and solution.
+``[KAFKA_EOS.<CODE>]``. ``docs/errors.md`` has a section for each code, which ``kafka-eos explain`` shows.
 
-A message has one layout: what happened; whether rows are visible and whether it is safe to run the job again; what to do; the link.
+A message has one layout: what happened; whether rows are visible and whether it is safe to run the job again; what to do; that command.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 PEER_CHARACTERS = 500
 _REMEMBERED_CHARACTERS = 10_000
 PAGE = "docs/errors.md"
-"""The page that lists the codes, one anchor each. It is in a clone and, beside this module, in the installed package."""
-_LINK = re.compile(rf" \({re.escape(PAGE)}#[a-z0-9_]+\)")
+"""The page with a section for each code. It is in a clone and, beside this module, in the installed package."""
+_EXPLAIN = re.compile(r" \(kafka-eos explain [A-Z0-9_]+\)")
 
 
 class _Shown(dict[int, str]):
@@ -155,8 +155,8 @@ class KafkaEosError(Exception):
 
     Args:
         code: The stable code.
-        message: What happened, and where; what to do, if no row can be concerned. Control characters are replaced. Links of other
-            errors in it are removed, because the text ends with this error's own link.
+        message: What happened, and where; what to do, if no row can be concerned. Control characters are replaced. ``kafka-eos
+            explain`` of other errors is removed, because the text ends with this error's own.
         way_out: What to do, with complete commands. It follows the sentence on safety.
     """
 
@@ -164,7 +164,7 @@ class KafkaEosError(Exception):
     """What the error means for the rows of a write; `concern` sets it when the error leaves a write or a command on one."""
 
     def __init__(self, code: str, message: str, way_out: str = "") -> None:
-        message, way_out = (_LINK.sub("", printable(text)) for text in (message, way_out))
+        message, way_out = (_EXPLAIN.sub("", printable(text)) for text in (message, way_out))
         super().__init__(code, message, way_out)
         self.code = code
         self.message = message
@@ -180,7 +180,7 @@ class KafkaEosError(Exception):
         if self.safety or self.way_out:
             message = message if message.endswith(".") else message + "."
         text = " ".join(filter(None, (message, self.safety, self.way_out)))
-        return f"[KAFKA_EOS.{self.code}] {text} ({PAGE}#{self.code.lower()})"
+        return f"[KAFKA_EOS.{self.code}] {text} (kafka-eos explain {self.code})"
 
     def concern(self, job: Job, *, has_plan: bool = True) -> None:
         """State what the error means for the rows of a job, unless it does already."""

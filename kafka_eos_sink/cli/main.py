@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = (
     *("broker", "topics", "consume", "demo", "check", "status", "history", "audit", "top"),
-    *("metrics", "recover", "resolve", "forget", "offsets", "jars"),
+    *("metrics", "recover", "resolve", "forget", "offsets", "explain", "jars"),
 )
 """Modules of ``kafka_eos_sink.cli``, in the order in which ``--help`` lists them."""
 

@@ -161,7 +161,8 @@ def test_unknown_write_id_fails_and_names_the_commit_log(
     assert f"the commit log {log!r} holds nothing of write id 'other/write'. Nothing was changed." in line
     where = f"--bootstrap-servers {servers} --commit-log-topic {log}"
     assert (
-        f"To list the write ids of this commit log: kafka-eos status {where} (docs/errors.md#unknown_write_id)" in line
+        f"To list the write ids of this commit log: kafka-eos status {where} (kafka-eos explain UNKNOWN_WRITE_ID)"
+        in line
     )
 
 

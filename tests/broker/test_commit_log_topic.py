@@ -72,9 +72,9 @@ def test_topic_that_could_lose_a_decision_is_rejected(
 @pytest.mark.parametrize(
     ("configs", "said"),
     [
-        ({"cleanup.policy": "compact"}, r"--add-config cleanup.policy=delete \(docs"),
-        ({"cleanup.policy": "compact,delete"}, r"--add-config cleanup.policy=delete \(docs"),
-        ({"max.message.bytes": "16383"}, r"--add-config max.message.bytes=1048576 \(docs"),
+        ({"cleanup.policy": "compact"}, r"--add-config cleanup.policy=delete \(kafka-eos explain"),
+        ({"cleanup.policy": "compact,delete"}, r"--add-config cleanup.policy=delete \(kafka-eos explain"),
+        ({"max.message.bytes": "16383"}, r"--add-config max.message.bytes=1048576 \(kafka-eos explain"),
     ],
 )
 def test_dead_letter_topic_that_would_lose_letters_is_refused(

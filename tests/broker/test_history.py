@@ -218,7 +218,7 @@ def test_history_command_without_topic_names_the_option(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
     assert "--history-topic" in line
-    assert f": kafka-eos topics --bootstrap-servers {kafka.bootstrap_servers} (docs/errors.md#no_history)" in line
+    assert f": kafka-eos topics --bootstrap-servers {kafka.bootstrap_servers} (kafka-eos explain NO_HISTORY)" in line
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -238,7 +238,7 @@ def test_history_of_unknown_write_fails_and_names_the_topic(
         "--history-topic",
         "--bootstrap-servers",
     }  # the command takes no --commit-log-topic
-    assert f": kafka-eos status --bootstrap-servers {kafka.bootstrap_servers} (docs/errors.md#no_history)" in line
+    assert f": kafka-eos status --bootstrap-servers {kafka.bootstrap_servers} (kafka-eos explain NO_HISTORY)" in line
 
 
 def test_history_of_a_prefix_has_batches_of_all_its_writes(

@@ -440,7 +440,7 @@ def test_error_shows_only_the_type_of_a_providers_exception() -> None:
         raise OSError(f"401 for https://idp/token?client_secret={SECRET}")
 
     with pytest.raises(
-        AuthenticationError, match=r"a:b raised OSError \(docs/errors\.md#token_unavailable\)$"
+        AuthenticationError, match=r"a:b raised OSError \(kafka-eos explain TOKEN_UNAVAILABLE\)$"
     ) as caught:
         provided(refused).current()
     assert SECRET not in "".join(traceback.format_exception(caught.value))

@@ -123,7 +123,7 @@ def test_command_in_error_finishes_job_without_txn_app_id(
     said = job.said()
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
     assert "Rows visible: maybe. Safe to run again: no. Do not run the job again" in said
-    (command, *_) = re.findall(r"kafka-eos (recover [^(;\n]*) \(docs", said)
+    (command, *_) = re.findall(r"kafka-eos (recover [^(;\n]*) \(kafka-eos explain", said)
     capsys.readouterr()
     assert main([*shlex.split(command), "--yes"]) == 0
     assert "every row is visible, unless" in capsys.readouterr().out

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import re
-from pathlib import Path
 
 import pytest
 
+from documents import ROOT, error_codes
+from kafka_eos_sink.cli.explain import entries
 from kafka_eos_sink.errors import (
     PAGE,
     SAFETY,
@@ -20,20 +20,6 @@ from kafka_eos_sink.errors import (
     safety_sentence,
 )
 
-ROOT = Path(__file__).parents[2]
-HEADING = "| code | cause | rows visible | run again | what to do |"
-
-
-def rows_of_the_page() -> dict[str, tuple[str, str]]:
-    """Both answers of each code on the page."""
-    page = (ROOT / PAGE).read_text()
-    found = {}
-    for table in re.findall(rf"^{re.escape(HEADING)}\n(?:\|.*\n)+", page, re.MULTILINE):
-        for line in table.splitlines()[2:]:
-            codes, _, visible, again, _ = (cell.strip() for cell in line.strip("|").split(" | "))
-            found |= dict.fromkeys(re.findall(r"`([A-Z_]+)`", codes), (visible, again))
-    return found
-
 
 def said(code: str, job: Job) -> str:
     error = KafkaEosError(code, "what happened", "what to do")
@@ -42,9 +28,8 @@ def said(code: str, job: Job) -> str:
 
 
 def test_page_advises_for_each_code_as_its_message_does() -> None:
-    page = rows_of_the_page()
-    codes = re.findall(r"^\| (`.*?`) \|", (ROOT / PAGE).read_text(), re.MULTILINE)
-    assert page.keys() == {code for cell in codes for code in re.findall(r"`([A-Z_]+)`", cell)}
+    page = {each.code: (each.rows_visible, each.run_again) for each in entries((ROOT / PAGE).read_text("utf-8"))}
+    assert [*page] == error_codes()
     assert page.keys() >= SAFETY.keys()
     for code, (visible, again) in page.items():
         answers = SAFETY.get(code, UNDECIDED)
@@ -56,7 +41,7 @@ def test_message_states_what_happened_then_safety_then_action() -> None:
     text = said("DECIDED_NOT_FINISHED", Job.BATCH)
     assert text == (
         "[KAFKA_EOS.DECIDED_NOT_FINISHED] what happened. Rows visible: maybe. Safe to run again: only with the same txnAppId and "
-        "txnVersion. what to do (docs/errors.md#decided_not_finished)"
+        "txnVersion. what to do (kafka-eos explain DECIDED_NOT_FINISHED)"
     )
 
 
@@ -98,7 +83,7 @@ def test_no_error_of_an_at_least_once_task_is_safe(code: str) -> None:
 def test_error_that_concerns_no_write_states_nothing() -> None:
     assert (
         str(KafkaEosError("JAVA_NOT_FOUND", "no Java"))
-        == "[KAFKA_EOS.JAVA_NOT_FOUND] no Java (docs/errors.md#java_not_found)"
+        == "[KAFKA_EOS.JAVA_NOT_FOUND] no Java (kafka-eos explain JAVA_NOT_FOUND)"
     )
 
 

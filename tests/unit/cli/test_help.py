@@ -35,7 +35,7 @@ def test_help_cuts_nothing_off_at_80_columns(
     assert "…" not in capsys.readouterr().out
 
 
-READING = ("topics", "consume", "check", "status", "history", "audit", "top", "recover", "offsets")
+READING = ("topics", "consume", "check", "status", "history", "audit", "top", "recover", "offsets", "explain")
 
 
 @pytest.mark.parametrize("command", READING)

@@ -19,6 +19,5 @@ def test_each_command_has_a_section_with_an_example() -> None:
     sections = dict(re.findall(r"^## kafka-eos (\w+)\n(.*?)(?=^## )", cli_page(), re.MULTILINE | re.DOTALL))
     assert sorted(sections) == sorted(_COMMANDS)
     for name, text in sections.items():
-        (example,) = re.findall(r"^    (.*)$", text, re.MULTILINE)
-        assert f"kafka-eos {name}" in example
+        assert re.search(rf"^```\n\S*kafka-eos {name}\b.*\n```\n\n```text\n[^`]", text, re.MULTILINE)
         assert re.search(r": \[`kafka-eos \w+`\]\(#kafka-eos-\w+\)\.$", text.strip())

@@ -426,4 +426,4 @@ def test_missing_extra_names_the_install_command(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
     assert "kafka-eos metrics needs prometheus-client, and this Python does not have it." in line
-    assert f"Run: {install_command('metrics')} (docs/errors.md#" in line
+    assert f"Run: {install_command('metrics')} (kafka-eos explain " in line

@@ -1,0 +1,161 @@
+"""`kafka-eos explain` prints the section of an error code, from the page in a clone or in the package."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from documents import ROOT, error_codes, read
+from kafka_eos_sink.cli import console, explain
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.errors import PAGE, DecisionPendingError, Job
+
+TEXT = (ROOT / PAGE).read_text("utf-8")
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    capsys.readouterr()
+    assert main(["explain", *arguments]) == status
+    shown = capsys.readouterr()
+    return shown.err if status else shown.out
+
+
+def test_every_code_is_explained_without_markup() -> None:
+    entries = explain.entries(TEXT)
+    assert [each.code for each in entries] == error_codes()
+    for entry in entries:
+        heading, safety, empty, first, *more = explain.lines_of(entry, 100)
+        assert heading == entry.code
+        assert re.fullmatch(r"Rows visible: \w+\. Safe to run again: [\w ]+\.", safety)
+        assert empty == ""
+        assert len(first) > 20, entry.code
+        text = "\n".join((first, *more))
+        assert [markup for markup in ("**", "](", "`", "###", "\N{NO-BREAK SPACE}") if markup in text] == []
+        assert [line for line in (first, *more) if len(line) > 125] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["unknown_topic"],
+        ["Unknown_Topic"],
+        ["KAFKA_EOS.UNKNOWN_TOPIC"],
+        ["[KAFKA_EOS.UNKNOWN_TOPIC]"],
+        ["[kafka_eos.unknown_topic]"],
+        ["org.apache.spark.SparkException: [KAFKA_EOS.UNKNOWN_TOPIC] topic 'aborted' did not appear\nat java.lang"],
+        ["[KAFKA_EOS.UNKNOWN_TOPIC]", "topic", "t", "did", "not", "appear"],
+        ["the job failed with UNKNOWN_TOPIC after it was aborted"],
+        ["topic t did not appear (kafka-eos explain UNKNOWN_TOPIC)"],
+    ],
+)
+def test_code_is_found_in_any_form_of_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert explained(capsys, *words).startswith("UNKNOWN_TOPIC\nRows visible: no. Safe to run again: yes.\n")
+
+
+def test_message_with_a_cause_is_explained_by_its_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+    error = DecisionPendingError("DECISION_UNKNOWN", "no marker: [KAFKA_EOS.REQUEST_DEADLINE] not in time", "run again")
+    error.concern(Job.BATCH)
+    text = explained(capsys, str(error))
+    assert text.startswith("DECISION_UNKNOWN\n")
+    assert text.endswith("\nThe message also has REQUEST_DEADLINE: kafka-eos explain REQUEST_DEADLINE\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("UNKNOWN_TOPICS", "the nearest codes are UNKNOWN_TOPIC"),
+        ("unknown-topic", "the nearest codes are UNKNOWN_TOPIC"),
+        ("[KAFKA_EOS.COMIT_LOG_LOST] what", "the nearest codes are COMMIT_LOG_LOST"),
+        ("the transaction was aborted", "the nearest codes are TRANSACTION_ABORTED"),
+        ("xyzzy", "kafka-eos explain lists all codes"),
+    ],
+)
+def test_unknown_code_is_wrong_usage_with_the_nearest(
+    code: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert hint in explained(capsys, code, status=2)
+
+
+def test_list_has_each_code_once_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = explained(capsys).splitlines()
+    codes = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert codes == error_codes()
+    assert all(len(line.split()) > 3 for line in lines if line.startswith("  "))
+    for section in ("What the commit log forbids", "After the decision"):
+        first = lines.index(section) + 2
+        assert [line.split()[0] for line in lines[first:] if line][: len(error_codes(section))] == error_codes(section)
+
+
+def test_list_keeps_one_line_per_code_on_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(width=80, force_terminal=True)
+    monkeypatch.setattr(console, "output_console", lambda: terminal)
+    lines = explained(capsys).splitlines()
+    assert max(map(len, lines)) == 80
+    assert sum(line.startswith("  ") for line in lines) == len(error_codes())
+
+
+def test_text_fits_80_columns_and_breaks_no_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "output_console", lambda: Console(width=80))
+    text = explained(capsys, "TRANSACTIONS_NOT_VERIFIED")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "kafka-features.sh upgrade --feature transaction.version=2" in text
+    assert "\n- If transaction.partition.verification.enable is false, run the command in the\n  message.\n" in text
+
+
+def test_links_name_their_page_and_codes_their_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "quota (docs/performance.md#quotas)" in " ".join(explained(capsys, "DELIVERY_TIMEOUT").split())
+    assert "as for DELIVERY_TIMEOUT, or" in " ".join(explained(capsys, "BUFFER_EXHAUSTED").split())
+
+
+def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> None:
+    one = json.loads(explained(capsys, "lost_parts", "--json"))
+    assert (one["code"], one["section"]) == ("LOST_PARTS", "After the decision")
+    assert (one["rows_visible"], one["run_again"]) == ("maybe", "only with the same txnAppId")
+    assert one["text"].startswith("Rows of a committed version are missing")
+    listed = json.loads(explained(capsys, "--json"))
+    assert [each["code"] for each in listed] == error_codes()
+    assert one in listed
+
+
+def test_page_of_the_installed_package_is_found_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, clone = explain.FOLDERS
+    assert (package / "errors.py").is_file()
+    assert clone == ROOT
+    (tmp_path / "docs").mkdir()
+    (tmp_path / PAGE).write_text(TEXT.replace("### FAILPOINT", "### OF_THE_WHEEL"), "utf-8")
+    monkeypatch.setattr(explain, "FOLDERS", (tmp_path, clone))
+    assert explained(capsys, "of_the_wheel").startswith("OF_THE_WHEEL\n")
+
+
+def test_missing_page_is_a_failure_that_names_the_places(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "FOLDERS", (tmp_path / "site-packages", tmp_path))
+    shown = explained(capsys, "FENCED", status=1)
+    assert shown.startswith("kafka-eos: this installation lacks the page of the error codes")
+    assert f"{tmp_path / 'site-packages' / PAGE} or {tmp_path / PAGE}" in shown
+
+
+def test_section_without_visibility_is_rejected() -> None:
+    with pytest.raises(ValueError, match="FENCED does not begin with the answers"):
+        explain.entries("# Errors\n\n## A\n\n### FENCED\n\nAnother run.\n")
+
+
+def test_page_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    command, output = [
+        block
+        for block in read(ROOT / PAGE).blocks
+        if block.section == "read-a-message" and not block.text.startswith("[")
+    ]
+    assert explained(capsys, *command.commands()[0].split()[2:]) == output.text
