@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.ready-demo
+DOCS_READY := $(VENV)/.ready-docs
 
 # Spark starts "python3" for its workers unless told otherwise, and that one need not have our packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -69,12 +70,21 @@ lint: setup  ## check style and types
 	@$(BIN)/mypy
 
 .PHONY: features
-features: setup  ## write the evidence column of docs/features.md from the markers of tests
+features: setup  ## write the evidence lists of tests/features.toml from the markers of tests
 	@$(BIN)/python tests/features.py
 
 .PHONY: bench
 bench: setup  ## measure against Spark's built-in Kafka sink
 	@$(BIN)/python -m benchmarks.bench_against_spark $(BENCH)
+
+.PHONY: docs
+docs: $(DOCS_READY)  ## build the documents as a site with search, in build/docs
+	@$(BIN)/python -m sphinx -n -W --keep-going --quiet -b html docs build/docs
+	@echo "The site is ready: build/docs/index.html"
+
+.PHONY: release-check
+release-check:  ## build and try what a release would upload, without an upload
+	@tools/release-check
 
 .PHONY: wheel
 wheel: java $(DEMO_READY)  ## build the wheel that travels with spark-submit into dist/
@@ -92,14 +102,18 @@ setup: java $(READY)  ## make .venv with the locked dependencies
 java:
 	@tools/require-java
 
-# Installs the lock $(1). Hashes are checked and nothing is built in an environment of pip's own making, so that what builds is locked as
-# well. demo.lock is a part of dev.lock: either can be installed on top of the other.
-define install
+# Installs the lock $(1), which downloads $(2). Hashes are checked and nothing is built in an environment of pip's own making, so that what
+# builds is locked as well. demo.lock and docs.lock are parts of dev.lock: each can be installed on top of the others.
+define packages
 	@python=$$(tools/find-python) && \
 	    { $(BIN)/python -c '' 2>/dev/null || "$$python" -m venv --clear $(VENV); }
-	@echo "Installing the locked dependencies into $(VENV); the first time downloads PySpark (about 450 MB) ..."
+	@echo "Installing the locked dependencies into $(VENV); the first time downloads $(2) ..."
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/build.lock
 	@$(BIN)/python -m pip install --require-hashes --no-build-isolation -r $(1)
+endef
+
+define install
+$(call packages,$(1),PySpark (about 450 MB))
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo "The environment is ready: $(VENV). What it can do: make help, $(BIN)/kafka-eos --help"
@@ -111,14 +125,20 @@ $(READY): requirements/build.lock requirements/dev.lock pyproject.toml
 $(DEMO_READY): requirements/build.lock requirements/demo.lock pyproject.toml
 	$(call install,requirements/demo.lock)
 
+$(DOCS_READY): requirements/build.lock requirements/docs.lock
+	$(call packages,requirements/docs.lock,20 MB)
+	@touch $@
+
 # uv resolves for all supported Pythons at once, which pip cannot; it reads the index that UV_DEFAULT_INDEX names.
 .PHONY: lock
 lock:  ## resolve the dependencies anew
 	@python=$$(tools/find-python) && "$$python" -m venv --clear build/lock
 	@build/lock/bin/python -m pip install --quiet --require-hashes -r requirements/uv.lock
-	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in dev.lock:pyproject.toml demo.lock:pyproject.toml; do \
+	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in release.lock:requirements/release.in \
+	        dev.lock:pyproject.toml demo.lock:pyproject.toml docs.lock:; do \
 	    case $$lock in \
-	        dev.lock:*) options="--all-extras --group dev" ;; \
+	        dev.lock:*) options="--all-extras --group dev --group docs" ;; \
+	        docs.lock:*) options="--group docs --constraint requirements/dev.lock" ;; \
 	        demo.lock:*) options="--extra demo --constraint requirements/dev.lock" ;; \
 	        *) options= ;; \
 	    esac; \

@@ -12,13 +12,13 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-_RELATIVE = re.compile(r"\]\((?!#|[a-z][a-z0-9+.-]*:)([^)\s]+)\)")
+_RELATIVE = re.compile(r"""(\]\(|(?:src|srcset|href)=")(?!#|[a-z][a-z0-9+.-]*:)(?=[^)"\s]+[)"])""")
 
 
 def absolute_links(text: str, repository: str) -> str:
-    """Return the Markdown with links to files of the repository below its address; code and links within the page stay."""
+    """Return the Markdown with links and pictures below the address of the repository; code and links within the page stay."""
     parts = _CODE.split(text)
-    parts[::2] = [_RELATIVE.sub(lambda link: f"]({repository.rstrip('/')}/{link[1]})", part) for part in parts[::2]]
+    parts[::2] = [_RELATIVE.sub(lambda link: f"{link[1]}{repository.rstrip('/')}/", part) for part in parts[::2]]
     return "".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What an index shows of the package, as hatchling builds it."""
+"""The package as hatchling builds it: what an index shows of it, and the documents in it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import importlib.util
 import re
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+
+from kafka_eos_sink import errors
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -24,7 +28,7 @@ def description() -> str:
 
 
 def test_links_of_the_description_are_absolute_and_lead_to_files(description: str) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", description)
+    targets = [*re.findall(r"\]\(([^)\s]+)\)", description), *re.findall(r' (?:src|srcset)="([^"]+)"', description)]
     assert len(targets) > 20
     assert any(target.endswith(".svg") for target in targets)
     assert all(re.match(r"https?://", target) for target in targets), targets
@@ -34,7 +38,7 @@ def test_links_of_the_description_are_absolute_and_lead_to_files(description: st
 
 
 def test_only_links_differ_between_readme_and_description(description: str) -> None:
-    assert description.replace(f"]({SOURCE}/", "](") == (ROOT / "README.md").read_text("utf-8")
+    assert re.sub(rf'(\]\(|src="|srcset="){SOURCE}/', r"\1", description) == (ROOT / "README.md").read_text("utf-8")
 
 
 def test_code_anchors_and_absolute_links_stay() -> None:
@@ -44,9 +48,16 @@ def test_code_anchors_and_absolute_links_stay() -> None:
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     kept = "[a](#b) [c](https://d.example/e) [f](mailto:g@h.example)\n```python\ni[j](k)\n```\n"
-    given = f"[l](m.md#n) ![o](p/q.svg)\n{kept}[r](s)\n"
+    given = f'[l](m.md#n) ![o](p/q.svg)\n{kept}[r](s)\n<source srcset="u/v.svg"><img src="w.svg">\n'
     made = f"[l](https://t.example/m.md#n) ![o](https://t.example/p/q.svg)\n{kept}[r](https://t.example/s)\n"
+    made += '<source srcset="https://t.example/u/v.svg"><img src="https://t.example/w.svg">\n'
     assert hook.absolute_links(given, "https://t.example/") == made
+
+
+def test_wheel_holds_of_the_documents_only_the_error_codes(tmp_path: Path) -> None:
+    wheel = next(WheelBuilder(str(ROOT), PluginManager()).build(directory=str(tmp_path), versions=["standard"]))
+    documents = [name for name in zipfile.ZipFile(wheel).namelist() if "docs/" in name or name.endswith(".md")]
+    assert documents == [f"kafka_eos_sink/{errors.PAGE}"]
 
 
 def test_all_urls_begin_with_the_address_of_the_repository() -> None:
