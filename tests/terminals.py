@@ -31,7 +31,9 @@ def on_terminal(arguments: list[str], answer: str) -> tuple[int, str]:
                 shown += os.read(ours, 65_536)
             except OSError:
                 break  # Linux: the last process at the other end has closed it
-            if not answered and b"[y/N]" in shown:
+            if (
+                not answered and b"[y/N]: " in shown
+            ):  # the blank comes last: an earlier answer would be echoed before it
                 os.write(ours, f"{answer}\n".encode())
                 answered = True
         return process.wait(timeout=PATIENCE_S), shown.decode()

@@ -1,13 +1,16 @@
-"""``docs/cli.md``, written from the commands and their help.
+"""``docs/cli.md``, written from the commands, their help, and what their examples print (tools/cli_outputs).
 
-``python -m tools.cli_reference > docs/cli.md`` writes the page. A unit test compares it with the commands.
+``python -m tools.cli_reference > docs/cli.md`` writes the page. Tests compare it with the commands, and the outputs with what they print.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from itertools import chain, groupby
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -17,17 +20,20 @@ from kafka_eos_sink.cli.main import application
 
 COMMAND = "python -m tools.cli_reference > docs/cli.md"
 _WIDTH = 140
+_OUTPUTS = Path(__file__).parent / "cli_outputs"
+"""What the example of each command prints. tests/broker/test_shown_output.py shows a new one when it fails."""
 
 _INTRODUCTION = f"""\
 # The command `kafka-eos`
 
-<!-- Generated: do not edit. Change the command in kafka_eos_sink/cli and run
+<!-- Generated: do not edit. Change the command in kafka_eos_sink/cli, or its output in tools/cli_outputs, and run
      {COMMAND} -->
 
-It comes with `make setup` (`.venv/bin/kafka-eos`) or with `pip install '.[cli]'` in the clone.
-`--help` after a command shows what stands here.
-`kafka-eos --install-completion` switches on completion in your shell. [operate.md](operate.md#from-symptom-to-command) leads from a
-symptom to the command.
+`make setup` installs it as `.venv/bin/kafka-eos`, and `pip install '.[cli]'` in the clone as `kafka-eos`.
+`kafka-eos COMMAND --help` prints the same text as this page, and `kafka-eos --install-completion` switches on completion in your shell.
+[The runbooks](runbooks.md#from-symptom-to-command) lead from a symptom to the command.
+
+The examples expect the brokers in `{console.SERVERS_VARIABLE}`.
 """
 
 _END = f"""\
@@ -49,30 +55,49 @@ In documents and help, a capital letter stands for a value of yours:
 
 ## Write ids
 
-A write id names a write. Batch writes: `<transactional.id.prefix>/<txnAppId>/<topic>`, for example `kafka-eos/nightly-orders/orders`.
-Streaming queries: `transactional.id.prefix`, or `kafka-eos-<query id>` without one. `kafka-eos status` lists them. A write without
-`txnAppId` has a random one, such as `kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00`: `kafka-eos status` shows it while something is open,
-and if the write failed with a decision.
+| write | its write id | example |
+|---|---|---|
+| batch | `<transactional.id.prefix>/<txnAppId>/<topic>` | `kafka-eos/nightly-orders/orders` |
+| batch without `txnAppId` | random | `kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00` |
+| streaming query | `transactional.id.prefix`, or `kafka-eos-<query id>` without one | `kafka-eos-6c1f0a52-9d0e-4a57-8a0e-1b2c3d4e5f60` |
+
+`kafka-eos status` lists them. A random id appears only while something is open, or if the write failed with a decision. The transactional
+ids of a write are its write id with two numbers, or with `.driver`.
 
 ## Exit status
 
-0: success. 1: a failure, in one sentence on standard error, or a result that needs attention. 2: wrong usage. 130: Ctrl-C, except for
-commands that run until Ctrl-C. If no broker responds, a command fails after about 30 seconds; `recover`, `resolve` and `forget` fail
-after about two minutes, and `metrics` tries again.
+| status | meaning |
+|---|---|
+| 0 | success |
+| 1 | a failure, in one sentence on standard error, or a result that needs attention |
+| 2 | wrong usage |
+| 130 | Ctrl-C, except for commands that run until Ctrl-C |
+
+If no broker responds, a command fails after about 30 seconds; `recover`, `resolve` and `forget` fail after about two minutes, and `metrics`
+tries again.
 
 ## Environment
 
 | variable | |
 |---|---|
-| `{console.SERVERS_VARIABLE}` | stands for `--bootstrap-servers`; servers in a properties file win over it |
-| `{console.PROPERTIES_VARIABLE}` | stands for `--properties`; a file that names servers is rejected beside a \
-`--bootstrap-servers` with others, because its password is not for them |
+| `{console.SERVERS_VARIABLE}` | replaces `--bootstrap-servers`; servers in a properties file win over it |
+| `{console.PROPERTIES_VARIABLE}` | replaces `--properties`; a file with other servers than `--bootstrap-servers` is rejected, \
+because its password is not for them |
 | `KAFKA_EOS_REFERENCES` | `none` rejects `${{env:NAME}}` and `${{file:/path:key}}` in options and files, \
 the option `kafka.properties.file` and `kafka.ssl.*.location`; default `all` |
 | `KAFKA_EOS_CACHE` | the folder for Kafka's jars; default `~/.cache/kafka-eos` |
 | `KAFKA_EOS_IVY_SETTINGS` | an Ivy settings file, for a mirror of Maven Central |
 """
 
+_ITEM = re.compile(r"[a-z]+(?: [a-z]+)?: ")
+"""A paragraph that explains words, as ``finished: every row is visible. decided: ...``, becomes a list."""
+_NEXT_ITEM = rf"(?<=\.) (?={_ITEM.pattern})"
+_PURPOSES = {
+    "try it": ("broker", "topics", "consume", "demo", "jars"),
+    "watch writes": ("status", "top", "history", "audit", "metrics"),
+    "act after a failure": ("explain", "recover", "resolve", "offsets"),
+    "prepare and clean up": ("check", "forget"),
+}
 _SHARED = ("--bootstrap-servers", "--properties", "--commit-log-topic", "--history-topic", "--yes", "--json")
 """Options with one meaning in all commands; they have one table."""
 
@@ -80,29 +105,33 @@ _SHARED = ("--bootstrap-servers", "--properties", "--commit-log-topic", "--histo
 def cli_page() -> str:
     """Return the text of ``docs/cli.md``."""
     commands: dict[str, Any] = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    summaries = [f"| [`{name}`](#kafka-eos-{name}) | {_sentence(command)} |" for name, command in commands.items()]
+    assert sorted(chain(*_PURPOSES.values())) == sorted(commands), "each command has one purpose"
+    purposes = [
+        f"| {purpose} | {', '.join(f'[`{name}`](#kafka-eos-{name})' for name in names)} |"
+        for purpose, names in _PURPOSES.items()
+    ]
     shared = [
         next(_row(command, each) for command in commands.values() for each in command.params if each.opts == [name])
         for name in _SHARED
     ]
-    blocks = [_INTRODUCTION.rstrip(), "\n".join(("| command | |", "|---|---|", *summaries))]
+    blocks = [_INTRODUCTION.rstrip(), "\n".join(("| to | commands |", "|---|---|", *purposes))]
     blocks += ["## Options of several commands", _table(shared)]
     for name, command in commands.items():
         blocks += _section(name, command)
     return "\n\n".join((*blocks, _END))
 
 
-def _sentence(command: Any) -> str:
-    return str(command.help).partition("\n")[0].rstrip(".")
-
-
 def _section(name: str, command: Any) -> Iterator[str]:
     """Yield the blocks of a command's section."""
     example, _, neighbour = command.epilog.partition("\n\n")
     yield f"## kafka-eos {name}"
-    for paragraph in command.help.split("\n\n"):
-        yield textwrap.fill(paragraph, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    yield f"    {example.removeprefix('Example: ')}"
+    for are_items, paragraphs in groupby(command.help.split("\n\n"), key=lambda each: bool(_ITEM.match(each))):
+        if are_items:
+            yield "\n".join(_filled(item, "- ") for each in paragraphs for item in re.split(_NEXT_ITEM, each))
+        else:
+            yield "\n\n".join(map(_filled, paragraphs))
+    yield f"```\n{example.removeprefix('Example: ')}\n```"
+    yield f"```text\n{(_OUTPUTS / f'{name}.txt').read_text('utf-8').rstrip()}\n```"
     if own := [_row(command, each) for each in command.params if each.opts[0] not in _SHARED]:
         yield _table(own)
     shared = [f"`{each}`" for option in command.params for each in option.opts if each in _SHARED]
@@ -114,12 +143,20 @@ def _section(name: str, command: Any) -> Iterator[str]:
     yield "\n".join(filter(None, lines))
 
 
+def _filled(text: str, mark: str = "") -> str:
+    return textwrap.fill(
+        mark + text, _WIDTH, subsequent_indent=" " * len(mark), break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _table(rows: list[str]) -> str:
     return "\n".join(("| option | default | meaning |", "|---|---|---|", *rows))
 
 
 def _row(command: Any, option: Any) -> str:
-    """Return an option's row: name and value, default, meaning."""
+    """Return an option's row: name and value, default, meaning; or that of an argument."""
+    if option.param_type_name == "argument":
+        return f"| `{option.metavar}` | | {option.help} |"
     value = default = ""
     if not option.is_flag:
         hint = get_type_hints(command.callback)[option.name]

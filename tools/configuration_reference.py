@@ -1,70 +1,93 @@
-"""``docs/configuration.md``, written from the settings table.
+"""``docs/options.md``, written from the settings table.
 
-``python -m tools.configuration_reference > docs/configuration.md`` writes the page. A unit test compares it with the table.
+``python -m tools.configuration_reference > docs/options.md`` writes the page. A unit test compares it with the table.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
-from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
+from kafka_eos_sink.producer.config import INT32_MAX, INT64_MAX
+from kafka_eos_sink.settings.table import JAVA, JVM_CLASS, PREFIX, SINK, Setting
 
-COMMAND = "python -m tools.configuration_reference > docs/configuration.md"
+COMMAND = "python -m tools.configuration_reference > docs/options.md"
 
 _INTRODUCTION = f"""\
-# Configuration
+# Options
 
 <!-- Generated: do not edit. Change kafka_eos_sink/settings/table.py and run
      {COMMAND} -->
 
-Set options with `.option(name, value)`. Option names are case-insensitive. The sink checks all options before it writes, and
-one error names every problem. An unknown name is an error, which says what to do or names an option whose name is near.
+Set options with `.option(name, value)`. Every write needs `kafka.bootstrap.servers`, and `topic` unless the rows have a column `topic`.
+Names are case-insensitive. The sink checks all options before it writes, and one error lists all problems. For an unknown name, the
+error says what to do or suggests the nearest name.
 
-`kafka.*` options carry the Java producer's names, meanings and defaults; [these defaults differ](#defaults-that-differ-from-javas). A
-Java-style properties file has the same names without `kafka.`.
+`kafka.*` options have the names, meanings and defaults of Java's producer, but [some defaults differ](#defaults-that-differ-from-javas). In
+a Java-style properties file, write the same names without `kafka.`.
 
-A value may be `${{env:NAME}}` or `${{file:/path:key}}`. References in `kafka.*` are resolved in the process that uses the value,
-so no secret given in this way stands in a query plan. Logs and reprs hide the values marked *hidden*; no message shows a password or a key.
+Instead of a secret, write `${{env:NAME}}` or `${{file:/path:key}}`. Each process resolves the references in `kafka.*` options for itself,
+so the secret never appears in a query plan. Logs and error messages hide every text value of `kafka.ssl.*` and `kafka.sasl.*`.
 
-White space around a value is trimmed, as in Java, except around ids and "any text, white space included". One warning names each
-password, user or path that begins or ends with it, because Java's clients trim these too.
+The sink trims white space around a value, as Java does, except around `txnAppId`, `transactional.id.prefix`, `source.offsets.group`,
+`userMetadata`, users, passwords and paths. It warns about each user, password or path that begins or ends with white space.
 """
 
 _GROUPS = {
-    "sink": ("Options of the sink", "Only `topic` is needed if the rows have no column `topic`."),
-    "connection": ("Connection", "These apply to every connection of the driver and the tasks."),
-    "security": ("Security", "`ssl.*` and `sasl.*` have no effect if `kafka.security.protocol` does not use them."),
-    "producer": ("Producer", "These apply to the producer of each task."),
-    "fixed": ("Fixed by exactly-once", "Leave these out. Another value is an error."),
-    "refused": ("Refused", "Each of these is an error, because ignoring it would change what you expect."),
-    "without effect": ("Without effect", "Each of these causes one warning."),
+    "sink": ("Options of the sink", ""),
+    "tuning": ("Producer options that you may want to change", "[Performance](performance.md) says when."),
+    "producer": ("Other producer options", ""),
+    "connection": ("Connection", "These options apply to all connections of the driver and the tasks."),
+    "security": (
+        "Security",
+        "`ssl.*` and `sasl.*` have an effect only if `kafka.security.protocol` uses them. [Security](secure.md) has examples.",
+    ),
+    "fixed": ("Fixed by exactly-once", "Omit these options. Any other value is an error."),
+    "refused": (
+        "Not supported",
+        "Setting any of these options is an error: you would expect an effect that the sink cannot provide. An option for a\n"
+        "Java class is among them because the sink runs no JVM client.",
+    ),
+    "without effect": ("Without effect", "Each of these options causes one warning."),
 }
 
+PATTERNS = (
+    "sasl.kerberos.*",
+    "sasl.oauthbearer.assertion.*",
+    "metrics.*",
+    "sasl.login.retry.*",
+    "sasl.login.refresh.*",
+    "sasl.oauthbearer.expected.*",
+    "sasl.oauthbearer.jwks.*",
+    "sasl.oauthbearer.*.claim.name",
+)
+"""Each stands on the page for all names that it matches, which have one reason."""
 
 OTHER_DEFAULTS = {
-    "batch.size": ("16384", "rows arrive in thousands: larger batches cost fewer requests"),
-    "linger.ms": ("5", "nothing is visible before the transaction ends, and its end sends at once"),
+    "batch.size": ("16384", "Spark delivers thousands of rows at a time: larger batches cost fewer requests"),
+    "linger.ms": ("5", "rows are invisible until the commit, which sends at once: waiting adds no latency"),
     "transaction.timeout.ms": ("60000", "a transaction must outlast its whole batch"),
-    "send.buffer.bytes": ("131072", "the kernel sends while the task encodes rows, so it should take whole requests"),
+    "send.buffer.bytes": ("131072", "the kernel sends while the task encodes rows, so it should hold whole requests"),
     "client.id": ("", "the brokers' logs and quotas show who writes"),
-    "sasl.mechanism": ("GSSAPI", "Kerberos needs the JVM: name a mechanism if you use SASL"),
-    "sasl.login.connect.timeout.ms": ("", "a token endpoint that does not respond must not hold a task"),
-    "sasl.login.read.timeout.ms": ("", "as above"),
+    "sasl.mechanism": ("GSSAPI", "Kerberos needs the JVM: set a mechanism if you use SASL"),
+    "sasl.login.connect.timeout.ms": ("", "a token endpoint that does not respond must not stop a task"),
+    "sasl.login.read.timeout.ms": ("", "a token endpoint that does not respond must not stop a task"),
     "ssl.keystore.type": ("JKS", "the content of the store decides; only Java reads JKS"),
-    "ssl.truststore.type": ("JKS", "as above"),
+    "ssl.truststore.type": ("JKS", "the content of the store decides; only Java reads JKS"),
 }
 """Java's default, and why the sink has another one. `tests/conformance/test_defaults.py` compares all defaults with the Java producer."""
 
 
-def configuration_page() -> str:
-    """Return the text of ``docs/configuration.md``."""
+def options_page() -> str:
+    """Return the text of ``docs/options.md``."""
     rows = [*SINK.items(), *((PREFIX + name, row) for name, row in JAVA.items())]
     parts = [_INTRODUCTION]
     for group, (title, sentence) in _GROUPS.items():
         members = [(name, row) for name, row in rows if row.group == group]
         write = _reasons if group in ("refused", "without effect") else _values
-        parts.append("\n".join((f"## {title}", "", sentence, "", *write(members), "")))
+        parts.append("\n".join((f"## {title}", "", *((sentence, "") if sentence else ()), *write(members), "")))
     parts.append("\n".join(_differences()))
     return "\n".join(parts)
 
@@ -72,25 +95,56 @@ def configuration_page() -> str:
 def _differences() -> Iterator[str]:
     yield from ("## Defaults that differ from Java's", "", "An empty cell is no default.", "")
     yield from ("| option | Java's producer | here | why |", "|---|---|---|---|")
+    facts: dict[tuple[str, str, str], list[str]] = {}
     for name, (java, why) in OTHER_DEFAULTS.items():
-        here = _default(JAVA[name]).replace("see meaning", "the broker's maximum, up to 15 minutes")
-        yield f"| `{PREFIX}{name}` | {f'`{java}`' if java else ''} | {here} | {why} |"
+        here = _default(JAVA[name]).replace("see meaning", "the broker's maximum, at most 15 minutes")
+        facts.setdefault((f"`{java}`" if java else "", here, why), []).append(PREFIX + name)
+    yield from (f"| {_names(names)} | {java} | {here} | {why} |" for (java, here, why), names in facts.items())
     yield ""
 
 
 def _values(members: Iterable[tuple[str, Setting]]) -> Iterator[str]:
     yield "| option | values | default | meaning |"
     yield "|---|---|---|---|"
+    facts: dict[tuple[str, str, str], list[str]] = {}
     for name, row in members:
         values = row.kind.expected if row.contradiction is None else row.contradiction.accepted
-        values += " (*hidden*)" if row.secret else ""
-        yield f"| `{name}` | {values} | {_default(row)} | {row.meaning} |"
+        facts.setdefault((_values_of(values), _default(row), row.meaning), []).append(name)
+    yield from (f"| {_names(names)} | {' | '.join(fact)} |" for fact, names in facts.items())
 
 
 def _reasons(members: Iterable[tuple[str, Setting]]) -> Iterator[str]:
     yield "| option | reason |"
     yield "|---|---|"
-    yield from (f"| `{name}` | {row.meaning} |" for name, row in members)
+    facts: dict[str, list[str]] = {}
+    for name, row in members:
+        pattern = next((PREFIX + each for each in PATTERNS if fnmatchcase(name, PREFIX + each)), name)
+        names = facts.setdefault(row.meaning.removeprefix(f"{JVM_CLASS}; "), [])
+        names += [] if pattern in names else [pattern]
+    yield from (f"| {_names(names)} | {reason} |" for reason, names in facts.items())
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _values_of(expected: str) -> str:
+    """Shorten the text of an error message: its exact limits and rules are for the user who broke them."""
+    if found := re.fullmatch(r"an integer from (\S+) to (\d+)(, or \S+)?", expected):
+        low, high, other = found[1], int(found[2]), found[3] or ""
+        return f"integer >= {low}" if high in (INT32_MAX, INT64_MAX) else f"{low} to {high}{other}"
+    for long, short in (
+        (r"one of ", ""),
+        (r"(any )?text\b", "text"),
+        (r" that is not empty|, white space included| in UTF-8", ""),
+        (r"a (topic name) \(.*\)", r"\1"),
+        (r"a (topic name), or empty for none", r"\1 or empty"),
+        (r"a comma-separated list such as (\S+),.*", r"\1"),
+        (r"https, or empty .*", "https, or empty for no check"),
+        (r"; older versions .*", ""),
+    ):
+        expected = re.sub(long, short, expected)
+    return expected
 
 
 def _default(row: Setting) -> str:
@@ -103,4 +157,4 @@ def _default(row: Setting) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(configuration_page())
+    sys.stdout.write(options_page())

@@ -1,4 +1,4 @@
-"""The table in docs/protocol.md of what the facts about a decided transaction prove, from the code that judges them."""
+"""The table in docs/internals/protocol.md of what the facts about a decided transaction prove, from the code that judges them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kafka_eos_sink.commit.outcome import Coordinator, Facts, Outcome, Part, Sho
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
-PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "protocol.md"
 COMMAND = "python -m tools.outcome_table"
 BEGIN, END = f"<!-- written by {COMMAND} -->", "<!-- end of the table -->"
 

@@ -33,11 +33,18 @@ def audit(
 ) -> None:
     """Count the rows of the newest batches, and compare them with the decisions.
 
-    The command takes the offsets and producers of each batch from the history and reads these offsets with
-    isolation.level=read_committed. Rows of other writers between them do not count. Offsets that retention removed, or that an
-    open transaction blocks, are named as not readable. Exit status 1 if rows are missing or too many.
+    The history has the offsets and the producers of each batch. The command reads these offsets with
+    isolation.level=read_committed, and counts the rows of these producers. It compares totals, and neither contents nor single
+    partitions. It needs Read on the topics and the history.
 
-    Example: kafka-eos audit --write-id kafka-eos/nightly-orders/orders --limit 5
+    complete: as many rows as decided. not readable: offsets that cannot be read explain every row that was not found; the output
+    says why (retention, DeleteRecords, compaction, a deleted topic, an open transaction). missing: fewer rows than that. too
+    many: more rows than decided.
+
+    Exit status 1 if rows are missing or too many. Without DescribeConfigs on a topic, rows that compaction removed count as
+    missing.
+
+    Example: kafka-eos audit --write-id kafka-eos/nightly-orders/orders
 
     To see when each batch was written, and how long it took: kafka-eos history
     """

@@ -58,7 +58,7 @@ _Port = Annotated[
 ]
 _TransactionVersion = Annotated[
     int | None,
-    typer.Option(min=0, max=2, help="The cluster's transaction.version. Default: that of the Kafka version."),
+    typer.Option(min=0, max=2, help="The cluster's transaction.version. Default: as the Kafka version has it."),
 ]
 _Security = Annotated[
     Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
@@ -107,9 +107,9 @@ def broker(
 ) -> None:
     """Run an embedded Kafka of 1 or 3 nodes in the foreground.
 
-    Ctrl-C stops it and deletes its data, unless --dir keeps them. Prints the bootstrap servers on standard output when all
-    nodes are ready. The first start downloads Kafka (44 MB). With --security it writes a file of client properties for Java
-    clients and for the option --properties of the other commands.
+    Prints the bootstrap servers on standard output when all nodes are ready. Ctrl-C stops it and deletes its data, unless --dir
+    keeps them. The first start downloads Kafka (44 MB). With --security, it also writes a file of client properties, for
+    --properties of the other commands and for Java clients.
 
     Example: kafka-eos broker --port 9092 --topic orders:3
 

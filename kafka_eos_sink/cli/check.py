@@ -28,9 +28,9 @@ def check(
 ) -> None:
     """Check whether a cluster works for exactly-once writes.
 
-    The command changes nothing. Exit status 1 means that a write would fail. A warning means that a write works with a
-    weaker guarantee. The command shows the rights that brokers report; rights on transactional ids and groups appear only
-    when a write uses them.
+    The command changes nothing. Exit status 1 means that a write would fail. A warning means that a write works with a weaker
+    guarantee. The command shows the rights that brokers report; rights on transactional ids and groups appear only when a write
+    uses them.
 
     Example: kafka-eos check --topic orders
 

@@ -107,9 +107,9 @@ Prefix = Annotated[
 ]
 OfPrefix = Annotated[
     str | None,
-    typer.Option("--prefix", metavar="W", help="All write ids that begin with this text, in place of --write-id."),
+    typer.Option("--prefix", metavar="W", help="All write ids that begin with this text, instead of --write-id."),
 ]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time from one look at Kafka to the next.")]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two readings of Kafka.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]

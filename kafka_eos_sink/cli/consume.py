@@ -37,7 +37,7 @@ def consume(
     offsets. A line holds partition, offset, key and value, separated by tabs; a missing key or value is null. With --json,
     each line is an object, and bytes that are not UTF-8 appear in base64 as key_base64 or value_base64.
 
-    Example: kafka-eos consume --topic orders --from-beginning --count 10
+    Example: kafka-eos consume --topic orders --from-beginning --count 3
 
     To see which topics there are, and how much they hold: kafka-eos topics
     """

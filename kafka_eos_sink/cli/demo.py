@@ -33,9 +33,9 @@ def demo(
     """Write real data exactly once while processes die, and count the result.
 
     Writes 336,776 flights while a task and a commit are killed, then counts what a read_committed consumer sees. Starts its
-    own Kafka and Spark. Exit status 1 if the numbers are not those of exactly-once.
+    own Kafka and Spark. Exit status 1 if a row is missing or there twice.
 
-    Example: kafka-eos demo --rows 10000
+    Example: kafka-eos demo --rows 4000
 
     For a Kafka that stays up: kafka-eos broker
     """

@@ -37,12 +37,12 @@ def history(
     """Show the newest batches of a write, or which write a row belongs to.
 
     With --write-id or --prefix: the newest batches, the newest first; `--json` adds their offsets. With --topic, --partition and
-    --offset: the write id, version, application, time and user metadata of this row, by the producer of its record batch. The
+    --offset: write id, version, application, time and user metadata of this row, by the producer of its record batch. The
     command reads that batch, the history from its end, and the commit log for a version that the history lacks.
 
-    Exit status 1 if the history holds no batch of W, or if no write is known for the row; the output names the reason.
+    Exit status 1 if the history has no batch of W, or if no write is known for the row; the output says why.
 
-    Example: kafka-eos history --topic orders --partition 0 --offset 17
+    Example: kafka-eos history --write-id kafka-eos/nightly-orders/orders
 
     To see the newest version of every write: kafka-eos status
     """

@@ -12,10 +12,10 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 def jars() -> None:
     """Print the jars of Spark's own Kafka source for spark-submit --jars.
 
-    Prints the paths of the four jars, comma-separated, and downloads the jars on first use. Do not use --packages: it
-    requests a version that does not exist.
+    Prints the paths of the four jars, comma-separated, and downloads the jars on first use:
+    spark-submit --jars "$(kafka-eos jars)" job.py. Do not use --packages: it requests a version that does not exist.
 
-    Example: spark-submit --jars "$(kafka-eos jars)" job.py
+    Example: kafka-eos jars
 
     For a Kafka to read from: kafka-eos broker
     """

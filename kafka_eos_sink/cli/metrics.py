@@ -33,12 +33,12 @@ def metrics(
 ) -> None:
     """Serve metrics of writes, open transactions and blocked readers to Prometheus.
 
-    Everything is read from Kafka, so writes whose driver is dead show, too. One process watches all writes of a commit log.
-    A scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 after a look that failed. The metrics name
-    topics and write ids and need no password: by default only this machine can read them. Prints its URL on standard
-    output. Ctrl-C or SIGTERM stops it.
+    Everything is read from Kafka, so writes whose driver has died also appear. One process watches all writes of a commit log. A
+    scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 if Kafka could not be read. The metrics contain
+    topics and write ids and need no password: by default only this machine can read them. Prints its URL on standard output.
+    Ctrl-C or SIGTERM stops it.
 
-    Example: kafka-eos metrics --port 9400 --bootstrap-servers localhost:9092
+    Example: kafka-eos metrics --port 9400
 
     To see the same in a terminal: kafka-eos top
     """

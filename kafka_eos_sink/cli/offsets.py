@@ -19,12 +19,12 @@ def offsets(
 ) -> None:
     """Print the offsets of a consumer group as Spark's startingOffsets.
 
-    A query that lost its checkpoint continues exactly there. A partition without an offset is -2, its earliest record. `--json` adds
-    the write that committed each offset. Exit status 1 if G has no offsets.
+    A query that lost its checkpoint continues exactly there. A partition without an offset is -2, its earliest record. `--json`
+    adds the write that committed each offset. Exit status 1 if G has no offsets.
 
     Example: kafka-eos offsets --group orders-lag
 
-    To finish what the lost query left undone: kafka-eos recover
+    To finish the open batch of the lost query: kafka-eos recover
     """
     # Imported here because it is slow, and other commands do not need it.
     from kafka_eos_sink.operations.group_offsets import read_group_offsets

@@ -54,18 +54,23 @@ def recover(
     """Finish the decided version of a dead write and abort the rest.
 
     Commits every transaction of a decided version, proves that its rows are visible, and aborts all other open transactions
-    of the write id. If Kafka has aborted decided transactions, it copies their rows from the log. Use it if the driver is
-    gone and will not start soon: the next run of the same write id does the same. A job or query that still runs under the
-    write id is fenced, and its batch fails.
+    of the write id. If Kafka has aborted decided transactions, it copies their rows from the log, which needs Read on the
+    topics. Use it if the driver is gone and will not start soon: the next run of the same write id does the same. A job or
+    query that still runs under the write id is fenced, and its batch fails.
 
-    Kafka 4.3 and newer can omit a COMMIT marker (KAFKA-20734). The command looks for such markers first. --write-markers
-    writes those of proven commits, and needs Alter or ClusterAction on the cluster. For other transactions that stay open
-    the command prints the one of Kafka's own tool that aborts them.
+    It fails if the commit log has no records for W. `--abort-unknown` then aborts the open transactions of W; use it only if the
+    log was lost. If a topic no longer accepts the copies, for example because max.message.bytes was lowered, the error is
+    DECIDED_NOT_FINISHED: change the setting until recovery has run.
+
+    Kafka 4.3 and newer can omit a COMMIT marker (KAFKA-20734), so that consumers wait for committed rows. The command searches
+    for such markers first, on the topics that it may Read. `--write-markers` writes them for proven commits, which no tool of
+    Kafka does, and needs Alter or ClusterAction on the cluster. For other transactions that stay open, the output shows how
+    Kafka's own tool discards their records. A partition without a leader delays each step by up to two minutes.
 
     The history gets a record of each version that the command finishes, if its topic exists.
 
     It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
-    confirmation, or if a transaction may still be open; the output names it with the reason. Exit status 0 if nothing was open.
+    confirmation, or if a transaction may still be open; the output shows it with the reason. Exit status 0 if nothing was open.
 
     Example: kafka-eos recover --write-id kafka-eos/nightly-orders/orders
 

@@ -56,19 +56,22 @@ def resolve(
 ) -> None:
     """Record the outcome of a version that the sink cannot prove.
 
-    Read the rows in the topic first.
+    Run `kafka-eos recover` first, and read the rows in the topic with isolation.level=read_committed.
 
-    committed: the next run skips the version. Recovery runs first, and a warning names the rows that it cannot restore. If the
-    version is finished then, nothing is recorded. If the commit log does not know the stream, or only older versions, the
-    stream continues with the version after V. Of a batch write, --query-id batch records also other versions than the newest.
+    committed: every row that matters is in the topic, and the next run skips the version. Recovery runs first. It copies all
+    lost rows or none, and a warning shows the rows that stay missing. If recovery finishes the version, nothing is recorded,
+    unless --any-batch lets the next run skip it with another schema, topic or source offsets. If the commit log has no records
+    for the stream, or only older versions, the stream continues with the version after V.
 
-    rewrite: the next run writes the version. Rejected if some of its rows are visible, or may become visible, unless
-    --allow-duplicates is given. Of a batch write, other versions than the newest need it, and --query-id batch.
+    rewrite: none of its rows is in the topic, and the next run writes the version. Rejected if some of its rows are visible, or
+    may become visible, or if Read is missing. --allow-duplicates skips this check: visible rows are then there twice.
 
-    A job or query that still runs under the write id is fenced, and its batch fails. The command shows its effect and
-    asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
+    Of a batch write, `--query-id batch` resolves another version than the newest; rewrite then needs --allow-duplicates.
 
-    Example: kafka-eos resolve --write-id kafka-eos/nightly-orders/orders --version 7 --as committed
+    A job that still runs under the write id is fenced. The command shows its effect and asks for confirmation on a terminal;
+    elsewhere it needs --yes. Read its warnings: a mistyped id is recorded as well. Exit status 1 without confirmation.
+
+    Example: kafka-eos resolve --write-id kafka-eos/nightly-orders/orders --version 20261121 --as rewrite --allow-duplicates
 
     For a write whose outcome can be proven: kafka-eos recover
     """

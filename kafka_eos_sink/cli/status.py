@@ -36,22 +36,22 @@ def status(
 ) -> None:
     """Show writes, open transactions, and which readers they block.
 
-    The oldest open transaction comes first, and so do writes that need action. `--limit` bounds each table, but not `--json`.
-    A blocked partition shows how many offsets read_committed consumers do not see,
-    and which transactions hide them. `kafka-eos recover`, or the next run of a dead write under its write id, ends the
-    transactions of that write.
+    What needs action comes first: the oldest open transaction, and writes that are not finished. A blocked partition shows how
+    many offsets read_committed consumers do not see, and which transactions hide them. `kafka-eos recover`, or the next run
+    under the write id, commits or aborts the transactions of a dead write.
 
-    A write shows its newest version. A write without txnAppId has an entry only if it failed. rows/s is the rate of the
-    newest batches, from plan to verify; copied is how many aborted transactions the last batch copied. With `--write-id` the
-    table has the offsets of the rows, and a line below it names the versions of a batch write that count as written.
+    A write shows its newest version. A write without txnAppId appears only if it failed. rows/s is the rate of the newest
+    batches, from plan to verify; copied is how many aborted transactions of the last batch were copied. With `--write-id` the
+    table has the offsets of the rows, and a line below it shows the versions of a batch write that count as written.
+    `--limit` bounds each table, but not `--json`.
 
-    finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it. prepared: tasks wait for a
-    decision. undecided: a decision was written and its transaction has not ended. resolved: an operator has recorded the
-    outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be written again. unreadable: another
-    program wrote into its records, or a piece is gone.
+    finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
+    `recover`. prepared: tasks wait for a decision. undecided: a decision was written, and its transaction is still open.
+    resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be
+    written again. unreadable: another program wrote into its records, or a part is gone.
 
     `--json` prints one object: the lists writes, transactions and blocked, and in not_read what a missing right hides. Exit
-    status 1 if writes or transactions cannot be read, or if the commit log holds nothing of W.
+    status 1 if writes or transactions cannot be read, or if the commit log has no records for W.
 
     Example: kafka-eos status --write-id kafka-eos/nightly-orders/orders
 

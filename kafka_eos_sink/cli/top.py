@@ -32,12 +32,12 @@ def top(
 ) -> None:
     """Watch writes, open transactions, and which readers they block.
 
-    Shows the first rows of what `kafka-eos status` shows, again and again. Everything is read from Kafka. Ctrl-C ends the
-    command. Without a terminal, and with `--json`, it prints what `kafka-eos status` prints, once.
+    Shows the first ten rows of each table of `kafka-eos status`, again and again. Ctrl-C ends the command. Without a terminal,
+    and with `--json`, it prints what `kafka-eos status` prints, once.
 
     Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly-orders
 
-    To end what a dead write left open: kafka-eos recover
+    To finish or abort a dead write: kafka-eos recover
     """
     out = console.output_console()
     if as_json or not sys.stdout.isatty() or out.is_dumb_terminal:

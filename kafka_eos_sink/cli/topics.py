@@ -38,11 +38,10 @@ def topics(
 ) -> None:
     """Show the topics, and how much of them consumers see.
 
-    Visible offsets is the distance from the first offset to the last stable offset: at most so many rows are visible to
-    read_committed consumers, because transaction markers and aborted rows have offsets, too. Kafka's internal topics are not
-    shown.
+    Visible offsets are those that read_committed consumers can reach. They are an upper bound for the visible rows, because
+    transaction markers and aborted rows also have offsets. Kafka's internal topics are not shown.
 
-    Example: kafka-eos topics --bootstrap-servers localhost:9092
+    Example: kafka-eos topics
 
     To read the rows of a topic: kafka-eos consume
     """

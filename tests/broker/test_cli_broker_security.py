@@ -15,17 +15,21 @@ import pytest
 
 from certificates import Authority
 from dead_writes import tasks, write_settings
+from documents import all_blocks, output_blocks, words_of
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import cluster
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import run_to_end
+from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
 from kafka_testing import assert_nothing_open, create_topic, read_committed
+from shown_output import assert_shows
+from terminals import broker as foreground_broker
 
 PASSWORD = "correct-horse"
 
@@ -181,3 +185,16 @@ def test_invalid_listener_options_are_wrong_usage(
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert reason in said
     assert "hunter2" not in said
+
+
+def test_secured_broker_prints_what_the_page_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = (block for block in all_blocks() if block.name == "docs/secure.md#try-it-on-your-machine")
+    (command,) = block.commands()
+    (port,) = choose_free_ports("127.0.0.1", 1)
+    folder = tmp_path / "kept"
+    words = words_of(command.replace("9093", str(port)).replace("~/kafka-eos-broker", str(folder)))
+    with foreground_broker(*words[1:]) as (servers, printed):
+        everything_works(folder / "cluster" / "client.properties", capsys)
+    first, *others = [line for line in printed if not line.startswith("Stopping")]
+    shown = output_blocks()[block.name].text.replace("/home/you/kafka-eos-broker", str(folder))
+    assert_shows(shown, "\n".join([first, servers, *others]), block.name)

@@ -1,9 +1,11 @@
-"""The commands of README and docs on a real broker, each as it stands there, and the consumer in Java."""
+"""The commands of README and docs on a real broker, each as it stands there, and the consumer in Java.
+
+Those of which a page shows the output run in test_shown_output.py.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
-from documents import Block, all_blocks, words_of
+from documents import Block, all_blocks, is_kafka_eos, words_of
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.ports import choose_free_ports
@@ -23,16 +25,16 @@ from kafka_testing import (
     assert_nothing_open,
     create_topic,
     open_transaction,
-    read_committed,
-    read_uncommitted,
     unique_topic,
 )
-from snippets import ON_A_BROKER
+from shown_output import assert_shows
+from snippets import ON_A_BROKER, OUTPUTS, STORIES
 from terminals import broker
 
 VERSION = 3
 ASKING = ("recover", "resolve", "forget")
 """Commands that ask on a terminal; what the user types there is ``--yes`` here."""
+WITHOUT_OUTPUT = [block for block in ON_A_BROKER if all(block not in story.blocks for story in STORIES)]
 
 
 def block_of(name: str) -> Block:
@@ -74,7 +76,7 @@ def filled(words: list[str], given: session.WriteSettings, servers: str, folder:
     return [values.get(before, word) for before, word in zip(["", *words], words, strict=False)]
 
 
-@pytest.mark.parametrize("block", ON_A_BROKER, ids=lambda block: block.name)
+@pytest.mark.parametrize("block", WITHOUT_OUTPUT, ids=lambda block: block.name)
 def test_documented_command_succeeds(
     block: Block,
     kafka: EmbeddedKafka,
@@ -85,7 +87,7 @@ def test_documented_command_succeeds(
     servers = kafka.bootstrap_servers
     monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", servers)
     monkeypatch.setenv("COLUMNS", "200")
-    for command in block.commands():
+    for command in filter(is_kafka_eos, block.commands()):
         name, *words = words_of(command)
         given = dead_write(kafka, monkeypatch)
         arguments = [name, *filled(words, given, servers, tmp_path)]
@@ -110,8 +112,8 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
     """Whether the output is about this write."""
     if name == "consume":
         return len(shown.splitlines()) == 2
-    if name == "check":
-        return "replication" in shown
+    if name in ("check", "explain"):
+        return "replication" in shown or "Rows visible" in shown
     if name in (
         "topics",
         "status",
@@ -122,81 +124,14 @@ def shows_the_write(name: str, arguments: list[str], given: session.WriteSetting
         "audit",
     ):
         return given.write.id in shown or str(given.batch.topic) in shown
+    if name == "history" and "--topic" in arguments:
+        return given.write.id in shown  # the row may be of any version
     return str(given.batch.version) in shown
 
 
 def test_what_is_documented_is_every_command_that_connects() -> None:
-    named = {words_of(command)[0] for block in ON_A_BROKER for command in block.commands()}
+    named = {words_of(command)[0] for block in ON_A_BROKER for command in filter(is_kafka_eos, block.commands())}
     assert {*ASKING, "topics", "consume", "check", "status", "history", "audit", "top"} <= named
-
-
-def test_consumers_that_stand_still_are_freed_by_the_page(
-    kafka: EmbeddedKafka,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """docs/operate.md: from the symptom to the command that ends it, by the page's own commands and their output."""
-    given = dead_write(kafka, monkeypatch)
-    servers, topic = kafka.bootstrap_servers, str(given.batch.topic)
-    assert len(read_uncommitted(servers, topic)) == 4 * ROWS
-    assert len(read_committed(servers, topic)) == 2 * ROWS  # consumers stand still before the second version
-
-    view, recover = (block_of(f"docs/operate.md#consumers-stand-still{suffix}").commands()[0] for suffix in ("", ":2"))
-    assert main([*filled(words_of(view), given, servers, tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    (blocking,) = set(re.findall(rf"({re.escape(given.write.id)})\.\d+\.\d+", shown))
-    assert f"{topic}-" in shown
-    words = [blocking if word == "W" else word for word in words_of(recover)]
-    assert main([*filled(words, given, servers, tmp_path), "--yes"]) == 0
-    assert len(read_committed(servers, topic)) == 4 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_decided_write_is_finished_by_the_page(
-    kafka: EmbeddedKafka,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """docs/operate.md on DECIDED_NOT_FINISHED, for a job that does not run again."""
-    given = dead_write(kafka, monkeypatch)
-    section = "docs/operate.md#a-job-says-decided_not_finished"
-    recover, status = (block_of(name).commands()[0] for name in (section, f"{section}:2"))
-    assert main([*filled(words_of(recover), given, kafka.bootstrap_servers, tmp_path), "--yes"]) == 0
-    capsys.readouterr()
-    assert main(filled(words_of(status), given, kafka.bootstrap_servers, tmp_path)) == 0
-    assert re.search(rf"\b{VERSION}  finished\b", capsys.readouterr().out)
-    assert len(read_committed(kafka.bootstrap_servers, str(given.batch.topic))) == 4 * ROWS
-
-
-def test_run_that_wrote_a_row_is_found_by_the_page(
-    kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = with_history(write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=1)))
-    given = replace(given, user_metadata="run 7")
-    write_all(given)
-    write_all(varied(given, version=VERSION + 1, user_metadata="run 8"))
-
-    def run(number: str, **values: str) -> str:
-        (command,) = block_of(f"docs/operate.md#which-run-wrote-this-row{number}").commands()
-        words = filled(words_of(command), given, kafka.bootstrap_servers, tmp_path)
-        words = [values.get(before.strip("-"), word) for before, word in zip(["", *words], words, strict=False)]
-        assert main(words) == 0
-        return capsys.readouterr().out
-
-    capsys.readouterr()
-    rows = [json.loads(line) for line in run("", count=str(4 * ROWS)).splitlines()]
-    assert len(rows) == 4 * ROWS
-    for row, metadata in ((rows[0], "run 7"), (rows[-1], "run 8")):
-        found = run(":2", partition=str(row["partition"]), offset=str(row["offset"]))
-        assert given.write.id in found
-        assert metadata in found
-    # The output of the page is that of the command, with other values.
-    shown = block_of("docs/operate.md#which-run-wrote-this-row:3").text
-    names = {line[:16].strip() for line in shown.splitlines()}
-    assert names - {"recovered by", "application"} <= {line[:16].strip() for line in found.splitlines()}
-    assert "complete" in run(":4")
 
 
 @contextmanager
@@ -215,12 +150,12 @@ def java(program: Path, jars: Path) -> Iterator[subprocess.Popen[str]]:
 def test_java_consumer_shows_only_committed_rows(
     kafka: EmbeddedKafka, kafka_jars: Path, tmp_path: Path, isolation: str
 ) -> None:
-    """Java's default shows the aborted rows, too, as docs/consume.md says."""
+    """Java's default shows the aborted rows, too, as docs/read.md says."""
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     open_transaction(servers, unique_topic("other"), topic, partitions=1).abort_transaction(60)
     write_all(write_settings(kafka, topic))
-    text = block_of("docs/consume.md#java").text.replace("localhost:9092", servers).replace('"orders"', f'"{topic}"')
+    text = block_of("docs/read.md#java").text.replace("localhost:9092", servers).replace('"orders"', f'"{topic}"')
     text = text.replace("orders-reader", f"reader-of-{topic}-{isolation}")
     if isolation == "read_uncommitted":
         text = "\n".join(line for line in text.splitlines() if "isolation.level" not in line)
@@ -234,17 +169,18 @@ def test_java_consumer_shows_only_committed_rows(
     assert sorted(read) == sorted([*expected, "-1"] if isolation == "read_uncommitted" else expected)
 
 
-def test_broker_of_the_first_page_serves_the_others(
+def test_documented_broker_serves_the_other_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``kafka-eos broker`` as docs/start.md and docs/cli.md run it, on a free port."""
-    (command,) = block_of("docs/start.md#a-broker-and-a-topic").commands()
-    (example,) = block_of("docs/cli.md#kafka-eos-broker").commands()
-    assert words_of(command) == words_of(example)
+    """``kafka-eos broker`` as docs/cli.md runs it, on a free port."""
+    block = block_of("docs/cli.md#kafka-eos-broker")
+    (command,) = block.commands()
     (port,) = choose_free_ports("127.0.0.1", 1)
     words = [str(port) if word == "9092" else word for word in words_of(command)]
-    with broker(*words[1:]) as (servers, _):
+    with broker(*words[1:]) as (servers, printed):
         assert servers.endswith(f":{port}")
         monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", f"localhost:{port}")
         assert main(["topics", "--json"]) == 0
         assert [(each["name"], each["partitions"]) for each in json.loads(capsys.readouterr().out)] == [("orders", 3)]
+    *started, ready, _stopping = printed
+    assert_shows(OUTPUTS[block.name].text, "\n".join([*started, servers, ready]), block.name)

@@ -1,6 +1,6 @@
 """Attempts that are too late: in a batch whose oldest transaction cannot outlive it, and after their batch was decided without them.
 
-Without Spark, since Spark notices a failed task only when its next rows arrive (docs/spark-behaviour.md).
+Without Spark, since Spark notices a failed task only when its next rows arrive (docs/internals/spark-behaviour.md).
 """
 
 from __future__ import annotations
