@@ -1,30 +1,39 @@
-"""docs/features.md, and the tests that are the evidence of its rows.
+"""What Kafka's producer does, row by row, and the tests that are the evidence of each row: tests/features.toml.
 
-A test names the rows that it is evidence of:
+A test declares the rows that it is evidence of:
 
     @pytest.mark.feature("sequence numbers", "fail-over")
 
-``make features`` writes the page's last column from these markers. Importable from every test as ``features`` (pytest's ``pythonpath``
-names the folder).
+``make features`` writes the lists ``evidence`` from these markers. Importable from every test as ``features`` (pytest's ``pythonpath``
+lists the folder).
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "features.md"
-ROW = re.compile(
-    r"^\| (?P<name>(?!row \|)\w[^|]*) \| (?P<what>[^|]+) \| (?P<modules>[^|]+) \| (?P<evidence>[^|]*) \|$", re.MULTILINE
-)
+FILE = ROOT / "tests" / "features.toml"
+SECTIONS = {"producer": ("check", "test"), "surroundings": ("check", "test", "all")}
+"""Section -> the tiers of which one must hold evidence of each row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    name: str
+    what: str
+    where: Sequence[str]
+    """Modules, below ``kafka_eos_sink/``."""
+    evidence: Sequence[str] = ()
+    """``file::function`` below ``tests/``, in alphabetical order."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +83,42 @@ def collected() -> tuple[Collected, ...]:
     return tuple(Collected(**each) for each in json.loads(line.partition("LISTED")[2]))
 
 
-def with_evidence(page: str, tests: Iterable[Collected]) -> str:
-    """Return the page with the evidence of each row: test functions by file, in alphabetical order."""
-    evidence: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+def parsed(text: str) -> dict[str, list[Row]]:
+    """Return the rows of each section."""
+    return {section: [Row(**row) for row in rows] for section, rows in tomllib.loads(text).items()}
+
+
+def with_evidence(sections: Mapping[str, Sequence[Row]], tests: Iterable[Collected]) -> dict[str, list[Row]]:
+    """Return the rows with the tests whose markers name them."""
+    evidence: dict[str, set[str]] = defaultdict(set)
     for test in tests:
-        for row in test.features:
-            evidence[row][test.file].add(test.function)
+        for name in test.features:
+            evidence[name].add(f"{test.file}::{test.function}")
+    return {
+        section: [replace(row, evidence=sorted(evidence[row.name])) for row in rows]
+        for section, rows in sections.items()
+    }
 
-    def filled(row: re.Match[str]) -> str:
-        of_row = evidence.get(row["name"], {})
-        cell = "<br>".join(
-            f"`{file}`: " + ", ".join(f"`{function}`" for function in sorted(of_row[file])) for file in sorted(of_row)
-        )
-        return f"| {row['name']} | {row['what']} | {row['modules']} | {cell} |"
 
-    return ROW.sub(filled, page)
+def written(head: str, sections: Mapping[str, Sequence[Row]]) -> str:
+    """Return the text of the file: its head, then the rows."""
+    lines = [head.rstrip()]
+    for section, rows in sections.items():
+        for row in rows:
+            lines += ["", f"[[{section}]]"]
+            for key, value in asdict(row).items():
+                if isinstance(value, str):
+                    lines.append(f"{key} = {json.dumps(value)}")  # a JSON string is a TOML string
+                else:
+                    lines += [f"{key} = [", *(f"    {json.dumps(each)}," for each in value), "]"]
+    return "\n".join(lines) + "\n"
+
+
+def updated(text: str, tests: Iterable[Collected]) -> str:
+    """Return the file's text with the evidence of these tests."""
+    head = text.partition("\n[[")[0]
+    return written(head, with_evidence(parsed(text), tests))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_evidence(PAGE.read_text("utf-8"), collected()), "utf-8")
+    FILE.write_text(updated(FILE.read_text("utf-8"), collected()), "utf-8")
