@@ -50,7 +50,7 @@ def blocked(*blocked_by: str, **given: object) -> BlockedPartition:
 
 
 def documented_metrics() -> dict[str, tuple[str, set[str]]]:
-    """The type and the labels of each metric in the table of docs/monitor.md."""
-    text = (Path(__file__).parents[1] / "docs" / "monitor.md").read_text("utf-8")
+    """The type and the labels of each metric in the table of docs/metrics.md."""
+    text = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text("utf-8")
     rows = re.findall(r"^\| `(kafka_eos_\w+)` \| (\w+) \| ([^|]*)\|", text, re.MULTILINE)
     return {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in rows}

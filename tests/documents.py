@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 
@@ -101,6 +102,12 @@ def read(path: Path) -> Document:
     return Document(tuple(text), tuple(blocks))
 
 
+def by_hand(path: Path) -> list[str]:
+    """The lines of a page outside blocks of code, without comments and what comes from the code: tables, codes, their answers on rows."""
+    text = "\n".join(line for _, line in read(path).text if not re.match(r"Rows visible: \*\*|### [A-Z_]+$", line))
+    return re.sub(r"<!-- written by .*?<!-- end of the table -->|<!--.*?-->", "", text, flags=re.DOTALL).splitlines()
+
+
 @cache
 def anchors(path: Path) -> frozenset[str]:
     """Anchors of headings, and those that stand in the text."""
@@ -108,9 +115,30 @@ def anchors(path: Path) -> frozenset[str]:
     return frozenset({*filter(None, map(heading_of, lines)), *re.findall(r'<a id="([^"]+)"', "\n".join(lines))})
 
 
+def error_codes(section: str = "") -> list[str]:
+    """Codes with a heading in docs/errors.md, of one of its sections if it is named."""
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    if section:
+        page = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^### (\w+)$", page, re.MULTILINE)
+
+
 def all_blocks() -> Iterator[Block]:
     for path in DOCUMENTS:
         yield from read(path).blocks
+
+
+def output_blocks() -> dict[str, Block]:
+    """Name of a block -> the block of the language ``text`` directly below it: what its (last) command prints."""
+    found = {}
+    for path in DOCUMENTS:
+        document = read(path)
+        filled = [number for number, line in document.text if line.strip()]
+        for block, below in pairwise(document.blocks):
+            between = any(block.line < number < below.line for number in filled)
+            if below.language == "text" != block.language and not between:
+                found[block.name] = below
+    return found
 
 
 def words_of(command: str) -> list[str]:
@@ -123,6 +151,6 @@ def is_kafka_eos(command: str) -> bool:
 
 
 def submitted(command: str) -> tuple[str, list[str]] | None:
-    """The job and its arguments of a line of docs/deploy.md that submits a job; None for other commands."""
+    """The job and its arguments of a line that submits a job; None for other commands."""
     found = re.match(r"submit(?:-local)? .*?spark_jobs/(\w+)\.py (.*)", command)
     return (found[1], shlex.split(found[2])) if found else None

@@ -1,4 +1,4 @@
-"""The reactions to error codes, written by hand from Kafka's protocol and docs/protocol.md, as an independent check.
+"""The reactions to error codes, written by hand from Kafka's protocol and docs/internals/protocol.md, as an independent check.
 
 Nothing here is taken from `kafka_eos_sink/protocol/reactions.py`: `tests/unit/protocol/test_reactions.py` compares the two tables, and
 `tests/faults/test_error_reactions.py` must hold a case of each row. A row that either loses is missed.

@@ -1,29 +1,35 @@
 """Which test runs each block of code in README and docs.
 
-Three kinds of blocks need no row here, because tests find them by their form:
+Four kinds of blocks need no row here, because tests find them by their form:
 
     python, sql          run in one Spark application: spark/test_snippets.py
     kafka-eos ...        run on a broker: broker/test_documented_commands.py
     submit[-local] ...   read by the job's own parser, files and options included: unit/spark_jobs/test_documented_jobs.py
+    text                 directly below one of the first two: compared with what it prints: broker/test_shown_output.py says how
 
 Every other block has a row: the test that runs it, or the reason why none does. `unit/test_documents.py` counts them.
 """
 
 from __future__ import annotations
 
-from documents import Block, all_blocks, is_kafka_eos, submitted
+from dataclasses import dataclass
+from itertools import groupby
 
-PAGE_OF_A_CLUSTER = "docs/deploy.md#a-standalone-cluster-with-an-archive"
+from documents import Block, all_blocks, is_kafka_eos, output_blocks, submitted
+
+PAGE_OF_A_CLUSTER = "docs/standalone.md"
+_MESSAGES = "unit/test_error_codes_are_documented.py::test_page_shows_messages_as_the_code_makes_them"
+_EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
+_FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
+_MIGRATED = "spark/test_checkpoint_changes.py::test_query_moves_between_spark_sink_and_ours_exactly_once"
+_BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 RUNS_IN = {
-    "README.md#kafka-eos": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
+    "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
-    "README.md#a-stream-killed-and-resumed": "spark/test_snippets.py::test_readme_stream_is_killed_and_resumed",
-    "README.md#a-stream-killed-and-resumed:2": "spark/test_snippets.py::test_readme_stream_is_killed_and_resumed",
-    "README.md#a-stream-killed-and-resumed:3": "spark/test_snippets.py::test_readme_stream_is_killed_and_resumed",
-    "README.md#a-stream-killed-and-resumed:4": "spark/test_snippets.py::test_readme_stream_is_killed_and_resumed",
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
-    "docs/consume.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
-    "docs/consume.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
+    "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
+    "docs/migrate.md#a-query-and-its-checkpoint": _MIGRATED,
+    "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
     "docs/records.md#protobuf": "spark/test_record_recipes.py::test_protobuf_recipe_writes_the_registrys_format",
@@ -33,50 +39,126 @@ RUNS_IN = {
     "docs/services.md#aiven": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
     "docs/services.md#aiven:2": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
     "docs/services.md#microsoft-entra-id": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
-    "docs/start.md#a-broker-and-a-topic": "broker/test_documented_commands.py::test_broker_of_the_first_page_serves_the_others",
+    "docs/start.md#start-a-broker": _FIRST_PAGE,
+    "docs/start.md#start-a-broker:2": _FIRST_PAGE,
+    "docs/start.md#write-a-batch": _FIRST_PAGE,
+    **{f"docs/start.md#write-a-batch:{number}": _FIRST_PAGE for number in range(2, 9)},
+    "docs/start.md#write-a-stream": _FIRST_PAGE,
+    "docs/start.md#write-a-stream:2": _FIRST_PAGE,
+    **{f"docs/start.md#kill-it:{number}": _FIRST_PAGE for number in range(2, 9)},
+    "docs/start.md#if-something-fails": _FIRST_PAGE,
     # The steps in shell; the test takes the same ones in Python.
-    f"{PAGE_OF_A_CLUSTER}": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    f"{PAGE_OF_A_CLUSTER}:2": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    f"{PAGE_OF_A_CLUSTER}:3": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    f"{PAGE_OF_A_CLUSTER}:9": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    f"{PAGE_OF_A_CLUSTER}:10": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    "docs/performance.md#performance": "spark/test_bench.py::test_benchmark_measures_all_sinks",
-    "docs/performance.md#performance:2": "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names",
-    "docs/cli.md#kafka-eos-broker": "broker/test_documented_commands.py::test_broker_of_the_first_page_serves_the_others",
+    f"{PAGE_OF_A_CLUSTER}#pack-the-environment": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#start-the-cluster-and-the-broker": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#connect": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#connect:3": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#write:2": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#write:3": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    f"{PAGE_OF_A_CLUSTER}#write:7": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    f"{PAGE_OF_A_CLUSTER}#stream:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    "docs/jobs.md#check_connectionpy:2": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    "docs/jobs.md#batch_to_kafkapy:2": "spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs",
+    "docs/jobs.md#stream_to_kafkapy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    "docs/jobs.md#verify_exactly_oncepy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    "docs/upgrade.md#the-sink:2": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    "docs/errors.md#read-a-message": _MESSAGES,
+    "docs/errors.md#read-a-message:2": _EXPLAINED,
+    "docs/errors.md#read-a-message:3": _EXPLAINED,
+    "docs/errors.md#invalid_options": _MESSAGES,
+    "docs/errors.md#unknown_topic": _MESSAGES,
+    "docs/errors.md#transaction_too_old": _MESSAGES,
+    "docs/errors.md#producer_fenced": _MESSAGES,
+    "docs/errors.md#checkpoint_rolled_back": _MESSAGES,
+    "docs/errors.md#different_batch": _MESSAGES,
+    "docs/errors.md#lost_parts": _MESSAGES,
+    "docs/internals/benchmarks.md#how-to-measure": "spark/test_bench.py::test_benchmark_measures_all_sinks",
+    "docs/internals/benchmarks.md#how-to-measure:2": _BENCH_OPTIONS,
+    "docs/secure.md#certificates": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
+    "docs/secure.md#tokens": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
+    "docs/secure.md#try-it-on-your-machine": "broker/test_cli_broker_security.py::test_secured_broker_prints_what_the_page_shows",
+    "docs/secure.md#try-it-on-your-machine:2": "broker/test_cli_broker_security.py::test_secured_broker_prints_what_the_page_shows",
+    "docs/access.md#rights-that-a-write-needs": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/access.md#rights-that-a-write-needs:2": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/access.md#rights-of-readers-and-operators": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/access.md#rights-of-readers-and-operators:2": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/access.md#rights-of-readers-and-operators:3": "broker/test_acl_scripts.py::test_pages_command_denies_deletion",
+    "docs/deploy.md#the-environment": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
+    "docs/deploy.md#kubernetes": "unit/test_kubernetes_manifest.py::test_page_shows_the_arguments_of_the_job",
+    "docs/cli.md#kafka-eos-broker": "broker/test_documented_commands.py::test_documented_broker_serves_the_other_commands",
+    "docs/cli.md#kafka-eos-broker:2": "broker/test_documented_commands.py::test_documented_broker_serves_the_other_commands",
     "docs/cli.md#kafka-eos-demo": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
-    "docs/cli.md#kafka-eos-metrics": "broker/test_cli_metrics.py::test_write_and_its_open_transactions_are_scraped",
-    "docs/cli.md#kafka-eos-offsets": "broker/test_cli_offsets.py::test_group_is_printed_as_starting_offsets_with_its_writes",
-    "docs/monitor.md#prometheus": "broker/test_cli_metrics.py::test_write_and_its_open_transactions_are_scraped",
+    "docs/cli.md#kafka-eos-demo:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
+    "docs/alerts.md#alerts": "unit/test_monitoring.py::test_command_of_the_page_replaces_the_base_of_every_link",
     "docs/cli.md#kafka-eos-jars": "unit/cli/test_jars.py::test_the_jars_are_printed_as_spark_submit_takes_them",
+    "docs/cli.md#kafka-eos-jars:2": "unit/cli/test_jars.py::test_the_jars_are_printed_as_spark_submit_takes_them",
 }
 """Block -> the test that runs it, below ``tests/``."""
 
 _NO_TOOLS = "Kafka's shell tools are not among the jars that the tests have"
 NOT_RUN = {
     "CONTRIBUTING.md#set-up": "sets up the environment that the test runs in; the targets are checked to exist",
+    "CONTRIBUTING.md#test": "runs these tests",
+    "CONTRIBUTING.md#release": "takes two minutes and the index; `make release-check` before a release is its test",
+    "CONTRIBUTING.md#release:2": "uploads a release",
     "README.md#install": "clones and installs: what every run of the tests has done before",
-    f"{PAGE_OF_A_CLUSTER}:4": _NO_TOOLS,
+    f"{PAGE_OF_A_CLUSTER}#start-the-cluster-and-the-broker:2": "docs/start.md shows the output of this command in a test",
+    f"{PAGE_OF_A_CLUSTER}#write:4": "reads the two rows that the page wrote",
+    f"{PAGE_OF_A_CLUSTER}#write:5": "shows the two rows that the page wrote",
+    "docs/clusters.md#what-a-copy-contains": "configures MirrorMaker 2",
+    "docs/clusters.md#move-a-batch-job:3": _NO_TOOLS,
+    "docs/upgrade.md#brokers": f"{_NO_TOOLS}; broker/test_transaction_version_changes.py raises the feature while writes run",
+    "docs/performance.md#six-settings": "starts the reader's own program",
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
-    "docs/secure.md#rights-that-a-write-needs": _NO_TOOLS,
-    "docs/operate.md#recover:3": f"{_NO_TOOLS}; broker/test_missing_markers.py does with another client what the command does",
-    "docs/consume.md#flink": "needs Flink",
-    "docs/consume.md#kafka-connect": "needs Kafka Connect",
-    "docs/consume.md#kcat": "needs kcat",
-    "docs/monitor.md#prometheus:2": "configures Prometheus; the file of rules that it names is loaded by the tests",
+    "docs/deploy.md#kubernetes:2": "needs Kubernetes; spark/test_kubernetes.py runs the command of the Job with a stand-in for it",
+    "docs/runbooks.md#a-commit-marker-is-missing": f"{_NO_TOOLS}; broker/test_missing_markers.py does with another client what it does",
+    "docs/read.md#flink": "needs Flink",
+    "docs/stream.md#consumer-lag-in-kafkas-own-tools": "needs a topic to read; spark/test_lost_checkpoint.py runs such a query",
+    "docs/stream.md#two-phase-commit-kip-939": "starts Kafka 4.4.0, as broker/test_two_phase_commit.py does",
+    "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
+    "docs/read.md#kafka-connect": "needs Kafka Connect",
+    "docs/read.md#kcat": "needs kcat",
+    "docs/monitor.md#watch-your-writes": "sets a variable that every test of a command sets",
+    "docs/monitor.md#prometheus": "installs a package",
+    "docs/monitor.md#logs": "sets a variable; unit/test_logs.py tests its values",
+    "docs/monitor.md#prometheus:4": "configures Prometheus; the file of rules that it names is loaded by the tests",
     "docs/services.md#amazon-msk-with-iam": "installs a package",
     "docs/services.md#microsoft-entra-id:2": "needs azure-identity and an account",
-    "docs/start.md#a-batch": "sets a variable that every test with Spark sets",
-    "docs/deploy.md#four-jobs-that-need-no-code": "defines the alias of the blocks below it; the files that it names are checked",
+    "docs/start.md#set-up": "sets up the environment that the test runs in, and variables that the test of the page sets",
+    "docs/start.md#kill-it": "finds the process by its name; the test of the page knows its number",
+    "docs/start.md#clean-up-or-continue-tomorrow": "deletes the folders of the reader",
+    "docs/jobs.md#four-jobs-that-need-no-code": "defines the alias of the blocks below it; the files that it names are checked",
 }
 """Block -> why no test runs it."""
 
 PICTURES = {
-    "docs/architecture.md#the-picture",
-    "docs/operate.md#from-symptom-to-command",
-    "docs/operate.md#which-run-wrote-this-row:3",
-    "docs/protocol.md#the-procedure",
+    "docs/internals/architecture.md#the-picture",
+    "docs/runbooks.md#from-symptom-to-command",
+    "docs/internals/protocol.md#the-procedure",
 }
 """Blocks that are no code."""
+
+SHOWN_AFTER: dict[str, str] = {
+    "docs/clusters.md#move-a-batch-job:4": "new_cluster",
+    "docs/stream.md#kill-it-and-watch": "killed_query",
+    "docs/stream.md#kill-it-and-watch:3": "~ next_start",
+    "docs/changes.md#start-with-a-new-checkpoint": "group",
+    "docs/records.md#dead-letters:2": "dead_letter",
+    "docs/migrate.md#a-query-and-its-checkpoint:2": "group",
+    "docs/cli.md#kafka-eos-top": "decided",
+    "docs/cli.md#kafka-eos-recover": "decided",
+    "docs/cli.md#kafka-eos-offsets": "group",
+    "docs/runbooks.md#consumers-stand-still": "prepared",
+    "docs/runbooks.md#a-job-says-decided_not_finished": "decided",
+    "docs/runbooks.md#the-commit-log": "no_commit_log",
+    "docs/runbooks.md#a-checkpoint": "group",
+    "docs/alerts.md#kafkaeosrowscopied": "copied",
+    "docs/metrics.md#json-of-status": "foreign",
+    "docs/monitor.md#status": "prepared",
+    "docs/monitor.md#status:3": "~ next_run",
+}
+"""Block -> the state of the broker before it, a function of broker/test_shown_output.py; ``~ name``: what happened since the block above.
+
+Without a row, the first block of a section follows ``finished``."""
 
 
 def runs_in_spark(block: Block) -> bool:
@@ -84,7 +166,9 @@ def runs_in_spark(block: Block) -> bool:
 
 
 def runs_on_a_broker(block: Block) -> bool:
-    return not block.language and not has_row(block) and all(map(is_kafka_eos, block.commands()))
+    """Whether the block runs `kafka-eos`, and beyond that only sets its variables."""
+    commands = [command for command in block.commands() if not command.startswith("export KAFKA_EOS_")]
+    return not block.language and not has_row(block) and bool(commands) and all(map(is_kafka_eos, commands))
 
 
 def submits(block: Block) -> bool:
@@ -98,6 +182,29 @@ def has_row(block: Block) -> bool:
     return block.name in RUNS_IN or block.name in NOT_RUN or block.name in PICTURES
 
 
+@dataclass(frozen=True)
+class Story:
+    """Blocks of a section that run one after the other, from a state on; at least one of them has an output."""
+
+    state: str
+    blocks: list[Block]
+
+
+def stories() -> list[Story]:
+    found: list[Story] = []
+    for _, section in groupby(ON_A_BROKER, key=lambda block: (block.document, block.section)):
+        first = len(found)
+        for block in section:
+            row = SHOWN_AFTER.get(block.name, "")
+            if len(found) == first or (row and not row.startswith("~")):
+                found.append(Story(row or "finished", []))
+            found[-1].blocks.append(block)
+    return [story for story in found if any(block.name in OUTPUTS for block in story.blocks)]
+
+
 IN_SPARK = [block for block in all_blocks() if runs_in_spark(block)]
 ON_A_BROKER = [block for block in all_blocks() if runs_on_a_broker(block)]
 SUBMITTED = [block for block in all_blocks() if submits(block)]
+OUTPUTS = output_blocks()
+STORIES = stories()
+SHOWN = [OUTPUTS[block.name] for block in (*IN_SPARK, *ON_A_BROKER) if block.name in OUTPUTS]

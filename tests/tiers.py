@@ -192,6 +192,7 @@ RULES: tuple[Rule, ...] = (
     Rule("unit/test_tiers.py", TEST),  # collects all tests
     Rule("unit/cli/test_jars.py", TEST),  # downloads
     Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),  # waits for a broker
+    Rule("unit/test_site.py::test_reader_finds_an_error_code_with_the_search", ALL),  # needs a browser
     Rule("unit", CHECK),
     Rule("conformance", CHECK),
     Rule("model/test_exhaustive.py", CHECK),
@@ -255,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_embedded_kafka.py::test_port_in_use_fails_before_any_start", TEST),
     Rule("broker/test_embedded_kafka.py", ALL),
     Rule("broker/test_cli_broker_security.py", ALL),
+    Rule("broker/test_acl_scripts.py", ALL),  # a JVM for each command
     Rule("broker/test_low_limits.py", ALL),
     Rule("broker/test_security.py::test_expired_broker_certificate_is_not_called_untrusted", ALL),
     Rule("broker/test_cli_broker_topics.py", ALL),
@@ -262,13 +264,13 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
-    Rule("broker/test_documented_commands.py::test_consumers_that_stand_still_are_freed_by_the_page", TEST),
-    Rule(
-        "broker/test_documented_commands.py::test_documented_command_succeeds",
-        TEST,
-        lambda params: params["block"].name == "docs/operate.md#recover",
-    ),
     Rule("broker/test_documented_commands.py", ALL),
+    Rule(
+        "broker/test_shown_output.py::test_page_shows_what_its_commands_print",
+        TEST,
+        lambda params: params["story"].blocks[0].name == "docs/runbooks.md#consumers-stand-still",
+    ),
+    Rule("broker/test_shown_output.py", ALL),
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_missing_markers.py::test_late_done_record_hides_no_batch_without_marker", ALL),
@@ -325,6 +327,7 @@ RULES: tuple[Rule, ...] = (
     Rule("campaign", CHECK),
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
     Rule("spark/test_fake_broker.py", ALL),  # needs Go
+    Rule("spark/test_kubernetes.py", ALL),
     Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
     Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
     Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),

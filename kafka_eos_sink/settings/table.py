@@ -1,8 +1,8 @@
 """The table of settings: sink options, Java's ``ProducerConfig``, and additions.
 
 A row holds the values that an option accepts, the field that receives the value, whether messages may show it, and its meaning.
-``reading.py`` reads options by these rows, and ``reference.py`` writes ``docs/configuration.md`` from them. The configuration class holds
-an option's default. A row's ``default`` is only text for the page, which shows it instead of the default of the class.
+``reading.py`` reads options by these rows. ``tools/configuration_reference.py`` writes ``docs/options.md`` from them. The configuration
+class holds an option's default. A row's ``default`` is only text for the page, which shows it instead of the default of the class.
 """
 
 from __future__ import annotations
@@ -97,32 +97,31 @@ def _rows(group: str, target: type | None, *rows: Setting) -> dict[str, Setting]
 SINK = _rows(
     "sink",
     SinkOptions,
-    Setting("topic", kinds.TOPIC, "Topic of every row. It wins over the column `topic`."),
-    Setting("txnAppId", kinds.ID, "Name of a batch program. The sink writes each pair of `txnAppId` and `txnVersion` once."),
-    Setting("txnVersion", integer(0, INT64_MAX), "Version of this write. The sink writes each version of a `txnAppId` once, in any order."),
+    Setting("topic", kinds.TOPIC, "Topic of every row. It overrides the column `topic`."),
+    Setting("txnAppId", kinds.ID, "Name of a batch job, which makes it safe to run again: the sink writes each `txnVersion` of it once."),
+    Setting("txnVersion", integer(0, INT64_MAX), "Version of this write, together with `txnAppId`. Versions need no order."),
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
-        "For queries: what to do with a batch below the newest written one: `fail`, `skip` it, or `rewrite` it and all above."),
+        "What a streaming query does with a batch below its newest written batch: `fail`, `skip`, or `rewrite` it and all later batches."),
     Setting("transactional.id.prefix", kinds.ID,
-        "First part of every transactional id. Grant rights on it. A streaming query uses `kafka-eos-<query id>`.", default="kafka-eos"),
-    Setting("commit.log.topic", kinds.TOPIC,
-        "Compacted topic of the sink's decisions. The sink creates it if it is missing."),
+        "First part of every transactional id, on which you grant rights. For a stream: `kafka-eos-<query id>`.", default="kafka-eos"),
+    Setting("commit.log.topic", kinds.TOPIC, "Compacted topic for the sink's decisions. The sink creates it if it is missing."),
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
-        "`at-least-once` is the idempotent producer without transactions and without a commit log."),
+        "`at-least-once` uses the idempotent producer, without transactions and without a commit log."),
     Setting("source.offsets.group", kinds.GROUP,
-        "Consumer group that receives the Kafka source's offsets with each batch, and reveals a lost checkpoint. Streams only."),
+        "Streams only: consumer group that receives the Kafka source's offsets with each batch. It also reveals a lost checkpoint."),
     Setting("dead.letter.topic", kinds.TOPIC,
-        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it they fail the write.",
+        "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it, the row fails the write.",
         target=ProducerConfig),
     Setting("history.topic", kinds.TOPIC_OR_NONE,
         "Receives one record per decided batch, for `kafka-eos history`. The sink creates it if it is missing. Empty: no history."),
-    Setting("userMetadata", kinds.USER_METADATA, "Free text that the history keeps with each batch, as Delta Lake's option of this name."),
+    Setting("userMetadata", kinds.USER_METADATA, "Free text that the history keeps with each batch, like Delta Lake's option."),
     Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",
         target=ProducerConfig),
     Setting("interceptors", kinds.CLASSES,
-        "Your classes that see and may change Arrow record batches before they are sent.", target=ProducerConfig),
+        "Your classes, which see and may change Arrow record batches before the sink sends them.", target=ProducerConfig),
 ) | _rows("sink", None, Setting(PROPERTIES_FILE, kinds.AS_GIVEN,
-    "Java-style client properties file, which the driver and every executor read. Options `kafka.*` win over it."))  # fmt: skip
+    "Java-style client properties file, which the driver and every executor read. `kafka.*` options override it."))  # fmt: skip
 
 # Spark adds every option of the query to the sink's; without these rows they would be unknown names.
 STREAMING = _rows(
@@ -148,18 +147,18 @@ _CONNECTION = _rows(
     Setting("client.dns.lookup", choice("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
         "Whether to try every address of a host, or to resolve the bootstrap servers to canonical names."),
     Setting("request.timeout.ms", kinds.POSITIVE, "How long a request waits for its response."),
-    Setting("retry.backoff.ms", kinds.LONG, "First wait before a failed request is retried; it doubles with each retry."),
+    Setting("retry.backoff.ms", kinds.LONG, "First wait before a retry of a failed request; it doubles with each retry."),
     Setting("retry.backoff.max.ms", kinds.LONG, "Longest wait between two retries of a request."),
-    Setting("reconnect.backoff.ms", kinds.LONG, "First wait before a failed connection is retried; it doubles with each retry."),
+    Setting("reconnect.backoff.ms", kinds.LONG, "First wait before a retry of a failed connection; it doubles with each retry."),
     Setting("reconnect.backoff.max.ms", kinds.LONG, "Longest wait between two attempts to connect to a broker."),
-    Setting("metadata.max.age.ms", kinds.LONG, "Age at which the client fetches topic metadata again."),
-    Setting("metadata.max.idle.ms", integer(5000, INT64_MAX), "How long the metadata of an unused topic is kept."),
+    Setting("metadata.max.age.ms", kinds.LONG, "Age at which the client refreshes topic metadata."),
+    Setting("metadata.max.idle.ms", integer(5000, INT64_MAX), "How long the client keeps the metadata of an unused topic."),
     Setting("metadata.recovery.strategy", choice("rebootstrap", "none", fold=str.lower),
         "`rebootstrap` connects to the bootstrap servers again if no known broker is reachable."),
     Setting("metadata.recovery.rebootstrap.trigger.ms", kinds.INT, "How long metadata may be unavailable before the client rebootstraps."),
-    Setting("connections.max.idle.ms", integer(-1, INT64_MAX), "Idle connections close after this time; -1 keeps them open."),
-    Setting("socket.connection.setup.timeout.ms", kinds.LONG, "First limit for setting up a connection; it doubles with each failure."),
-    Setting("socket.connection.setup.timeout.max.ms", kinds.LONG, "Longest limit for setting up a connection."),
+    Setting("connections.max.idle.ms", integer(-1, INT64_MAX), "Closes idle connections after this time; -1 keeps them open."),
+    Setting("socket.connection.setup.timeout.ms", kinds.LONG, "First time limit for a new connection; it doubles with each failure."),
+    Setting("socket.connection.setup.timeout.max.ms", kinds.LONG, "Longest time limit for a new connection."),
     Setting("send.buffer.bytes", kinds.BUFFER, "Socket send buffer; -1 leaves it to the operating system."),
     Setting("receive.buffer.bytes", kinds.BUFFER, "Socket receive buffer; -1 leaves it to the operating system."),
 )  # fmt: skip
@@ -172,19 +171,24 @@ _SERIALISED_BY_SPARK = Contradiction(
 )
 
 # Java's defaults, except where ``ProducerConfig`` gives a reason: a user who moves a properties file here expects the same effect.
+_TUNING = _rows(
+    "tuning",
+    ProducerConfig,
+    Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", field_name="compression"),
+    Setting("batch.size", kinds.BATCH_SIZE, "Uncompressed bytes of a record batch."),
+    Setting("linger.ms", producer_range("linger_ms"), "How long a batch waits for more rows. The commit flushes all batches at once."),
+    Setting("buffer.memory", producer_range("buffer_memory"), "Memory of a task for rows and unacknowledged batches. A full task waits."),
+    Setting("max.request.size", producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
+    Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
+    Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "Longest time to acknowledge a full batch, with retries."),
+    Setting("transaction.timeout.ms", producer_range("transaction_timeout_ms"),
+        "The broker aborts an open transaction after this time. Default: the broker's maximum, at most 15 minutes.", default="see meaning"),
+)  # fmt: skip
 _PRODUCER = _rows(
     "producer",
     ProducerConfig,
-    Setting("batch.size", kinds.BATCH_SIZE,
-        "Uncompressed bytes of a batch."),
-    Setting("linger.ms", producer_range("linger_ms"), "How long a batch waits for more rows. The end of the transaction flushes at once."),
-    Setting("buffer.memory", producer_range("buffer_memory"), "Bytes of rows and unacknowledged batches before writing blocks."),
-    Setting("max.block.ms", producer_range("max_block_ms"), "How long a write may wait for a topic's metadata or for memory."),
-    Setting("max.request.size", producer_range("max_request_size"), "Bytes of one Produce request, and of one uncompressed record."),
-    Setting("compression.type", choice(*CODEC_NAMES), "Codec of the record batches.", field_name="compression"),
-    Setting("delivery.timeout.ms", producer_range("delivery_timeout_ms"), "Longest time to acknowledge a closed batch, with retries."),
     Setting("retries", kinds.INT,
-        "Retries of one batch. Prefer to limit the time with `kafka.delivery.timeout.ms`.",
+        "Retries of one batch. Limit the time with `kafka.delivery.timeout.ms` instead.",
         contradiction=Contradiction(
             lambda retries: retries >= RANGES["retries"][1], producer_range("retries").expected,
             f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms")),
@@ -194,12 +198,9 @@ _PRODUCER = _rows(
         contradiction=Contradiction(
             lambda requests: requests <= RANGES["max_in_flight"][2], producer_range("max_in_flight").expected,
             "a broker recognises a resend only among the last 5 batches of a producer; choose 1 to 5")),
-    Setting("partitioner.ignore.keys", kinds.BOOLEAN, "Places rows with a key like rows without one."),
-    Setting("transaction.timeout.ms", producer_range("transaction_timeout_ms"),
-        "The broker aborts a transaction after this time. The default is the broker's maximum, up to 15 minutes.", default="see meaning"),
+    Setting("partitioner.ignore.keys", kinds.BOOLEAN, "Places rows with a key like rows without a key."),
     Setting("transaction.two.phase.commit.enable", kinds.BOOLEAN,
-        "Experimental: the transactions of tasks never time out, on brokers that offer KIP-939. Elsewhere it has no effect, and the sink "
-        "warns.", field_name="two_phase_commit"),
+        "Experimental: transactions of tasks never time out. If the brokers lack KIP-939, the sink warns.", field_name="two_phase_commit"),
 )  # fmt: skip
 
 # A codec's default may lie outside its range (gzip's -1), so ``also`` accepts it.
@@ -210,7 +211,7 @@ _LEVELS = _rows(
         Setting(
             f"compression.{codec.name.lower()}.level",
             integer(levels.minimum, levels.maximum, also=levels.default),
-            f"Level of {codec.name.lower()}. It has an effect if `kafka.compression.type` is {codec.name.lower()}.",
+            f"Level, if `kafka.compression.type` is {codec.name.lower()}.",
             default=str(levels.default),
         )
         for codec, levels in LEVELS.items()
@@ -225,11 +226,11 @@ _FIXED = _rows(
         contradiction=Contradiction(
             lambda acks: acks in ("all", "-1"), "all or -1",
             f"a record that is not on every in-sync replica can be lost after it was acknowledged; {_REMOVE} or set it to all")),
-    Setting("enable.idempotence", kinds.BOOLEAN, "A resent request writes its records once.", default="true",
+    Setting("enable.idempotence", kinds.BOOLEAN, "A resent request writes its records only once.", default="true",
         contradiction=Contradiction(bool, "true", f"without idempotence a resent request writes its records twice; {_REMOVE}")),
-    Setting("key.serializer", kinds.TEXT, "Keys are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
-    Setting("value.serializer", kinds.TEXT, "Values are written as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
-    Setting("transactional.id", kinds.TEXT, "The sink derives an id per task from `transactional.id.prefix`.",
+    Setting("key.serializer", kinds.TEXT, "The sink writes keys as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("value.serializer", kinds.TEXT, "The sink writes values as they leave Spark.", contradiction=_SERIALISED_BY_SPARK),
+    Setting("transactional.id", kinds.TEXT, "The sink derives the id of each task from `transactional.id.prefix`.",
         contradiction=Contradiction(
             lambda _: False, "none",
             "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids")),
@@ -239,7 +240,7 @@ KERBEROS = (
     "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
 )
 AWS_MSK_IAM = (
-    "this mechanism is a class of Java clients; Amazon MSK takes IAM's tokens by OAUTHBEARER too: set sasl.mechanism=OAUTHBEARER and "
+    "this mechanism is a class of Java clients; Amazon MSK also accepts IAM's tokens by OAUTHBEARER: set sasl.mechanism=OAUTHBEARER and "
     "sasl.oauthbearer.token.provider=msk-iam:<region>, and remove sasl.jaas.config and the callback handlers"
 )
 
@@ -253,42 +254,41 @@ _SECURITY_ROWS = _rows(
     "security",
     None,
     Setting("security.protocol", kinds.PROTOCOL,
-        "TLS, SASL, both or neither, on every connection.", target=SecurityConfig, field_name="protocol"),
+        "Whether connections use TLS, SASL, both or neither.", target=SecurityConfig, field_name="protocol"),
     Setting("ssl.ca.location", kinds.AS_GIVEN, "PEM file or folder of trusted certificates, as in librdkafka."),
-    Setting("ssl.cipher.suites", kinds.TEXT, "TLS 1.2 suites by Java's or OpenSSL's names. OpenSSL chooses those of TLS 1.3."),
+    Setting("ssl.cipher.suites", kinds.TEXT, "Suites of TLS 1.2, by Java's or OpenSSL's names. For TLS 1.3, OpenSSL chooses."),
     Setting("ssl.enabled.protocols", kinds.TLS_VERSIONS, "TLS versions that a connection may use.", default=",".join(get_args(TlsVersion))),
-    Setting("ssl.endpoint.identification.algorithm", kinds.HOST_CHECK,
-        "Whether a broker's certificate must name its host.", default="https"),
+    Setting("ssl.endpoint.identification.algorithm", kinds.HOST_CHECK, "Whether a certificate must match its host name.", default="https"),
     Setting("ssl.key.password", kinds.AS_GIVEN, "Password of an encrypted private key."),
-    Setting("ssl.keystore.certificate.chain", kinds.TEXT, "This client's certificate in PEM, followed by its issuers."),
+    Setting("ssl.keystore.certificate.chain", kinds.TEXT, "This client's certificate in PEM, then its issuers."),
     Setting("ssl.keystore.key", kinds.TEXT, "This client's private key in PEM."),
     Setting("ssl.keystore.location", kinds.AS_GIVEN, "File with this client's private key and certificates."),
     Setting("ssl.keystore.password", kinds.AS_GIVEN, "Password of the key store."),
-    _store_type("ssl.keystore.type", "Format of the key store. The content decides; JKS is refused."),
+    _store_type("ssl.keystore.type", "Format of the key store. The content decides. JKS is an error."),
     Setting("ssl.protocol", choice("TLS", "TLSv1.2", "TLSv1.3"), "Newest TLS version.", default="TLSv1.3"),
-    Setting("ssl.truststore.certificates", kinds.TEXT, "Trusted certificates in PEM. Default: those of the operating system."),
-    Setting("ssl.truststore.location", kinds.AS_GIVEN, "File of trusted certificates. Default: those of the operating system."),
+    Setting("ssl.truststore.certificates", kinds.TEXT, "Trusted certificates in PEM. Default: the operating system's."),
+    Setting("ssl.truststore.location", kinds.AS_GIVEN, "File of trusted certificates. Default: the operating system's."),
     Setting("ssl.truststore.password", kinds.AS_GIVEN, "Password of the trust store."),
-    _store_type("ssl.truststore.type", "Format of the trust store. The content decides; JKS is refused."),
-    Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. No class is loaded."),
+    _store_type("ssl.truststore.type", "Format of the trust store. The content decides. JKS is an error."),
+    Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. The sink loads no class."),
     Setting("sasl.login.connect.timeout.ms", integer(1),
         "How long a connection to the token endpoint may take.", target=ClientCredentials, field_name="connect_timeout_ms"),
     Setting("sasl.login.read.timeout.ms", integer(1),
-        "How long the response of the token endpoint may take.", target=ClientCredentials, field_name="read_timeout_ms"),
-    Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. Required with SASL.",
+        "How long the token endpoint may take to respond.", target=ClientCredentials, field_name="read_timeout_ms"),
+    Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. SASL requires it.",
         refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
     Setting("sasl.oauthbearer.client.credentials.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
     Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.AS_GIVEN, "Client secret for the token endpoint."),
-    Setting("sasl.oauthbearer.client.id", kinds.AS_GIVEN, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.id`."),
-    Setting("sasl.oauthbearer.client.secret", kinds.AS_GIVEN, "Short name of `kafka.sasl.oauthbearer.client.credentials.client.secret`."),
+    Setting("sasl.oauthbearer.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
+    Setting("sasl.oauthbearer.client.secret", kinds.AS_GIVEN, "Client secret for the token endpoint."),
     Setting("sasl.oauthbearer.extensions", kinds.TEXT,
-        "`name=value` pairs, comma-separated, that the broker receives with each token (`extension_` in Java's login module)."),
+        "Comma-separated `name=value` pairs that the broker receives with each token (`extension_` in Java's login module)."),
     Setting("sasl.oauthbearer.header.urlencode", kinds.BOOLEAN,
-        "Form-encodes client id and secret in the header.", target=ClientCredentials, field_name="url_encoded"),
+        "Whether to form-encode client id and secret in the header.", target=ClientCredentials, field_name="url_encoded"),
     Setting("sasl.oauthbearer.scope", kinds.TEXT, "Scope of the token."),
     Setting("sasl.oauthbearer.token.endpoint.url", kinds.TEXT, "https address that issues tokens for client credentials."),
     Setting("sasl.oauthbearer.token.provider", kinds.TEXT,
-        "`package.module:callable` of yours, which returns (token, expiry in seconds since 1970), or `msk-iam:<region>` for Amazon MSK."),
+        "Your `package.module:callable`, which returns (token, expiry in seconds since 1970), or `msk-iam:<region>` for Amazon MSK."),
     Setting("sasl.password", kinds.AS_GIVEN, "Password of PLAIN and SCRAM."),
     Setting("sasl.username", kinds.AS_GIVEN, "User of PLAIN and SCRAM."),
 )  # fmt: skip
@@ -307,7 +307,7 @@ def _without_value(group: str, names_by_reason: Mapping[str, str]) -> dict[str, 
     return _rows(group, None, *rows)
 
 
-_JVM_CLASS = "it names a Java class and the sink runs no JVM client"
+JVM_CLASS = "it names a Java class and the sink runs no JVM client"
 _OPENSSL = "TLS is Python's OpenSSL"
 _PROVIDER = "sasl.oauthbearer.token.provider=package.module:callable"
 _MSK_PROVIDER = "sasl.oauthbearer.token.provider=msk-iam:<region>"
@@ -317,17 +317,17 @@ _CHECKED_BY_BROKER = "the broker validates the token"
 REFUSED = _without_value(
     "refused",
     {
-        f"{_JVM_CLASS}; give Python interceptors in the option interceptors": "interceptor.classes",
-        "values may be ${env:NAME} or ${file:/path:key} without a provider": "config.providers",
+        f"{JVM_CLASS}; set the option interceptors to Python classes": "interceptor.classes",
+        "write ${env:NAME} or ${file:/path:key}, which need no provider": "config.providers",
         KERBEROS: "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
         "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
-        f"{_JVM_CLASS}; remove it and give sasl.username and sasl.password, or on Amazon MSK {_MSK_PROVIDER}": ""
+        f"{JVM_CLASS}; remove it and give sasl.username and sasl.password, or on Amazon MSK {_MSK_PROVIDER}": ""
         "sasl.client.callback.handler.class",
-        f"{_JVM_CLASS}; for tokens give {_PROVIDER}, or on Amazon MSK msk-iam:<region>": ""
+        f"{JVM_CLASS}; for tokens give {_PROVIDER}, or on Amazon MSK msk-iam:<region>": ""
         "sasl.login.callback.handler.class sasl.login.class",
-        f"{_JVM_CLASS}; give {_PROVIDER}": "sasl.oauthbearer.jwt.retriever.class",
-        f"{_JVM_CLASS}; {_CHECKED_BY_BROKER}": "sasl.oauthbearer.jwt.validator.class",
-        f"{_JVM_CLASS}; {_OPENSSL}": "security.providers ssl.engine.factory.class ssl.provider",
+        f"{JVM_CLASS}; give {_PROVIDER}": "sasl.oauthbearer.jwt.retriever.class",
+        f"{JVM_CLASS}; {_CHECKED_BY_BROKER}": "sasl.oauthbearer.jwt.validator.class",
+        f"{JVM_CLASS}; {_OPENSSL}": "security.providers ssl.engine.factory.class ssl.provider",
         f"signed assertions are not supported; fetch the token with {_PROVIDER}": "sasl.oauthbearer.assertion.algorithm "
         "sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss "
         "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub "
@@ -347,9 +347,9 @@ WITHOUT_EFFECT = _without_value(
         "the sink has no JVM metrics": "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
         "auto.include.jmx.reporter",
         _OPENSSL: "ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation",
-        "the token is fetched again when its connection is retried, after reconnect.backoff.ms": "sasl.login.retry.backoff.max.ms "
+        "the sink fetches the token again when it retries the connection, after reconnect.backoff.ms": "sasl.login.retry.backoff.max.ms "
         "sasl.login.retry.backoff.ms",
-        "a token's own expiry decides when the next one is fetched": "sasl.login.refresh.buffer.seconds "
+        "a token's expiry decides when the sink fetches the next token": "sasl.login.refresh.buffer.seconds "
         "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
         _CHECKED_BY_BROKER: "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
         "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
@@ -359,7 +359,7 @@ WITHOUT_EFFECT = _without_value(
 )
 """Names whose effect no user would miss. Each gives one warning."""
 
-JAVA = {**_CONNECTION, **SECURITY, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, **WITHOUT_EFFECT}
+JAVA = {**_CONNECTION, **SECURITY, **_TUNING, **_PRODUCER, **_LEVELS, **_FIXED, **REFUSED, **WITHOUT_EFFECT}
 """Every name of the Java producer and its few additions, without ``kafka.``."""
 
 

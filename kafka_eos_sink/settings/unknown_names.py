@@ -11,7 +11,7 @@ import re
 
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING, Setting
 
-PAGE = "docs/configuration.md"
+PAGE = "docs/options.md"
 _OTHER_CLIENTS = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers check.crcs client.rack
     default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id

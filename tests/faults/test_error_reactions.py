@@ -1,6 +1,6 @@
 """What each error code of each API leads to, on the real code paths through a proxy that answers with it.
 
-The cases are written from Kafka's protocol and docs/protocol.md, not from `protocol/reactions.py`. Every row of the hand-written table
+The cases are written from Kafka's protocol and docs/internals/protocol.md, not from `protocol/reactions.py`. Every row of its table
 in `tests/reaction_table.py` has a case for the code as the first answer, and a case behind another answer: codes that ask for a retry
 come one after the other, and a code that ends the request comes after one of those.
 

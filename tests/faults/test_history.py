@@ -1,4 +1,4 @@
-"""A broker that stays silent to the history record: the batch is committed, and waits for at most two seconds (docs/monitor.md)."""
+"""A broker that stays silent to the history record: the batch is committed, and waits for at most two seconds (docs/metrics.md)."""
 
 from __future__ import annotations
 

@@ -577,7 +577,7 @@ def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bo
 
 @pytest.mark.parametrize("whose", ["task", "driver"])
 def test_late_add_partitions_transaction_is_ended_by_next_batch(bench_of: Callable[[int], Bench], whose: str) -> None:
-    """Below version 2, AddPartitionsToTxn of an ended transaction begins one of the same identity (docs/kafka-behaviour.md)."""
+    """Below version 2, AddPartitionsToTxn of an ended transaction begins one of the same identity (docs/internals/kafka-behaviour.md)."""
     bench = bench_of(0)
     topic, again = bench.topic(), bench.topic()
     settings = bench.write_settings(topic, client={"request_timeout_ms": 400})

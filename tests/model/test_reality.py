@@ -187,7 +187,7 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
         elif action == "produce":
             expected = sequences.get((identity, partition), 0)
             # What a leader below version 2 makes of another first sequence number of a transaction than the next one depends on
-            # refused requests before it (docs/kafka-behaviour.md); no producer of ours does that.
+            # refused requests before it (docs/internals/kafka-behaviour.md); no producer of ours does that.
             opened = kafka.open_transactions(pair.simulated, partition).get(identity.producer_id, (0, -1))
             known = pair.version >= 2 or opened[1] == identity.producer_epoch
             sequence = chance.randrange(3) if known and chance.random() < 0.15 else expected
@@ -197,7 +197,7 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
                 sequences[identity, partition] = max(expected, sequence + 1)
         else:
             own = 5 if pair.version >= 2 else 4
-            # EndTxn v5 is never sent below version 2: where it would change something it wedges the id (docs/kafka-behaviour.md).
+            # EndTxn v5 is never sent below version 2: where it would change something it wedges the id (docs/internals/kafka-behaviour.md).
             other = own == 5 and chance.random() < 0.2
             pair.end(identity, chance.random() < 0.5, 4 if other else own)
         pair.settle()

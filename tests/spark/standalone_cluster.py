@@ -28,7 +28,7 @@ OURS = ("kafka_eos_sink", "pyspark_kafka_eos")
 
 
 def pack_environment(folder: Path) -> None:
-    """Make ``environment/`` and ``environment.tar.gz`` as docs/deploy.md does, of files that are installed here already.
+    """Make ``environment/`` and ``environment.tar.gz`` as docs/standalone.md does, of files that are installed here already.
 
     PySpark is not part of it: the cluster brings its own.
     """

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
+from shown_output import assert_shows
+from snippets import OUTPUTS
 from tests.spark.conftest import REPOSITORY
 
 ROWS = 4_000
@@ -48,3 +51,8 @@ def test_demo_compares_exactly_once_with_at_least_once(spark_environment: dict[s
     assert "Exactly once: every flight is visible once" in run.stderr
     assert "WARN" not in run.stderr
     assert "Traceback" not in run.stderr
+    # A terminal replaces the line of a step that has begun, and wraps the last sentence at its own width.
+    report = re.sub(r"^  .* \.\.\.\n", "", run.stderr, flags=re.MULTILINE)
+    tables, heading, sentence = report.partition("Exactly once: every")
+    printed = f"{tables}{heading} {' '.join(sentence.split())}"
+    assert_shows(OUTPUTS["docs/cli.md#kafka-eos-demo"].text, printed, "docs/cli.md")

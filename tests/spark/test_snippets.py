@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,25 @@ from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.ports import choose_free_ports
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic, wait_until
-from snippets import IN_SPARK
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from shown_output import assert_shows
+from snippets import IN_SPARK, OUTPUTS
 from terminals import broker
 
 ROWS = 50
 PASSWORD = "correct-horse"
-SECURED = {"docs/secure.md#tls-and-sasl", "docs/deploy.md#a-standalone-cluster-with-an-archive:11"}
+SECURED = {"docs/secure.md#tls-and-sasl"}
 """Blocks for a broker with SASL_SSL."""
 WRITTEN = {
     "docs/batch.md#threads": 0,
-    "docs/consume.md#spark": 0,
-    "docs/deploy.md#the-environment": 0,
-    "docs/deploy.md#a-standalone-cluster-with-an-archive:11": 0,
+    "docs/read.md#spark": 0,
+    "docs/deploy.md#the-environment:2": 0,
     "docs/records.md#partitioner": 0,
-    "docs/start.md#a-batch:2": 1_000,
+    "docs/records.md#interceptors": 0,
+    "docs/services.md#idle-connections": 0,
 }
 """Rows that a block writes, unless it writes those of ``df``."""
-ENDLESS = "docs/start.md#a-stream"
-STREAM = "README.md#a-stream-killed-and-resumed"
+FIRST_PAGE = "docs/start.md"
 
 
 def block_of(name: str) -> Block:
@@ -55,7 +55,7 @@ def secured(authority: Authority) -> Iterator[EmbeddedKafka]:
     security = BrokerSecurity(
         protocol="SASL_SSL",
         certificate=authority.issue("127.0.0.1").file,
-        users=(("orders", Secret(PASSWORD)), ("kafka-eos", Secret("..."))),
+        users=(("orders", Secret(PASSWORD)),),
     )
     with EmbeddedKafka(security=security) as started:
         yield started
@@ -66,8 +66,7 @@ class Page:
 
     def __init__(self, spark: SparkSession, kafka: EmbeddedKafka, folder: Path, block: Block) -> None:
         self.spark, self.kafka, self.folder, self.block = spark, kafka, folder, block
-        made_by_the_block = "create_topics" in block.text
-        self.topic = unique_topic() if made_by_the_block else create_topic(kafka.plaintext_servers, partitions=3)
+        self.topic = create_topic(kafka.plaintext_servers, partitions=3)
         (folder / "client.properties").write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n", "utf-8")
         (folder / "secrets.properties").write_text(f"password={PASSWORD}\n", "utf-8")
         rows = spark.range(ROWS).selectExpr("id", "CONCAT('c', id % 7) AS key", "CAST(id AS STRING) AS value")
@@ -83,10 +82,9 @@ class Page:
     def filled(self) -> str:
         """The block, with this cluster, topic and folder in place of the documents'."""
         servers = self.kafka.bootstrap_servers
-        text = re.sub(r"(broker1|localhost|127\.0\.0\.1):909[23](,broker2:9092)?", servers, self.block.text)
+        text = re.sub(r"(broker1|localhost):909[23](,broker2:9092)?", servers, self.block.text)
         text = re.sub(r"(?<!username\", )([\"'])(orders|counts)\1", rf"\1{self.topic}\1", text)
-        text = text.replace('"truststore.pem"', '"/etc/kafka/ca.pem"').replace('"checkpoints/', '"/data/checkpoints/')
-        text = text.replace("\nstream.awaitTermination()", "")  # `run` ends the query
+        text = text.replace('"checkpoints/', '"/data/checkpoints/')
         return re.sub(r"(s3a://bucket|/etc/kafka|/tmp|/data)/", f"{self.folder}/", text)
 
     def run(self) -> dict[str, Any]:
@@ -94,12 +92,12 @@ class Page:
         if self.block.language == "sql":
             self._run_sql()
         else:
-            exec(compile(self.filled(), self.block.name, "exec"), self.names)
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(compile(self.filled(), self.block.name, "exec"), self.names)
+            if output := OUTPUTS.get(self.block.name):
+                assert_shows(output.text, printed.getvalue(), output.name)
         for query in self.spark.streams.active:
-            if self.block.name == ENDLESS:
-                wait_until(lambda: self.written() > 0, "rows of the endless stream")
-            else:
-                query.processAllAvailable()
+            query.processAllAvailable()
             query.stop()
         return self.names
 
@@ -137,23 +135,18 @@ def page(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
 def test_block_runs_and_writes_its_rows_once(block: Block, page: Callable[[Block], Page]) -> None:
     reader = page(block)
     names = reader.run()
-    if block.name == "docs/deploy.md#a-standalone-cluster-with-an-archive:11":
-        assert reader.topic in names["admin"].list_topics(timeout=30).topics
-    elif block.name == "docs/consume.md#spark":
+    if block.name == "docs/read.md#spark":
         assert read_by_spark(names["orders"], reader) == ROWS
     elif block.name == "docs/records.md#partitioner":
         batch = pa.RecordBatch.from_pydict({"value": [b"", b"a", b"abcd"]})
         assert names["by_length"](batch, "orders", 3).to_pylist() == [0, 1, 1]
-    if block.name == ENDLESS:
-        values = [int(record.value or b"") for record in read_committed(reader.kafka.plaintext_servers, reader.topic)]
-        assert len(values) == len(set(values)) > 0
-    elif block.name != "docs/consume.md#spark":
+    if block.name != "docs/read.md#spark":
         assert reader.written() == WRITTEN.get(block.name, ROWS)
     assert_nothing_open(reader.kafka.plaintext_servers, [reader.topic])
 
 
 def read_by_spark(orders: DataFrame, reader: Page) -> int:
-    """Write rows, and count what the stream of docs/consume.md shows of them."""
+    """Write rows, and count what the stream of docs/read.md shows of them."""
     options = reader.names["options"]
     reader.names["df"].write.format("kafka-eos").options(**options).mode("append").save()
     query = orders.writeStream.format("memory").queryName("orders_read").start()
@@ -167,7 +160,7 @@ def test_day_is_rerun_corrected_and_backfilled(page: Callable[[Block], Page]) ->
     block = block_of("docs/batch.md#reruns-corrections-backfills")
     reader = page(block)
     rows = reader.names["df"]
-    days = ["2026-10-01", "2026-11-21", "2026-11-22"]
+    days = ["20261001", "20261121", "20261122"]
     names = reader.run() | {"late": rows, "corrected": rows, "days": days, "read": lambda _day: rows}
     section = (
         page_text("docs/batch.md").partition("## Reruns, corrections, backfills")[2].partition("## From Airflow")[0]
@@ -183,7 +176,7 @@ def test_day_is_rerun_corrected_and_backfilled(page: Callable[[Block], Page]) ->
 
 
 def test_consumer_of_librdkafka_reads_the_rows(page: Callable[[Block], Page]) -> None:
-    reader = page(block_of("docs/consume.md#python"))
+    reader = page(block_of("docs/read.md#python"))
     reader.names["df"].write.format("kafka-eos").options(**reader.names["options"]).mode("append").save()
     consumer = reader.run()["consumer"]
     values: set[bytes | None] = set()
@@ -197,7 +190,7 @@ def taken(consumer: Any) -> list[bytes | None]:
 
 @contextmanager
 def running(program: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The program as the README runs it, killed in the end with all that it started."""
+    """A program in its folder, killed at last with all that it started."""
     process = subprocess.Popen(
         [sys.executable, program.name], cwd=program.parent, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -208,21 +201,59 @@ def running(program: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_readme_stream_is_killed_and_resumed(
+def printed_by(program: Path, *arguments: str) -> tuple[str, str]:
+    """What a program prints, on standard output and standard error."""
+    command = [sys.executable, program.name, *arguments]
+    ended = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
+
+
+def headings(output: str) -> set[str]:
+    """The first column's heading of each table."""
+    return {line.split("  ")[0] for line in output.splitlines() if re.match(r"[a-z]+( [a-z]+)?  ", line)}
+
+
+def test_first_page_is_done_step_by_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """README.md: written, read back, killed, resumed, and seen in `kafka-eos top`."""
+    """docs/start.md: a batch that is written once, a stream that is killed and resumed, and what each step prints."""
     (port,) = choose_free_ports("127.0.0.1", 1)
-    start, run, watch = (
-        [command.replace("9092", str(port)) for command in block_of(f"{STREAM}:{number}").commands()]
-        for number in (2, 3, 4)
-    )
-    assert run == [".venv/bin/python stream.py"]
-    program = tmp_path / "stream.py"
-    program.write_text(block_of(STREAM).text.replace("9092", str(port)), "utf-8")
-    with broker(*words_of(start[0])[1:]) as (servers, _):
-        name, _, value = watch[0].removeprefix("export ").partition("=")
-        monkeypatch.setenv(name, value)
+
+    def text(section: str) -> str:
+        return block_of(f"{FIRST_PAGE}#{section}").text.replace("9092", str(port))
+
+    def count(topic: str, section: str) -> int:
+        """Run count.py, and check that no key is missing and none is there twice."""
+        printed, _ = printed_by(tmp_path / "count.py", topic)
+        for each in (printed, text(section)):
+            assert re.fullmatch(r"(\d+) rows, \1 different keys from 0 to \d+\n", each), each
+        rows, last = int(printed.split()[0]), int(printed.split()[-1])
+        assert last == rows - 1
+        return rows
+
+    def view(*words: str, shown: str) -> str:
+        """Run a command whose output depends on the moment: its tables are those of the page."""
+        capsys.readouterr()
+        assert main([*words]) == 0
+        printed = capsys.readouterr().out
+        assert set() < headings(printed) <= headings(text(shown))
+        return printed
+
+    programs = {"batch.py": "write-a-batch", "count.py": "write-a-batch:2", "stream.py": "write-a-stream"}
+    for name, section in programs.items():
+        (tmp_path / name).write_text(text(section), "utf-8")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", f"localhost:{port}")
+    (start,) = block_of(f"{FIRST_PAGE}#start-a-broker").commands()
+    places = {"9092": str(port), "kafka": str(tmp_path / "kafka")}
+    with broker(*(places.get(word, word) for word in words_of(start)[1:])) as (servers, printed):
+        printed_by(tmp_path / "batch.py")
+        assert count("orders", "write-a-batch:4") == 1_000
+        _, warned = printed_by(tmp_path / "batch.py")
+        (line,) = re.findall(r"version 20261121 .*", warned)
+        assert_shows(text("write-a-batch:6"), line, FIRST_PAGE)
+        assert count("orders", "write-a-batch:8") == 1_000
 
         def visible() -> int:
             return len(read_committed(servers, "numbers"))
@@ -231,21 +262,18 @@ def test_readme_stream_is_killed_and_resumed(
             wait_until(lambda: visible() >= rows or process.poll() is not None, f"{rows} rows", patience_s=120)
             assert process.poll() is None, "the query ended"
 
-        with running(program) as process:
+        with running(tmp_path / "stream.py") as process:
             wait_for(200, process)
-        with running(program) as process:
-            wait_for(max(1_000, visible() + 200), process)
-            for command in watch[1:]:
-                assert main(words_of(command)) == 0
-        shown = capsys.readouterr().out
-        (write_id,) = set(re.findall(r"kafka-eos-[0-9a-f-]{36}", shown))
-        assert len([line for line in shown.splitlines() if re.match(r"\d\t\d+\tnull\t\d+$", line)]) == 1_000
-        assert main(["recover", "--write-id", write_id, "--yes"]) == 0  # ends what the second kill left open
-        values = sorted(int(record.value or b"") for record in read_committed(servers, "numbers"))
-        assert values == list(range(len(values)))
-        assert len(values) >= 1_000
+        (write_id,) = set(re.findall(r"kafka-eos-[0-9a-f-]{36}", view("status", shown="kill-it:3")))
+        with running(tmp_path / "stream.py") as process:
+            wait_for(visible() + 200, process)
+            view("history", "--write-id", write_id, "--limit", "3", shown="kill-it:6")
+        # The second kill may have left transactions open, also of a decided batch.
+        assert main(["recover", "--write-id", write_id, "--yes"]) == 0
+        assert count("numbers", "kill-it:8") >= 400
         assert_nothing_open(servers)
-        capsys.readouterr()
-        assert main(["history", "--write-id", write_id, "--json"]) == 0
-        batches = json.loads(capsys.readouterr().out)
-        assert sum(batch["rows"] for batch in batches) <= len(values)
+        for command in block_of(f"{FIRST_PAGE}#if-something-fails").commands():
+            assert main(words_of(command)) == 0
+    *started, ready, _ = printed
+    ready = ready.replace(str(tmp_path), "/home/you/kafka-eos/first-evening")
+    assert_shows(text("start-a-broker:2"), "\n".join([*started, servers, ready]), FIRST_PAGE)

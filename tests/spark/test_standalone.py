@@ -1,4 +1,4 @@
-"""A standalone cluster of two workers and a broker with SASL_SSL: the environment travels as an archive, as docs/deploy.md says."""
+"""A standalone cluster of two workers and a broker with SASL_SSL: the environment travels as an archive, as docs/standalone.md says."""
 
 from __future__ import annotations
 

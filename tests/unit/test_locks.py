@@ -1,4 +1,4 @@
-"""The locked dependencies: `make demo` installs its own few, in the versions that the tests have."""
+"""The locked dependencies: `make demo` and `make docs` install their own few, in the versions that the tests have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEMO, DEV = "requirements/demo.lock", "requirements/dev.lock"
+DEMO, DEV, DOCS = "requirements/demo.lock", "requirements/dev.lock", "requirements/docs.lock"
 
 
 def pinned(lock: str) -> dict[str, list[str]]:
@@ -31,12 +31,13 @@ def planned(target: str, folder: Path) -> str:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_demo_lock_is_a_part_of_the_lock_of_the_tests() -> None:
-    # So `make demo` and `make test` can use one environment, in either order.
-    demo, dev = pinned(DEMO), pinned(DEV)
-    assert demo
+@pytest.mark.parametrize("lock", [DEMO, DOCS])
+def test_lock_is_a_part_of_the_lock_of_the_tests(lock: str) -> None:
+    # So `make demo`, `make docs` and `make test` can use one environment, in any order.
+    some, dev = pinned(lock), pinned(DEV)
+    assert some
     hashes = {version(requirement): of for requirement, of in dev.items()}
-    assert {version(requirement): of for requirement, of in demo.items()}.items() <= hashes.items()
+    assert {version(requirement): of for requirement, of in some.items()}.items() <= hashes.items()
 
 
 def version(requirement: str) -> str:
@@ -58,6 +59,14 @@ def test_a_users_target_installs_the_demo_alone(target: str, tmp_path: Path) -> 
     commands = planned(target, tmp_path)
     assert f"-r {DEMO}" in commands
     assert DEV not in commands
+
+
+def test_documents_are_built_without_spark_and_java(tmp_path: Path) -> None:
+    commands = planned("docs", tmp_path)
+    assert f"-r {DOCS}" in commands
+    assert DEV not in commands
+    assert "require-java" not in commands
+    assert not {"pyspark", "pyarrow"} & names(DOCS)
 
 
 @pytest.mark.parametrize("target", ["test", "check", "setup"])

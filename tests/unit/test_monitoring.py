@@ -1,9 +1,12 @@
-"""conf/grafana-dashboard.json and conf/alert-rules.yml use metrics that are exported, and docs/monitor.md explains them."""
+"""conf/grafana-dashboard.json and conf/alert-rules.yml use metrics that are exported; docs/metrics.md and docs/alerts.md explain them."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -16,6 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import NOW, batch, blocked, documented_metrics, transaction, write
+from documents import read
 from kafka_eos_sink.cli.main import _COMMANDS
 from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.operations.write_metrics import WriteMetrics
@@ -32,8 +36,9 @@ ALL_PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]
 VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
 UNITS = {"none", "short", "s", "Bps"}
-RUNBOOKS = "https://kafka-eos.example.com"
-"""The placeholder that users replace in conf/alert-rules.yml, as docs/monitor.md says."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+"""The base of every `runbook_url`, which users replace as docs/alerts.md says."""
+ALERTS = read(ROOT / "docs" / "alerts.md")
 WORDS = {"and", "or", "unless", "by", "without"}
 OF_PROMETHEUS = {"instance", "job"}
 """Labels that Prometheus adds to every series."""
@@ -142,17 +147,21 @@ def test_alert_names_severity_command_and_section(rule: dict[str, Any], exported
     assert command in _COMMANDS
     known = OF_PROMETHEUS.union(*(exported[each] for each in metrics_of(rule["expr"])))
     assert set(re.findall(r"\$labels\.(\w+)", json.dumps(notes))) <= known
-    assert notes["runbook_url"] == f"{RUNBOOKS}/docs/monitor.md#{name.lower()}"
-    section = (ROOT / "docs" / "monitor.md").read_text("utf-8").partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+    assert notes["runbook_url"] == f"{PROJECT}/docs/alerts.md#{name.lower()}"
+    section = (ROOT / "docs" / "alerts.md").read_text("utf-8").partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     assert "\n1. " in section
     assert f"kafka-eos {command}" in section
 
 
 def test_section_of_every_alert_has_its_rule() -> None:
-    sections = re.findall(r"^### (KafkaEos\w+)$", (ROOT / "docs" / "monitor.md").read_text("utf-8"), re.MULTILINE)
-    assert sections == [rule["alert"] for rule in RULES]
+    sections = [line.removeprefix("## ") for _, line in ALERTS.text if line.startswith("#")]
+    assert sections[1:] == [rule["alert"] for rule in RULES]
 
 
-def test_page_and_rules_name_the_placeholder_of_the_runbooks() -> None:
-    for file in ("conf/alert-rules.yml", "docs/monitor.md"):
-        assert re.findall(r"https://[\w.-]+example\.com", (ROOT / file).read_text("utf-8"))[0] == RUNBOOKS
+def test_command_of_the_page_replaces_the_base_of_every_link(tmp_path: Path) -> None:
+    rules = shutil.copy(ROOT / "conf" / "alert-rules.yml", tmp_path)
+    command, *_ = (block for block in ALERTS.blocks if block.text.startswith("sed "))
+    subprocess.run(command.text, shell=True, check=True, cwd=tmp_path)
+    links = re.findall(r"runbook_url: (\S+)", Path(rules).read_text("utf-8"))
+    assert len(links) == len(RULES)
+    assert [link for link in links if not link.startswith("https://git.example.org/kafka-eos/blob/main/docs/")] == []

@@ -8,12 +8,13 @@ from typing import get_args
 
 import pytest
 import typer
-from model.exhausted import CAPPED, LARGE, NOT_ENDED, STATES, WALKED
+from model.exhausted import EXHAUSTED, LARGE, NOT_ENDED, STATES, WALKED
 from model.mutations import MUTATIONS
 
 from documents import DOCUMENTS, README, ROOT, read
 from kafka_eos_sink.cli.main import application
 from kafka_eos_sink.commit.write_states import WriteState
+from tests.campaign.mutants import MUTANTS
 
 DOCS = ROOT / "docs"
 PLACEHOLDERS = {
@@ -29,7 +30,6 @@ PLACEHOLDERS = {
     "O": ("--offset", "--start-offset"),
 }
 """Letters that stand for a value, and the options before them; --start-offset is of Kafka's own tools."""
-STARS = {0: "", 1: " *", 2: r" \*\*"}
 
 
 def page(name: str) -> str:
@@ -62,41 +62,37 @@ def named_commands(text: str) -> set[str]:
     return set(re.findall(r"`([a-z]+)`", text))
 
 
-def test_mutations_of_the_pages_are_those_of_the_search() -> None:
-    names = re.findall(r"^\| (.*?) \|", section(page("verification.md"), "Mutations"), re.MULTILINE)
-    assert sorted(names) == sorted(["mutation", *(mutation.name for mutation in MUTATIONS)])
-    assert number(README.read_text("utf-8"), r"\[([\d,]+) deliberate faults\]") == len(MUTATIONS)
-    assert number(page("verification.md"), r"Each of the ([\d,]+) mutations") == len(MUTATIONS)
-
-
-def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
-    rows = section(page("figures.md"), "Drivers killed at random").splitlines()
-    (heading,) = (row.split("|") for row in rows if "| kills |" in row)
-    kills = [int(row.split("|")[heading.index(" kills ")]) for row in rows if row.startswith("| 20")]
-    assert number(README.read_text("utf-8"), r"\[killed ([\d,]+) times\]") == sum(kills) > 0
-
-
-def test_sizes_of_the_search_are_those_that_it_checks() -> None:
-    """A star marks what `make model` alone searches to the end, two what no search has ended."""
-    table = re.findall(
-        r"^\| (?!setting|-)(.*?) \| ([\d,]+)( .*?)? \| ([\d,]+)( .*?)? \|$",
-        section(page("verification.md"), "The search"),
-        re.MULTILINE,
-    )
-    found = {(name, version): each for name, *pair in table for version, each in ((2, pair[:2]), (0, pair[2:]))}
-    assert found == {
-        key: [f"{states:,}", STARS[(key in CAPPED) + (key in NOT_ENDED)]] for key, states in STATES.items()
-    }
-
-
-def test_sum_of_the_search_is_that_of_its_table() -> None:
-    text = page("verification.md")
+def test_numbers_of_the_search_are_those_that_it_checks() -> None:
+    text = " ".join(page("internals/verification.md").split())
     ended = [states for key, states in STATES.items() if key not in NOT_ENDED]
+    assert number(text, r"has (\d+) settings, each in transaction version 2 and 0") == len(EXHAUSTED)
     assert number(text, r"([\d,]+) of the \d+ searches") == len(ended)
-    assert number(text, r"of the (\d+) searches") == len(STATES)
+    assert number(text, r"of the (\d+) searches") == len(STATES) == 2 * len(EXHAUSTED)
     assert number(text, r"without a violation: ([\d,]+) states") == sum(ended)
     assert number(text, r"(\d+) larger settings are walked") == len(WALKED)
     assert number(text, r"Of (\d+) others") == len(LARGE)
+
+
+def test_numbers_of_mutations_are_those_of_the_search() -> None:
+    text = " ".join(page("internals/verification.md").split())
+    assert number(text, r"holds ([\d,]+) mutations") == len(MUTATIONS)
+    assert number(
+        README.read_text("utf-8"), r"\[([\d,]+) [^\]]+\]\(docs/internals/verification\.md#mutations\)"
+    ) == len(MUTATIONS)
+    assert number(text, r"plants one of (\d+) mutations") == len(MUTANTS)
+    examples = re.findall(r'"([^"]+)"|\*(\w[^*]+)\*', section(page("internals/verification.md"), "Mutations"))
+    names = {" ".join("".join(each).split()) for each in examples}
+    assert len(names) == 3
+    assert sorted(names - {mutation.name for mutation in MUTATIONS}) == []
+
+
+def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
+    rows = section(page("internals/benchmarks.md"), "Drivers killed at random").splitlines()
+    heading, _, *runs = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
+    assert [row[0] for row in runs] == ["2", "0"]
+    kills = [int(row[heading.index("kills")].replace(",", "")) for row in runs]
+    assert number(README.read_text("utf-8"), r"\[killed ([\d,]+) times\]") == sum(kills) > 0
+    assert {row[heading.index(each)] for row in runs for each in ("missing", "more than once", "left open")} == {"0"}
 
 
 def test_speed_of_the_readme_is_that_of_the_figures() -> None:
@@ -107,20 +103,18 @@ def test_speed_of_the_readme_is_that_of_the_figures() -> None:
     assert shown == (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
 
 
-@pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), section(page("monitor.md"), "Status")])
+@pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), section(page("metrics.md"), "States")])
 def test_states_of_status_are_explained(text: str) -> None:
     assert [state for state in get_args(WriteState) if not re.search(rf"(^\| |^|\s){state}( \||:)", text)] == []
 
 
-def test_operate_names_commands_that_take_servers() -> None:
-    (others,) = re.findall(r"^All commands but (.*?) take", page("operate.md"), re.MULTILINE)
+def test_commands_that_connect_accept_a_properties_file() -> None:
+    """docs/runbooks.md sets both variables once."""
     assert commands_with("--bootstrap-servers") == commands_with("--properties")
-    everything = {*re.findall(r"^\| \[`(\w+)`\]", page("cli.md"), re.MULTILINE)}
-    assert named_commands(others) == everything - commands_with("--bootstrap-servers")
 
 
-def test_operate_names_commands_with_a_confirmation() -> None:
-    (asking,) = re.findall(r"^(.*) show what they would do and ask", page("operate.md"), re.MULTILINE)
+def test_runbooks_list_the_commands_with_a_confirmation() -> None:
+    (asking,) = re.findall(r"^(.*) show what they would do and ask", page("runbooks.md"), re.MULTILINE)
     assert named_commands(asking) == commands_with("--yes")
 
 
@@ -138,8 +132,8 @@ def test_table_of_placeholders_has_all_letters() -> None:
 
 
 def test_every_page_is_in_the_index_once() -> None:
-    links = re.findall(r"\]\((\w[\w-]*\.md)\)", page("README.md"))
-    assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.name != "README.md")
+    links = re.findall(r"\]\((\w[\w-]*\.md)\)", page("index.md"))
+    assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.name != "index.md")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -154,3 +148,8 @@ def test_blank_lines_tear_no_list_and_stand_alone(document: Path) -> None:
         if not b.strip() and c.startswith("- ") and re.match(r"- |  \S", a):
             wrong.append(f"{second}: a list goes on behind a blank line")
     assert wrong == []
+
+
+def test_dark_picture_differs_only_in_its_colours() -> None:
+    light, dark = (re.sub(r"#[0-9a-f]{6}", "COLOUR", page(f"images/{name}.svg")) for name in ("commit", "commit-dark"))
+    assert light == dark

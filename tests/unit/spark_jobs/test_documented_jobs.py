@@ -1,4 +1,4 @@
-"""The jobs as docs/deploy.md, docs/batch.md and docs/performance.md start them: files exist, and parsers take the options."""
+"""The jobs as docs/jobs.md, docs/batch.md and docs/internals/benchmarks.md start them: files exist, and parsers take the options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_task_of_airflow_submits_a_job() -> None:
 
 
 def test_benchmarks_have_the_options_that_the_page_names() -> None:
-    (block,) = (block for block in all_blocks() if block.name == "docs/performance.md#performance:2")
+    (block,) = (block for block in all_blocks() if block.name == "docs/internals/benchmarks.md#how-to-measure:2")
     for command in block.commands():
         found = re.fullmatch(r"python (-m benchmarks\.\w+)(.*)", command)
         assert found, command
