@@ -171,7 +171,7 @@ class Episode:
         supervisor = Supervisor(self.writers, self.settings.largest_unit, self.reader)
         with supervisor:
             self._await_first_rows()
-            nemesis.rounds(time.monotonic() + self.settings.episode_s)
+            nemesis.work(time.monotonic() + self.settings.episode_s)
             for writer in self.writers:
                 writer.points = ()
             nemesis.heal()
@@ -218,7 +218,7 @@ class Episode:
             given = Assignment(
                 name=name,
                 kind=kind,
-                servers=self.chance.choice((servers, proxied)),
+                servers=self.chance.choice((servers, proxied, proxied, proxied)),
                 source_servers=servers,
                 topics=names,
                 keyed=self.chance.random() < 0.5,

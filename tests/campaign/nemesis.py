@@ -1,4 +1,4 @@
-"""Draws faults for a campaign, one to four at a time, and lets them happen.
+"""Draws faults for a campaign, up to four at a time, and lets them happen.
 
 Each fault is a method of `Nemesis` that returns when it is over; ``FAULTS`` has its weight. What it needs (three brokers, an older
 transaction version) is checked when it is drawn.
@@ -124,23 +124,19 @@ class Nemesis:
 
     # drawing
 
-    def rounds(self, until: float) -> None:
-        """Let faults happen until then, a few at a time."""
+    def work(self, until: float) -> None:
+        """Let faults happen until then, up to four at a time."""
+        running: dict[str, threading.Thread] = {}
         while time.monotonic() < until:
-            possible = [fault for fault in FAULTS if fault.possible(self)]
-            count = min(len(possible), self.chance.choice((1, 1, 2, 2, 3, 4)))
-            drawn: list[Fault] = []
-            while len(drawn) < count:
+            running = {name: thread for name, thread in running.items() if thread.is_alive()}
+            if len(running) < self.chance.choice((1, 2, 2, 3, 4)):
+                possible = [fault for fault in FAULTS if fault.name not in running and fault.possible(self)]
                 (fault,) = self.chance.choices(possible, [each.weight for each in possible])
-                if fault not in drawn:
-                    drawn.append(fault)
-            threads = [threading.Thread(target=self._one, args=(fault,), name=fault.name) for fault in drawn]
-            for thread in threads:
-                thread.start()
-                time.sleep(0.5 * self.chance.random())
-            for thread in threads:
-                thread.join()
-            time.sleep(2 * self.chance.random())
+                running[fault.name] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
+                running[fault.name].start()
+            time.sleep(2.5 * self.chance.random())
+        for thread in running.values():
+            thread.join()
 
     def _one(self, fault: Fault) -> None:
         began = time.time()
