@@ -63,7 +63,7 @@ class RunAgain(StrEnum):
     """Whether the same job can run again without writing a row twice."""
 
     YES = "yes"
-    SAME_ID = "only with the same txnAppId"
+    SAME_ID = "only with the same txnAppId or checkpoint"
     NO = "no"
 
 

@@ -253,7 +253,13 @@ def show(table: Table | Text, *, err: bool = False) -> None:
         if natural <= WIDEST:
             # With its height, because a dumb terminal ignores a width alone.
             out.size = max(out.width, natural), out.height
-    out.print(table)
+    if out.is_terminal:
+        out.print(table)
+        return
+    # In a file, the blanks that fill a table's last column would only be in the way.
+    with out.capture() as printed:
+        out.print(table)
+    typer.echo("\n".join(map(str.rstrip, printed.get().splitlines())), err=err)
 
 
 def _cell(cell: str | Text | list[str]) -> Text:

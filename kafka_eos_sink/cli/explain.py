@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
+import stat
+import sys
 import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -29,7 +32,10 @@ _UNBROKEN = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The section of a code. ``text`` is plain: a paragraph or list item per line."""
+    """The section of a code. ``text`` is plain: a paragraph or list item per line.
+
+    An error of Spark that has no code has words of its message instead.
+    """
 
     code: str
     section: str
@@ -49,28 +55,26 @@ class Entry:
 def explain(
     code: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CODE", help="The code, or a message with it in quotes.", show_default=False),
+        typer.Argument(metavar="CODE", help="The code, or a quoted or piped message with it.", show_default=False),
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Explain an error code, offline.
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Without CODE, lists all codes. Exit status 2 if there is no
-    such code.
+    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Without CODE, explains a piped log, or lists all codes. Exit
+    status 2 if there is no such code.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
     To see which transactions are open: kafka-eos status
     """
     known = {each.code: each for each in entries(_page())}
-    if not code:
-        if as_json:
-            console.print_json([*known.values()])
-        else:
-            _print_list([*known.values()])
+    text = " ".join(code or [_piped()])
+    if not text.strip():
+        everything = [*known.values()]
+        console.print_json(everything) if as_json else _print_list(everything)
         return
-    text = " ".join(code)
     named = codes_in(text, known)
     if not named or named[0] not in known:
         raise typer.BadParameter(_unknown(named[0] if named else text, known), param_hint="CODE")
@@ -117,7 +121,20 @@ def codes_in(text: str, known: Collection[str]) -> list[str]:
         found = words
     # In a sentence, "aborted" is no code.
     found = found or [word for word in words if word in known]
-    return list(dict.fromkeys(each.upper() for each in found))
+    if found:
+        return list(dict.fromkeys(each.upper() for each in found))
+    return [each for each in known if " " in each and each in text]
+
+
+def _piped() -> str:
+    """Return what another program or a file sends to this command."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or not a file
+        return ""
+    # Not any standard input that is no terminal: a service's may never end.
+    is_sent = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return sys.stdin.buffer.read().decode(errors="replace") if is_sent else ""
 
 
 def _page() -> str:

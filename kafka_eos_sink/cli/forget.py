@@ -73,7 +73,7 @@ def forget(
         found = operator.preview(settings, forget_write)
         require_consent(found, _effect(settings.write_id), err=False)
     tombstones = operator.forget(settings)
-    console.echo(f"The commit log forgets {write_id}: {tombstones} tombstones were written.")
+    console.echo(f"The commit log forgets {write_id}: it wrote {console.counted(tombstones, 'tombstone')}.")
 
 
 def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> None:
@@ -90,7 +90,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         return
     if not yes:
         console.echo(_effect(f"one of these {len(ids)} write ids" if len(ids) > 1 else ids[0]))
-        require_agreement(f"Forget {len(ids)} write ids?")
+        require_agreement(f"Forget {console.counted(len(ids), 'write id')}?")
     failed = 0
     for each in ids:
         try:
@@ -104,7 +104,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         except WriteRefusedError as refused:
             failed += 1
             console.echo(f"kafka-eos: left {each}: {refused}", err=True)
-    console.echo(f"The commit log forgets {len(ids) - failed} write ids that begin with {prefix}.")
+    console.echo(f"The commit log forgets {console.counted(len(ids) - failed, 'write id')} with the prefix {prefix}.")
     if failed:
         raise typer.Exit(EXIT_FAILURE)
 
@@ -117,7 +117,7 @@ def _show(found: OldWrites) -> None:
     for part in writes_table(write_lines(found.at_rest), now_ms, with_offsets=False, limit=_SHOWN):
         console.show(part)
     if found.left:
-        console.echo(f"\n{len(found.left)} write ids are left:")
+        console.echo(f"\nNot forgotten, {console.counted(len(found.left), 'write id')}:")
     for write_id, reason in list(found.left.items())[:_SHOWN]:
         console.echo(f"  {write_id}: {reason}")
     if len(found.left) > _SHOWN:

@@ -87,11 +87,11 @@ def resolve(
     def resolving(run: Run) -> Procedure[Resolved]:
         return procedures.resolve(asked(run=run, allow_duplicates=allow_duplicates))
 
-    if not yes:
-        found = operator.preview(settings, resolving)
+    found = None if yes else operator.preview(settings, resolving)
+    if found is not None:
         effect = _effect(write_id, version, resolution, allow_duplicates=allow_duplicates)
         require_consent(found, f"{describe_state(found.writes, query_id, version)} {effect}", err=False)
-    done = operator.perform(settings, resolving)
+    done = operator.perform(settings, resolving, found.warnings if found else ())
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
 

@@ -1,6 +1,6 @@
 """Two-phase commit on Kafka's transactions: theory of operation.
 
-docs/internals/protocol.md specifies the protocol; I1 to I16 are its invariants. This page says what can go wrong, by name.
+docs/internals/protocol.md specifies the protocol; I1 to I17 are its invariants. This page says what can go wrong, by name.
 
 WHAT THE LAYER DOES
 

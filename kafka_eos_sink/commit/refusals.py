@@ -266,7 +266,7 @@ def different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> Wri
     elif batch.streaming:
         do = "Run this batch with that topic and schema"
     else:
-        do = "For other rows, take a higher txnVersion; the same rows would then be there twice"
+        do = "For other rows, set a txnVersion that this txnAppId has not used; for the same rows, run nothing: they are written"
     return WriteRefusedError(
         "DIFFERENT_BATCH",
         f"this run wrote nothing: {version_of(batch.version, write.id)} is already committed with {'; '.join(differs)}",

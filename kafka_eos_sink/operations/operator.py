@@ -63,8 +63,14 @@ class _OperatorExecutor(Executor):
         self._write = write
         self.copied: set[ProducerIdentity] = set()
         """The transactions that hold copies."""
+        self.shown: Collection[str] = ()
+        """Warnings that the command has printed already, before the user agreed."""
         self._copy = self._performers[CopyRecords]
         self._on(CopyRecords, self._copy_own)
+
+    def _warn(self, step: Warn) -> None:
+        if step.message not in self.shown:
+            super()._warn(step)
 
     def _copy_own(self, step: CopyRecords) -> tuple[Copied | Gone, ...]:
         """Copy records, unless a decision names a producer that is not the write's own.
@@ -245,9 +251,10 @@ def _report_recovered(settings: OperatorSettings, executor: Executor) -> None:
         log.warning("kafka-eos: the history lacks the batch that %s has finished: %s", settings.command, failure)
 
 
-def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]]) -> T:
-    """Run a procedure, given its run."""
+def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]], shown: Collection[str] = ()) -> T:
+    """Run a procedure, given its run; leave out the warnings that are ``shown``."""
     with connected_to_log(settings) as (_, executor, run):
+        executor.shown = shown
         return executor.run(procedure(run))
 
 

@@ -237,16 +237,18 @@ MISSING_RIGHT = {
 }
 
 _CREATE = "Create on the cluster, or on the topic"
-_CLUSTER_RIGHTS: dict[type[Request[Any]], str] = {
-    messages.CreateTopicsRequest: _CREATE,
-    messages.MetadataRequest: _CREATE,
-    messages.InitProducerIdRequest: "IdempotentWrite on the cluster",
-    messages.ProduceRequest: "IdempotentWrite on the cluster",
-    messages.WriteTxnMarkersRequest: "Alter or ClusterAction on the cluster",
-    messages.DescribeConfigsRequest: "DescribeConfigs on the cluster",
-    messages.DescribeClusterRequest: "Describe on the cluster",
+_OF_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_RIGHTS_OF_REQUEST: dict[tuple[type[Request[Any]], ErrorCode], str] = {
+    (messages.CreateTopicsRequest, _OF_CLUSTER): _CREATE,
+    (messages.MetadataRequest, _OF_CLUSTER): _CREATE,
+    (messages.InitProducerIdRequest, _OF_CLUSTER): "IdempotentWrite on the cluster",
+    (messages.ProduceRequest, _OF_CLUSTER): "IdempotentWrite on the cluster",
+    (messages.WriteTxnMarkersRequest, _OF_CLUSTER): "Alter or ClusterAction on the cluster",
+    (messages.DescribeConfigsRequest, _OF_CLUSTER): "DescribeConfigs on the cluster",
+    (messages.DescribeClusterRequest, _OF_CLUSTER): "Describe on the cluster",
+    (messages.TxnOffsetCommitRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED): "Read on the topics of the source",
 }
-"""What CLUSTER_AUTHORIZATION_FAILED of a request says is missing."""
+"""What is missing if a request returns such a code; `MISSING_RIGHT` has the others."""
 
 EXPIRED_ID = (
     "the coordinator no longer knows the transactional id: it removes one that was unused for transactional.id.expiration.ms. Raise that "
@@ -277,9 +279,7 @@ def refusal(
     error = ErrorCode.of(code)
     failure = f"{what} returned {error.name}: {errors.peer_text(broker_message or error.message).rstrip('.')}."
     if error in MISSING_RIGHT:
-        right = MISSING_RIGHT[error]
-        if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            right = _CLUSTER_RIGHTS.get(request, right)
+        right = _RIGHTS_OF_REQUEST.get((request, error), MISSING_RIGHT[error])
         return errors.AuthorizationError(error.name, f"{failure} Grant the principal {right}.")
     action = reaction(request, code)
     if action is Reaction.FENCED:

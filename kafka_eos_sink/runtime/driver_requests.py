@@ -15,6 +15,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Answered
+from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
@@ -113,7 +114,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
         # A response without one of the partitions counts as lost. UNKNOWN_TOPIC, which is retried, is the least of the codes.
         return [(max(codes, key=abs), None, None)] if asked <= found.keys() else []
 
-    about = "source.offsets.group"
+    about = f"{some(sorted(topics))} for source.offsets.group"
     call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
     return _answered(admin.perform(call, [step.group_id], deadline_ms)[step.group_id])
 

@@ -11,6 +11,7 @@ import logging
 import threading
 
 from kafka_eos_sink.commit.values import Decision, Plan
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
@@ -23,6 +24,16 @@ AT_ONCE_S = 5.0
 
 _superseded: dict[str, threading.Event] = {}
 """Write id to the event that cancels its sweep. The queries of one session share the commit process."""
+
+
+def log_failed_abort(batch: str, error: Exception) -> None:
+    """Log an abort's error: raised, it would hide the error of the batch."""
+    log.warning(
+        "kafka-eos: the abort of %s did not finish. Rows visible: no, unless the batch was decided. The next run finishes a decided "
+        "batch, and aborts any other, as Kafka does at the transaction timeout: %s",
+        batch,
+        error if isinstance(error, KafkaEosError) else type(error).__name__,
+    )
 
 
 def sweep_later(settings: WriteSettings, plan: Plan, decision: Decision | None, *, at_once: bool = False) -> None:

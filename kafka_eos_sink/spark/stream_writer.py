@@ -8,7 +8,6 @@ Spark passes query id and batch id only to the tasks and the commit. The source 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +23,7 @@ from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
-from kafka_eos_sink.spark.late_sweep import sweep_later
+from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Found = TypeVar("_Found")
-
-log = logging.getLogger(__name__)
 
 NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
 """What a read of the checkpoint raises if the file system fails, or if Spark did not write the file."""
@@ -136,12 +133,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
             if found is not None:
                 sweep_later(settings, found, None, at_once=True)
         except Exception as error:
-            log.warning(
-                "kafka-eos: the abort of batch %d did not finish; the next run aborts the open transactions, or Kafka at their timeout, "
-                "if any: %s",
-                batchId,
-                error if isinstance(error, KafkaEosError) else type(error).__name__,
-            )
+            log_failed_abort(f"batch {batchId}", error)
 
 
 def _write_id(options: SinkOptions) -> str:
@@ -154,7 +146,8 @@ def _write_id(options: SinkOptions) -> str:
             "CHECKPOINT_NOT_READABLE",
             "the sink does not know the query's checkpoint, which identifies the query after a restart. "
             "spark.sql.streaming.checkpointLocation of the session does not reach it",
-            "Set the option checkpointLocation. Or set transactional.id.prefix to a name that no other query uses",
+            "Set the option checkpointLocation to the query's checkpoint. For a query that has never run, you can set "
+            "transactional.id.prefix instead, to a name that no other query uses",
         )
     try:
         return streaming_write_id(None, Checkpoint(location).query_id())
@@ -224,13 +217,17 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
         except NOT_READABLE as error:
             why = str(error)
             _try_again_at[location] = time.monotonic() + TRY_AGAIN_AFTER_S
+    where = "" if location is None else f" {location}"
     if needed:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
-            f"source.offsets.group needs the source offsets in the checkpoint, and they cannot be read: {why}",
+            f"source.offsets.group needs the source offsets in the checkpoint{where}, and they cannot be read: {why}",
+            "Set the option checkpointLocation to the query's checkpoint"
+            if location is None
+            else "Correct the path, or the credentials of the driver's Python process",
         )
     warn_once(
-        f"the source offsets in the checkpoint{'' if location is None else f' {location}'} cannot be read ({why}): the sink recognises a "
+        f"the source offsets in the checkpoint{where} cannot be read ({why}): the sink recognises a "
         "rolled-back checkpoint by its batch number, but skips a written batch that Spark plans again with other offsets"
     )
     return None

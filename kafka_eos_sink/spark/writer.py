@@ -7,7 +7,6 @@ driver (``commit``, ``abort``). Only the planner pickles, so the first of its tw
 from __future__ import annotations
 
 import dataclasses
-import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.table import SinkOptions
-from kafka_eos_sink.spark.late_sweep import sweep_later
+from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -35,8 +34,6 @@ from kafka_eos_sink.spark.spark_boundary import (
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
-
-log = logging.getLogger(__name__)
 
 FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
 """Local properties of tasks that together identify one call of a `foreachBatch` function."""
@@ -114,11 +111,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             if found is not None:
                 sweep_later(settings, found, None, at_once=True)
         except Exception as error:
-            log.warning(
-                "kafka-eos: the abort of a failed batch did not finish; the next run finishes or aborts its open "
-                "transactions: %s",
-                error if isinstance(error, KafkaEosError) else type(error).__name__,
-            )
+            log_failed_abort("the failed batch", error)
 
     def _planned_settings(self) -> WriteSettings:
         if self._run_id is None:

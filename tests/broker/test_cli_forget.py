@@ -59,7 +59,7 @@ def test_forgotten_write_leaves_only_its_barrier_and_can_begin(
     assert kept_keys(any_kafka, given) == {"barrier", "decision", "done", "part"}
     assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
     # A decision, a done record and three parts.
-    assert f"The commit log forgets {given.write.id}: 5 tombstones were written." in capsys.readouterr().out
+    assert f"The commit log forgets {given.write.id}: it wrote 5 tombstones." in capsys.readouterr().out
     assert kept_keys(any_kafka, given) == {"barrier"}
     assert states(any_kafka, given, capsys) == []
     assert states(any_kafka, other, capsys) == ["finished"]
@@ -208,7 +208,7 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     captured = capsys.readouterr()
     assert "one of these 2 write ids" in captured.out
     assert (
-        f"2 write ids are left:\n  {dead.write.id}: a transaction is open\n  {young.write.id}: finished at "
+        f"Not forgotten, 2 write ids:\n  {dead.write.id}: a transaction is open\n  {young.write.id}: finished at "
         in captured.out
     )
     assert "Nothing was changed" in captured.err

@@ -127,6 +127,12 @@ REFUSALS = [
         says=r"log-commit-log-write.*to read it: Read",
     ),
     Refusal(
+        user="no-source-read",
+        rights=without("source", "READ"),
+        code="TOPIC_AUTHORIZATION_FAILED",
+        says=r"the commit of offsets of source for source\.offsets\.group 'group' .*Grant the principal Read on the topics of the source",
+    ),
+    Refusal(
         user="no-group",
         rights=without("group", "READ"),
         code="GROUP_AUTHORIZATION_FAILED",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +14,11 @@ from pyspark import TaskContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
+from pyspark.sql.streaming import DataStreamWriter
 
+from documents import spark_errors
 from kafka_eos_sink import KafkaEosDataSource
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -232,3 +236,32 @@ def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     pickle.dumps(writer)
     writer.abort([None])
     assert "[KAFKA_EOS.BROKER_UNREACHABLE] not now" in caplog.text
+
+
+def of_spark(spark: SparkSession, checkpoint: str) -> dict[str, Callable[[], Any]]:
+    """What raises each error of Spark that has a heading in docs/errors.md."""
+    rows = spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("kafka-eos").options(**UNREACHABLE)
+    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value").writeStream
+    query = stream.format("kafka-eos").options(**UNREACHABLE).option("checkpointLocation", checkpoint)
+    return {
+        "UNSUPPORTED_DATA_SOURCE_SAVE_MODE": rows.save,
+        "DATA_SOURCE_NOT_FOUND": lambda: stream.format("kafka-oes").start(),
+        "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST": lambda: run(query.trigger(realTime="5 seconds").outputMode("update")),
+        "does not support Update mode": lambda: run(query.trigger(once=True).outputMode("update")),
+        "partitioning or clustering columns do not match": rows.partitionBy("value").mode("append").save,
+        "checkpointLocation must be specified": lambda: stream.format("kafka-eos").options(**UNREACHABLE).start(),
+    }
+
+
+def run(writer: DataStreamWriter) -> None:
+    writer.start().awaitTermination()
+
+
+@pytest.mark.parametrize("heading", spark_errors())
+def test_error_of_spark_is_explained(
+    spark: SparkSession, heading: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = caught(of_spark(spark, str(tmp_path))[heading])
+    capsys.readouterr()
+    assert main(["explain", text]) == 0
+    assert capsys.readouterr().out.startswith(f"{heading}\nRows visible: no.")

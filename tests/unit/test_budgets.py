@@ -53,7 +53,7 @@ LINES = {
     # the history as a witness of a lost commit log; its reader was in operations (146): 171
     # the history of a prefix: 20
     # by what a batch was recovered: 16; the batch of one row: 47
-    "runtime": 2_958,
+    "runtime": 2_959,
     # what operators and monitoring do: recover, resolve, forget, what a write, the history and the cluster show, audit, the checks
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
     # and what is still open after it: 48, beside the 28 that cli has less;
@@ -61,15 +61,15 @@ LINES = {
     # and what is still open after it: 48, beside the 28 that cli has less
     # metrics by application: 40
     # the history record of what an operator finishes: 26; which write a row belongs to, or why that is not known: 240
-    # which transactions of recovery hold copies; the writes that need action first: 24
-    "operations": 2_205,
+    # which transactions of recovery hold copies; the writes that need action first: 24; no warning twice: 7
+    "operations": 2_212,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/options.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
     "settings": 1_703,
     # with the figures that only tasks know; modules spared from garbage collection: 10; no free thread: 5; where a checkpoint is: 3
     # errors that state what they mean for the rows of the job: 40; columns that PySpark cannot hand over, and their ways out: 130
-    "spark": 1_421,
+    "spark": 1_422,
     # with kafka.properties.file in place of --bootstrap-servers; no order between equal records of several partitions; Spark's source
     # creates no topic: 2; an installed package on Spark 4.0: 15
     "jobs": 724,
@@ -82,9 +82,10 @@ LINES = {
     # the history topic of recover and resolve: 23
     # the write of one row: 58
     # a line while brokers keep recover waiting, no marker missing, counts in words: 63
-    # explain, the section of an error code without a browser, which every message names: 190
+    # explain, the section of an error code without a browser, which every message names: 190; piped logs, words of Spark: 20
+    # no blanks at the ends of lines in a file: 4
     # what recover needs and leaves to Kafka's own tool, in its reference: 14
-    "cli": 2_551,
+    "cli": 2_574,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

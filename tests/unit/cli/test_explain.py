@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from documents import ROOT, error_codes, read
+from documents import ROOT, error_codes, read, spark_errors
 from kafka_eos_sink.cli import console, explain
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.errors import PAGE, DecisionPendingError, Job
 
 TEXT = (ROOT / PAGE).read_text("utf-8")
+SECTIONS = list(dict.fromkeys(each.section for each in explain.entries(TEXT)))
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
@@ -26,7 +31,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int =
 
 def test_every_code_is_explained_without_markup() -> None:
     entries = explain.entries(TEXT)
-    assert [each.code for each in entries] == error_codes()
+    assert [each.code for each in entries] == [*error_codes(), *spark_errors()]
     for entry in entries:
         heading, safety, empty, first, *more = explain.lines_of(entry, 100)
         assert heading == entry.code
@@ -65,6 +70,33 @@ def test_message_with_a_cause_is_explained_by_its_own_code(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("10:04:37 INFO task 1\n10:04:38 ERROR [KAFKA_EOS.FENCED] another run\n", "FENCED"),
+        ("requirement failed: kafka-eos does not support Update mode.", "does not support Update mode"),
+        ("\n", ""),
+        ("", ""),
+    ],
+)
+@pytest.mark.parametrize("way", ["pipe", "file"])
+def test_log_is_read_from_a_pipe_or_file(log: str, code: str, way: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", "explain"]
+    (tmp_path / "log").write_text(log)
+    with (tmp_path / "log").open() as file:
+        sent: dict[str, Any] = {"input": log} if way == "pipe" else {"stdin": file}
+        shown = subprocess.run(command, text=True, capture_output=True, check=True, timeout=60, **sent).stdout
+    assert shown.startswith(f"{code or SECTIONS[0]}\n")
+
+
+def test_standard_input_that_never_ends_is_not_read() -> None:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", "explain"]
+    with ours, theirs:
+        shown = subprocess.run(command, stdin=theirs, text=True, capture_output=True, check=True, timeout=60).stdout
+    assert shown.startswith(f"{SECTIONS[0]}\n")
+
+
+@pytest.mark.parametrize(
     ("code", "hint"),
     [
         ("UNKNOWN_TOPICS", "the nearest codes are UNKNOWN_TOPIC"),
@@ -83,8 +115,8 @@ def test_unknown_code_is_wrong_usage_with_the_nearest(
 
 def test_list_has_each_code_once_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(capsys).splitlines()
-    codes = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert codes == error_codes()
+    codes = [line.strip().partition("  ")[0] for line in lines if line.startswith("  ")]
+    assert codes == [*error_codes(), *spark_errors()]
     assert all(len(line.split()) > 3 for line in lines if line.startswith("  "))
     for section in ("What the commit log forbids", "After the decision"):
         first = lines.index(section) + 2
@@ -98,7 +130,7 @@ def test_list_keeps_one_line_per_code_on_80_columns(
     monkeypatch.setattr(console, "output_console", lambda: terminal)
     lines = explained(capsys).splitlines()
     assert max(map(len, lines)) == 80
-    assert sum(line.startswith("  ") for line in lines) == len(error_codes())
+    assert sum(line.startswith("  ") for line in lines) == len([*error_codes(), *spark_errors()])
 
 
 def test_text_fits_80_columns_and_breaks_no_command(
@@ -119,10 +151,10 @@ def test_links_name_their_page_and_codes_their_word(capsys: pytest.CaptureFixtur
 def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> None:
     one = json.loads(explained(capsys, "lost_parts", "--json"))
     assert (one["code"], one["section"]) == ("LOST_PARTS", "After the decision")
-    assert (one["rows_visible"], one["run_again"]) == ("maybe", "only with the same txnAppId")
+    assert (one["rows_visible"], one["run_again"]) == ("maybe", "only with the same txnAppId or checkpoint")
     assert one["text"].startswith("Rows of a committed version are missing")
     listed = json.loads(explained(capsys, "--json"))
-    assert [each["code"] for each in listed] == error_codes()
+    assert [each["code"] for each in listed] == [*error_codes(), *spark_errors()]
     assert one in listed
 
 

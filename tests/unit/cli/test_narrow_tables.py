@@ -23,7 +23,7 @@ RECORD = batch(
 
 def on_80_columns(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     out = io.StringIO()
-    terminal = Console(width=80, color_system=None, file=out)
+    terminal = Console(width=80, color_system=None, file=out, force_terminal=True)
     monkeypatch.setattr(console, "output_console", lambda *, stderr=False: terminal)
     console.show(table)
     return out.getvalue().splitlines()
@@ -47,3 +47,10 @@ def test_audit_splits_no_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(heading) < 140
     assert "complete" in total
     assert {"orders-0", f"{FIRST}..{LAST}", "4,000,000"} <= set(partition.split())
+
+
+def test_table_in_a_pipe_has_no_trailing_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show(history_table([RECORD, batch(rows=1)]))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 3
+    assert [line for line in lines if line != line.rstrip()] == []
