@@ -84,14 +84,14 @@ def test_resolve_confirms_on_a_terminal_and_else_needs_yes(
     assert (status, state()) == (0, "resolved"), shown
 
 
-def test_resolve_shows_its_warning_once(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resolve_shows_its_warning_once(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     above = ["resolve", *finished_write(kafka), "--as", "committed", "--query-id", "batch", "--version"]
     warning = "the versions above {} and below {} do not count as written"
     status, shown = on_terminal([*above, "9"], "y")
     assert status == 0, shown
     assert shown.count(warning.format(3, 9)) == 1, shown
     assert main([*above, "20", "--yes"]) == 0
-    assert capsys.readouterr().err.count(warning.format(9, 20)) == 1
+    assert caplog.text.count(warning.format(9, 20)) == 1
 
 
 def test_invalid_resolution_is_rejected_before_confirmation(

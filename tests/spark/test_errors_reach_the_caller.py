@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.serializers import CloudPickleSerializer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -240,16 +240,25 @@ def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest
 
 def of_spark(spark: SparkSession, checkpoint: str) -> dict[str, Callable[[], Any]]:
     """What raises each error of Spark that has a heading in docs/errors.md."""
-    rows = spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("kafka-eos").options(**UNREACHABLE)
-    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value").writeStream
-    query = stream.format("kafka-eos").options(**UNREACHABLE).option("checkpointLocation", checkpoint)
+    rows = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+
+    def batch() -> DataFrameWriter:
+        return rows.write.format("kafka-eos").options(**UNREACHABLE)
+
+    def query() -> DataStreamWriter:
+        return stream.writeStream.format("kafka-eos").options(**UNREACHABLE)
+
+    def update() -> DataStreamWriter:
+        return query().option("checkpointLocation", checkpoint).outputMode("update")
+
     return {
-        "UNSUPPORTED_DATA_SOURCE_SAVE_MODE": rows.save,
-        "DATA_SOURCE_NOT_FOUND": lambda: stream.format("kafka-oes").start(),
-        "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST": lambda: run(query.trigger(realTime="5 seconds").outputMode("update")),
-        "does not support Update mode": lambda: run(query.trigger(once=True).outputMode("update")),
-        "partitioning or clustering columns do not match": rows.partitionBy("value").mode("append").save,
-        "checkpointLocation must be specified": lambda: stream.format("kafka-eos").options(**UNREACHABLE).start(),
+        "UNSUPPORTED_DATA_SOURCE_SAVE_MODE": batch().save,
+        "DATA_SOURCE_NOT_FOUND": query().format("kafka-oes").start,
+        "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST": lambda: run(update().trigger(realTime="5 seconds")),
+        "does not support Update mode": lambda: run(update().trigger(once=True)),
+        "partitioning or clustering columns do not match": batch().partitionBy("value").mode("append").save,
+        "checkpointLocation must be specified": query().start,
     }
 
 

@@ -267,7 +267,7 @@ def test_first_page_is_done_step_by_step(
         (write_id,) = set(re.findall(r"kafka-eos-[0-9a-f-]{36}", view("status", shown="kill-it:3")))
         with running(tmp_path / "stream.py") as process:
             wait_for(visible() + 200, process)
-            view("history", "--write-id", write_id, "--limit", "3", shown="kill-it:6")
+            view("history", "--write-id", write_id, shown="kill-it:6")
         # The second kill may have left transactions open, also of a decided batch.
         assert main(["recover", "--write-id", write_id, "--yes"]) == 0
         assert count("numbers", "kill-it:8") >= 400
