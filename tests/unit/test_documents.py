@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -182,16 +184,26 @@ def test_lines_and_cells_are_short_enough_to_be_read(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_links_have_targets(document: Path) -> None:
-    broken = []
-    for number, line in read(document).text:
-        for target in LINK.findall(IN_CODE.sub("", line)):
-            if re.match(r"[a-z]+:", target):
-                continue
-            path, _, anchor = target.partition("#")
-            file = (document.parent / path).resolve() if path else document
-            if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
-                broken.append(f"{number}: {target}")
-    assert broken == []
+    assert [
+        f"{number}: {target}" for number, line in read(document).text for target in broken_links(document, line)
+    ] == []
+
+
+def test_links_of_the_tour_have_targets() -> None:
+    tour = ROOT / "notebooks" / "exactly_once_tour.ipynb"
+    cells = json.loads(tour.read_text("utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    assert sum(len(LINK.findall(text)) for text in texts) > 5
+    assert [target for text in texts for target in broken_links(tour, text)] == []
+
+
+def broken_links(document: Path, text: str) -> Iterator[str]:
+    for target in LINK.findall(IN_CODE.sub("", text)):
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        is_elsewhere = re.match(r"[a-z]+:", target)
+        if not is_elsewhere and not (file.exists() and (not anchor or file.suffix != ".md" or anchor in anchors(file))):
+            yield target
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
