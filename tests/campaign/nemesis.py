@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -34,6 +35,8 @@ from .writers import Writer
 
 COMMIT_LOG = "__kafka_eos_commits"
 LATE = "late"
+OWN_ID, ID_OF_A_TASK = r"\..*", r"\.\d+\.\d+"
+"""What follows a write id in the transactional ids of a write."""
 _HARM: tuple[Action, ...] = (
     LoseRequest(),
     LoseRequest(close=False),
@@ -42,6 +45,7 @@ _HARM: tuple[Action, ...] = (
     Cut("request"),
     Cut("response"),
     Delay(800),
+    Delay(300, "response"),
     Delay(800, "response"),
     Delay(6_000, "response"),
     DeliverLate(LATE),
@@ -56,9 +60,9 @@ RATES: dict[Any, float] = {
     m.ProduceRequest: 0.08,
     m.FindCoordinatorRequest: 0.1,
     m.DescribeTransactionsRequest: 0.1,
-    m.FetchRequest: 0.05,
-    m.ListOffsetsRequest: 0.05,
-    m.MetadataRequest: 0.03,
+    m.FetchRequest: 0.1,
+    m.ListOffsetsRequest: 0.1,
+    m.MetadataRequest: 0.1,
 }
 """The share of an API's requests that meet a fault while frames are harmed."""
 
@@ -129,12 +133,12 @@ class Nemesis:
         running: dict[str, threading.Thread] = {}
         while time.monotonic() < until:
             running = {name: thread for name, thread in running.items() if thread.is_alive()}
-            if len(running) < self.chance.choice((1, 2, 2, 3, 4)):
+            if len(running) < self.chance.choice((1, 2, 3, 4, 4)):
                 possible = [fault for fault in FAULTS if fault.name not in running and fault.possible(self)]
                 (fault,) = self.chance.choices(possible, [each.weight for each in possible])
                 running[fault.name] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
                 running[fault.name].start()
-            time.sleep(2.5 * self.chance.random())
+            time.sleep(2 * self.chance.random())
         for thread in running.values():
             thread.join()
 
@@ -313,16 +317,24 @@ class Nemesis:
     def time_out_transactions(self) -> None:
         """As the coordinator ends what is too old: an InitProducerId that is not the owner's bumps the epoch and aborts.
 
-        Half of the time when a writer has just died, perhaps after its decision.
+        Half of the time when a writer has just died or waits at a failpoint, perhaps after its decision.
         """
+        self._take_over_ids(["Ongoing"], OWN_ID)
+
+    def begin_attempts_late(self) -> None:
+        """As attempts that a stalled worker begins after their batch: InitProducerId on ids whose transactions have ended."""
+        self._take_over_ids(["Ongoing", "CompleteCommit", "CompleteAbort"], ID_OF_A_TASK)
+
+    def _take_over_ids(self, states: list[str], ids: str) -> None:
         if self.chance.random() < 0.5:
-            self._await_death()
+            self._await_stop()
         with self._admin() as admin:
-            prefixes = tuple(prefix for writer in self.writers for prefix in writer.write_ids)
-            listed = [each for each in transactions(admin, ["Ongoing"]) if each.transactional_id.startswith(prefixes)]
+            prefixes = "|".join(re.escape(prefix) for writer in self.writers for prefix in writer.write_ids)
+            own = re.compile(f"(?:{prefixes}){ids}")
+            listed = [each for each in transactions(admin, states) if own.fullmatch(each.transactional_id)]
         if not prefixes or not listed:
             return
-        for each in self.chance.sample(listed, self.chance.randint(1, len(listed))):
+        for each in self.chance.sample(listed, min(len(listed), self.chance.randint(1, 6))):
             producer = confluent_kafka.Producer(
                 {
                     "bootstrap.servers": self.kafka.bootstrap_servers,
@@ -332,9 +344,12 @@ class Nemesis:
             )
             producer.init_transactions(20)
 
-    def _await_death(self) -> None:
-        before, until = [writer.deaths for writer in self.writers], time.monotonic() + 15
-        while time.monotonic() < until and [writer.deaths for writer in self.writers] == before:
+    def _await_stop(self) -> None:
+        def stops() -> int:
+            return sum(writer.deaths + writer.waits for writer in self.writers)
+
+        before, until = stops(), time.monotonic() + 15
+        while time.monotonic() < until and stops() == before:
             time.sleep(0.1)
 
     def write_as_another_program(self) -> None:
@@ -414,6 +429,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("harm frames", 10, Nemesis.harm_frames),
     Fault("cut all connections", 1, Nemesis.cut_connections),
     Fault("time out transactions", 3, Nemesis.time_out_transactions),
+    Fault("begin attempts late", 2, Nemesis.begin_attempts_late),
     Fault("write as another program", 2, Nemesis.write_as_another_program),
     Fault("compact the commit log", 0.5, Nemesis.compact_commit_log),
     Fault("recover", 1, Nemesis.recover),

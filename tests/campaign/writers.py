@@ -60,7 +60,11 @@ class Writer:
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._second: subprocess.Popen[bytes] | None = None
+        self.waits = 0
+        """How often one of its processes has waited at a failpoint."""
         self._mark: Path | None = None
+        self._waits: Path | None = None
+        self._resume_at = 0.0
         self._ended_at = 0.0
         self._pause_s = 0.0
         folder.mkdir()
@@ -183,6 +187,8 @@ class Writer:
             if self._mark is not None and self._mark.exists() and self._process is not None:
                 signal_all(self._process.pid, signal.SIGKILL)
                 self._mark = None
+            if self._waits is not None and self._waits.exists():
+                self._resume_or_wait(self._waits)
             if self._process is not None and self._process.poll() is not None:
                 self._note_end(self._process)
                 self._process, self._ended_at = None, time.monotonic()
@@ -192,13 +198,25 @@ class Writer:
                 self._process = self._start(self._failpoint())
 
     def _failpoint(self) -> str:
-        if not self.points or self._chance.random() < 0.5:
+        self._mark = self._waits = None
+        self._resume_at = 0.0
+        if not self.points or self._chance.random() < 0.4:
             return ""
-        point, self._mark = self._chance.choice(self.points), self.folder / f"mark-{self.starts}"
-        if self._chance.random() < 0.5:
-            return f"{point}=hang:{self._mark}"  # everything of it dies at once
-        mark, self._mark = self._mark, None
-        return f"{point}=kill:{mark}"
+        point, mark = self._chance.choice(self.points), self.folder / f"mark-{self.starts}"
+        action = self._chance.choice(("hang", "kill", "wait"))
+        if action == "hang":
+            self._mark = mark  # everything of it dies at once
+        elif action == "wait":
+            self._waits = mark
+        return f"{point}={action}:{mark}"
+
+    def _resume_or_wait(self, mark: Path) -> None:
+        """Let the first process at a point wait, sometimes beyond its transactions' timeout; later ones pass."""
+        if not self._resume_at:
+            self.waits += 1
+            self._resume_at = time.monotonic() + 3 + self._chance.expovariate(1 / 12)
+        if time.monotonic() >= self._resume_at:
+            mark.unlink()
 
     def _start(self, fail: str, *more: str, log_file: Path | None = None) -> subprocess.Popen[bytes]:
         self.starts += 1
