@@ -138,7 +138,7 @@ class Case:
         # which start an interpreter each.
         killed_writers = self.path == "broker/test_write_deaths.py"
         if self.function == "test_campaign_finds_nothing_wrong":
-            return "spark"
+            return "broker" if run is Tier.TEST else "spark"
         if folder == "spark" or killed_writers or (run is Tier.TEST and folder == "faults"):
             return "spark"
         return "broker" if folder in ("broker", "faults") or self.path == "model/test_reality.py" else "pure"

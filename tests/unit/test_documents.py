@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import re
 import tomllib
@@ -195,6 +196,13 @@ def test_links_of_the_tour_have_targets() -> None:
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     assert sum(len(LINK.findall(text)) for text in texts) > 5
     assert [target for text in texts for target in broken_links(tour, text)] == []
+
+
+def test_picture_of_the_tour_is_one_of_its_outputs() -> None:
+    cells = json.loads((ROOT / "notebooks" / "exactly_once_tour.ipynb").read_text("utf-8"))["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    drawn = [base64.b64decode("".join(data["image/png"])) for data in outputs if "image/png" in data]
+    assert (ROOT / "docs" / "images" / "tour.png").read_bytes() in drawn, "save its picture of the kills there"
 
 
 def broken_links(document: Path, text: str) -> Iterator[str]:
