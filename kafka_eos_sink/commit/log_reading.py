@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -73,8 +74,10 @@ def require_whole(view: LogView) -> None:
         raise WriteRefusedError(
             "COMMIT_LOG_TRUNCATED",
             f"the partition of the commit log that holds write id {view.write_id!r} begins at offset {view.log_start_offset}, not at 0: "
-            "records were deleted from it (by retention under another cleanup.policy, or by hand), and perhaps decisions with them. "
-            "Take another commit.log.topic, and record with kafka-eos resolve which versions are in the topics already",
+            "records were deleted from it (by retention under another cleanup.policy, or by hand), and perhaps decisions with them",
+            "Create a topic T with 16 partitions and cleanup.policy=compact, and set commit.log.topic to it. For the newest version N of "
+            "query id Q whose rows are in the topics, run: kafka-eos resolve --commit-log-topic T "
+            f"--write-id {shlex.quote(view.write_id or '')} --query-id Q --version N --as committed",
         )
 
 

@@ -384,6 +384,7 @@ class Executor:
                 "COMMIT_LOG_TRUNCATED",
                 f"offset {offset} of the commit log's partition {topic}-{partition} is beyond its end: the topic was deleted and "
                 "created again, or an unclean leader election lost records",
+                "Find out which, and start again: if decisions are gone, the next run shows how to record what is in the topics",
             )
         # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)

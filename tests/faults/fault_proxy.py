@@ -449,12 +449,13 @@ class FaultProxy:
     def deliver_late(self, broker: tuple[str, int], gate: str, frame: bytes) -> None:
         async def deliver() -> None:
             await self.gate(gate).wait()
-            reader, writer = await asyncio.open_connection(*broker)
-            try:
-                writer.write(frame)
-                await _read_frame(reader)
-            finally:
-                writer.close()
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # a broker that died meanwhile gets nothing
+                reader, writer = await asyncio.open_connection(*broker)
+                try:
+                    writer.write(frame)
+                    await _read_frame(reader)
+                finally:
+                    writer.close()
 
         def done(task: asyncio.Task[None]) -> None:
             with self._changed:

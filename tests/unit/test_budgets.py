@@ -42,7 +42,8 @@ LINES = {
     # the part record of a producer: 5
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
     # the code before a lost response, in every message that says "no response": 12; a copied decision is no log: 12
-    "commit": 6_203,
+    # the way out of a truncated log: 3
+    "commit": 6_206,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
@@ -53,7 +54,7 @@ LINES = {
     # the history as a witness of a lost commit log; its reader was in operations (146): 171
     # the history of a prefix: 20
     # by what a batch was recovered: 16; the batch of one row: 47
-    "runtime": 2_959,
+    "runtime": 2_960,
     # what operators and monitoring do: recover, resolve, forget, what a write, the history and the cluster show, audit, the checks
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
     # and what is still open after it: 48, beside the 28 that cli has less;
