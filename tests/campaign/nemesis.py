@@ -426,7 +426,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("move leaders and coordinators", 3, Nemesis.move_leaders, _three),
     Fault("reassign a partition", 1, Nemesis.reassign_partition, _three),
     Fault("raise the transaction version", 0.5, Nemesis.raise_transaction_version, lambda nemesis: nemesis.can_raise),
-    Fault("harm frames", 10, Nemesis.harm_frames),
+    Fault("harm frames", 20, Nemesis.harm_frames),
     Fault("cut all connections", 1, Nemesis.cut_connections),
     Fault("time out transactions", 3, Nemesis.time_out_transactions),
     Fault("begin attempts late", 2, Nemesis.begin_attempts_late),
