@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import time
 import urllib.parse
 import urllib.request
@@ -82,8 +83,7 @@ def lines(prometheus: Prometheus, panel: dict[str, Any], axes: Axes) -> None:
     drawn = 0
     for target in panel["targets"]:
         for series in prometheus.over_time(target["expr"]):
-            minutes = [(float(at) - prometheus.until) / 60 for at, _ in series["values"]]
-            values = [float(value) for _, value in series["values"]]
+            minutes, values = without_gaps(series["values"], prometheus.until, prometheus.seconds / STEPS)
             label = target.get("legendFormat", "")
             for name, value in series["metric"].items():
                 label = label.replace(f"{{{{{name}}}}}", value if len(value) < 30 else f"{value[:18]}…")
@@ -93,10 +93,10 @@ def lines(prometheus: Prometheus, panel: dict[str, Any], axes: Axes) -> None:
                 ".-",
                 markersize=2,
                 linewidth=1,
-                label=label.strip() if drawn < LONGEST_LEGEND else None,
+                label=re.sub(r"{{.*?}}", "other", label).strip() if drawn < LONGEST_LEGEND else None,
             )
             drawn += 1
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
     axes.set_xlim(-prometheus.seconds / 60, 0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} min" if value else "now")
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit(panel)))
@@ -107,6 +107,20 @@ def lines(prometheus: Prometheus, panel: dict[str, Any], axes: Axes) -> None:
         spine.set_color(FRAME)
     if drawn:
         axes.legend(fontsize=6, frameon=False, loc="upper left", ncols=2)
+
+
+def without_gaps(points: Sequence[Any], until: float, step_s: float) -> tuple[list[float], list[float]]:
+    """Minutes before now, and values; a value that is no number where Prometheus has none, so that no line crosses it."""
+    minutes: list[float] = []
+    values: list[float] = []
+    for at, value in points:
+        minute = (float(at) - until) / 60
+        if minutes and minute - minutes[-1] > 1.5 * step_s / 60:
+            minutes.append(minute)
+            values.append(math.nan)
+        minutes.append(minute)
+        values.append(float(value))
+    return minutes, values
 
 
 def table(prometheus: Prometheus, panel: dict[str, Any], axes: Axes) -> None:
