@@ -15,7 +15,7 @@ from typing import NamedTuple
 PEER_CHARACTERS = 500
 _REMEMBERED_CHARACTERS = 10_000
 PAGE = "docs/errors.md"
-"""The page with a section for each code. It is in a clone and, beside this module, in the installed package."""
+"""The page with a section for each code. It is in a clone and, next to this module, in the installed package."""
 _EXPLAIN = re.compile(r" \(kafka-eos explain [A-Z0-9_]+\)")
 
 
@@ -188,7 +188,7 @@ class KafkaEosError(Exception):
 
 
 class ConfigurationError(KafkaEosError):
-    """An invalid option or combination of options; the message names all problems."""
+    """An invalid option or combination of options; the message lists all problems."""
 
 
 class SchemaError(KafkaEosError):
@@ -264,7 +264,7 @@ def code_and_sentence(error: BaseException) -> tuple[str | None, str]:
     if ours := _OURS.search(text):
         return ours[1], ours[2].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # Py4J prepends a line of its own; the message of the JVM follows ": ".
+    # Py4J prepends its own line; the message of the JVM follows ": ".
     first = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
     return None, first
 

@@ -15,7 +15,7 @@ _DISTRIBUTION = "kafka-eos-sink"
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra into this Python.
 
-    It names these packages, not ``kafka-eos-sink`` with its extra: no index has that, and the command must work wherever the package
+    It lists these packages, not ``kafka-eos-sink`` with its extra: no index has that, and the command must work wherever the package
     came from, a clone, a wheel or a zip file.
     """
     # Here, because every write imports this module, and hardly any needs that one.
@@ -38,7 +38,7 @@ def install_command(extra: str) -> str:
 
 
 def require_modules(what: str, modules: tuple[str, ...], extra: str, code: str) -> None:
-    """Raise an error that names all of these modules that are missing.
+    """Raise an error that lists all of these modules that are missing.
 
     Args:
         what: The subject of the message.

@@ -30,7 +30,7 @@ class _PrintableFormatter(logging.Formatter):
     """Makes lines printable: other clients choose names, and terminals show them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        # Before the stack trace is added, which has lines of its own. A line feed in a name must not add a false line.
+        # Before the stack trace is added, which has its own lines. A line feed in a name must not add a false line.
         return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
@@ -67,12 +67,12 @@ def configure() -> None:
 def warn_once(warning: str | Callable[[], str], about: object = None) -> None:
     """Log a warning that this process has not logged yet.
 
-    A stream's planner process would repeat it with every batch. The prefix names the package, because Spark mixes the logs of
+    A stream's planner process would repeat it with every batch. The prefix is the package, because Spark mixes the logs of
     Python workers with its own lines.
 
     Args:
         warning: The text, or a function that finds it out, called only if it is logged; then ``about`` is required.
-        about: What the warning is about, if that may change and the text names a batch: then one per minute.
+        about: What the warning is about, if that may change and the text contains a batch: then one per minute.
     """
     now, key = time.monotonic(), warning if about is None else about
     for each in [each for each, until in list(_silent_until.items()) if until <= now]:  # copied: sweeps run in threads

@@ -55,7 +55,7 @@ def check_table(found: Sequence[CheckLine]) -> Table:
     """Build a table with one line per finding; a topic's findings follow its name."""
     rows: list[console.Row] = []
     for about, findings in groupby(found, lambda finding: finding.about):
-        # The cluster has no name: an empty line separates its last findings from those of the topics.
+        # The cluster has no name: an empty line separates its last findings from the findings on topics.
         if about or rows:
             rows.append((Text(about, style="bold"), "", "", ""))
         for each in findings:

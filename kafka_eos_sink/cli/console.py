@@ -122,7 +122,7 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
 
     Raises:
         ConfigurationError: The file or the servers are not valid.
-        typer.BadParameter: No option names a broker, or a forgotten variable names a file with others (exit status 2).
+        typer.BadParameter: No option lists a broker, or a forgotten variable points to a file with others (exit status 2).
     """
     if properties is not None:
         # Reading properties imports the tables of all options, which the other case does not need.

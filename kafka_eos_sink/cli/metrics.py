@@ -59,14 +59,14 @@ def metrics(
 
 
 def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
-    """Look at Kafka until interrupted; print each problem when it begins or changes."""
+    """Read Kafka until interrupted; print each problem when it begins or changes."""
     problems: tuple[str, ...] = ()
     while True:
         began = time.monotonic()
         before = problems
         try:
             view = watch.look()
-        # Brokers restart, and credentials are replaced. Until a look succeeds, Prometheus reads kafka_eos_up 0.
+        # Brokers restart, and credentials are replaced. Until a reading succeeds, Prometheus reads kafka_eos_up 0.
         except KafkaEosError as failure:
             found.failed()
             problems = (str(failure),)

@@ -188,7 +188,7 @@ def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, 
     for finding in unproven:
         (topic, partition), start = finding.where, finding.start_offset
         where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
-        # An ABORT marker behind a decided part in the commit log would look like the coordinator's.
+        # An ABORT marker after a decided part in the commit log would resemble the coordinator's.
         if finding.version is None or finding.where != settings.write.commit_log:
             aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
     text = f"Open on a partition, and not proven committed or aborted: {len(unproven)}."
@@ -198,7 +198,7 @@ def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, 
         text += " First do what the error says."
     if not aborts:
         return text
-    # `resolve --as rewrite --allow-duplicates` replaces a decision without a look at its rows.
+    # `resolve --as rewrite --allow-duplicates` replaces a decision without checking its rows.
     return (
         f"{text} {'Look' if is_recovered else 'If they still block readers then, look'} at their records from the start offset on, with "
         "isolation.level=read_uncommitted: they may be committed, if somebody has resolved their version as rewrite. Kafka's own tool "
@@ -276,7 +276,7 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
 
 def ended_table(done: Recovered) -> Table:
     """Build a table: requested end and result of each open or decided transaction."""
-    # Transactions that may still be open come first, so that the shortened table names them.
+    # Transactions that may still be open come first, so that the shortened table shows them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
     lines = [
         (each.identity.transactional_id + _COPIES * each.copies, _END[each.committed], _result(each)) for each in ended

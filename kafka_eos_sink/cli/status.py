@@ -61,7 +61,7 @@ def status(
     from kafka_eos_sink.operations.cluster_view import ClusterWatch
 
     config = console.client_config(bootstrap_servers, properties)
-    # The look makes a million objects that live until the end of the process. Looking for garbage among them takes a tenth of the time.
+    # The reading makes a million objects that live until the end of the process. Searching them for garbage takes a tenth of the time.
     gc.disable()
     with connected(config) as admin:
         topics = commit_log_topic, history_topic
@@ -86,8 +86,8 @@ def status(
 
 
 def _hint_at_history(found: ClusterView) -> None:
-    """Point out a history of writes beside a commit log without any."""
-    # No request: the look has read the history. Finished writes with a random id are never in the commit log.
+    """Point out a history of writes next to a commit log without any."""
+    # No request: the watch has read the history. Finished writes with a random id are never in the commit log.
     known = {each.write_id for each in found.batches if not is_random_write_id(each.write_id)}
     if known and not found.writes and found.was_read("writes"):
         console.echo(_HISTORY_KNOWS.format(writes=console.counted(len(known), "write")), err=True)

@@ -48,7 +48,7 @@ def top(
 
     topics = commit_log_topic, history_topic
     try:
-        # A terminal without its cursor must not be left behind by SIGTERM either.
+        # A terminal without its cursor must not remain after SIGTERM either.
         with console.signals_interrupt(), connected(console.client_config(bootstrap_servers, properties)) as admin:
             watch = ClusterWatch(admin, *topics, timeout_ms=console.TIMEOUT_MS, prefix=prefix, write_id=write_id)
             _follow(out, watch, interval)

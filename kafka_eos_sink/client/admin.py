@@ -1,7 +1,7 @@
 """Every request outside the data path, blocking, each with a deadline.
 
 Deadlines are absolute ms of the client's clock. `requests.py` retries and reacts to error codes; past a deadline it raises
-BrokerUnavailableError REQUEST_DEADLINE, which names the last problem.
+BrokerUnavailableError REQUEST_DEADLINE, which shows the last problem.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _idle: OrderedDict[tuple[int, ClientConfig], Admin] = OrderedDict()
 
 @contextmanager
 def connected(cluster: str | ClientConfig) -> Iterator[Admin]:
-    """Yield an `Admin` on a client of its own, which is closed after.
+    """Yield an `Admin` on its own client, which is closed after.
 
     Args:
         cluster: Bootstrap servers, or a whole configuration.
@@ -80,8 +80,8 @@ def _keep(key: tuple[int, ClientConfig], admin: Admin) -> None:
     admin.client.abandon_requests()
     _idle[key] = admin
     while len(_idle) > _MAX_IDLE:
-        # One atomic step, because the sweep of another query runs in a thread of its own.
+        # One atomic step, because the sweep of another query runs in its own thread.
         (pid, _), evicted = _idle.popitem(last=False)
-        # A parent's admin is dropped without closing it: the parent still uses the connection behind the shared socket.
+        # A parent's admin is dropped without closing it: the parent still uses the connection of the shared socket.
         if pid == os.getpid():
             evicted.client.close()

@@ -1,6 +1,6 @@
 """Reads partitions as a read_committed consumer (Java's ``CompletedFetch``).
 
-The broker sends all batches up to the last stable offset, and names the aborted transactions among them. The reader must skip
+The broker sends all batches up to the last stable offset, and lists the aborted transactions among them. The reader must skip
 the batches of those.
 """
 
@@ -34,7 +34,7 @@ def committed_batches(batches: Iterable[RecordBatch], aborted: Iterable[AbortedT
         while begins and begins[0].first_offset <= batch.last_offset:
             aborting.add(begins.popleft().producer_id)
         if batch.control:
-            # Compaction may remove the marker and leave its empty batch, which still ends the transaction.
+            # Compaction may remove the marker and leave its empty batch, which is still the end of the transaction.
             aborting.discard(batch.producer_id)
         elif not batch.transactional or batch.producer_id not in aborting:
             yield batch
@@ -65,7 +65,7 @@ class _Fetched:
         self.next_offset = first
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        # A read_uncommitted response names no aborted transactions, so that all records are seen.
+        # A read_uncommitted response lists no aborted transactions, so that all records are seen.
         yield from committed_batches(self._passed(), self._fetched.aborted_transactions or ())
 
     def _passed(self) -> Iterator[RecordBatch]:

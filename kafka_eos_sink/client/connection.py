@@ -304,7 +304,7 @@ class Connection:
         return self.state in (ConnectionState.READY, ConnectionState.REAUTHENTICATING)
 
     def abandon(self, reason: str = "") -> tuple[PendingRequest, ...]:
-        """Return the lost requests, oldest first, without those of the handshake."""
+        """Return the lost requests, oldest first, without requests of the handshake."""
         if log.isEnabledFor(logging.DEBUG):
             for pending in self._in_flight:
                 log.debug("[%s] lost response: %s: %s", self._client_id, pending, reason)

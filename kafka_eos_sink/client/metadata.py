@@ -104,12 +104,12 @@ class MetadataUpdater:
         for topic in topics:
             if topic not in self._wanted:
                 self._never_requested.add(topic)
-                # A new topic restarts the backoff of incomplete responses, but not that of unreachable brokers.
+                # A new topic restarts the backoff of incomplete responses, but not the backoff of unreachable brokers.
                 self._attempts = 0 if self._failing_since is None else self._attempts
             self._wanted[topic] = now
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Request these topics no more, until `want_topics` names them again."""
+        """Request these topics no more, until `want_topics` adds them again."""
         for topic in topics:
             self._wanted.pop(topic, None)
             self._never_requested.discard(topic)
@@ -230,7 +230,7 @@ class MetadataUpdater:
         return True
 
     def learn_broker(self, broker: Broker) -> None:
-        """Install one broker's address, such as that of a coordinator."""
+        """Install one broker's address, such as a coordinator's."""
         known = self.snapshot.brokers.get(broker.node_id)
         if known is None or (known.host, known.port) != (broker.host, broker.port):
             self.snapshot = replace(self.snapshot, brokers=_by_id([*self.snapshot.brokers.values(), broker]))
@@ -267,7 +267,7 @@ def topic_metadata(found: TopicMetadata, known: TopicMetadata | None = None) -> 
     # Brokers list partitions in any order.
     for partition in sorted(found.partitions, key=lambda each: int(each.partition_index)):
         old = before.get(partition.partition_index, partition)
-        # A lagging broker still names the leader of an older epoch. Java's client ignores it, too (KAFKA-7738).
+        # A lagging broker still reports the leader of an older epoch. Java's client also ignores it (KAFKA-7738).
         newest = old if old.leader_epoch > partition.leader_epoch else partition
         if newest.leader_id != old.leader_id:
             _log_leader(str(found.name), newest)

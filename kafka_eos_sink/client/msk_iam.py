@@ -1,7 +1,7 @@
 """Tokens for Amazon MSK with IAM.
 
 AWS's own package signs them with the AWS credentials of this process. A token is a signed address, so signing needs no network.
-Finding the credentials may: those of an instance or of a pod come from AWS's endpoints.
+Finding the credentials may: credentials of an instance or a pod come from AWS's endpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_installed() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MskIamTokens:
-    """A region's token provider. Those of one region are equal, so they share a token."""
+    """A region's token provider. Equal providers of one region share a token."""
 
     region: str
 
@@ -40,7 +40,7 @@ class MskIamTokens:
         try:
             token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(self.region)
         except AttributeError:
-            # Without credentials the package looks for the access key of None.
+            # Without credentials the package reads the access key of None.
             raise AuthenticationError(
                 "TOKEN_UNAVAILABLE",
                 f"no token for OAUTHBEARER: {PREFIX}{self.region} finds no AWS credentials in this process; give it a role, a profile "

@@ -28,7 +28,7 @@ class NetworkClient(Pump):
     Raises:
         ConfigurationError: TLS_SETTINGS, from the constructor, if OpenSSL rejects certificates or keys.
         MissingApiError: From `poll` and the blocking calls, if a broker lacks a version that the client needs.
-        AuthenticationError: From `poll` and the blocking calls, if TLS or SASL fails. Another attempt would fail, too.
+        AuthenticationError: From `poll` and the blocking calls, if TLS or SASL fails. Another attempt would also fail.
     """
 
     def call(self, node_id: int, request: Request[R], *, deadline_ms: int, max_version: int | None = None) -> R:

@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER: where they come from, and when a new one is fetched.
 
 All clients of a process with the same credentials share a token, as with Java's LoginManager. A Spark worker runs many
-tasks with clients of their own, and the token endpoint should see one client.
+tasks with its own client each, and the token endpoint should see one client.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tokens:
     """The tokens of one source.
 
     Args:
-        tls: Authorities to trust for the endpoint, besides those of the operating system.
+        tls: Authorities to trust for the endpoint, besides the operating system's.
         clock: Wall clock seconds, because the expiry of a token is wall clock time.
     """
 
@@ -183,8 +183,8 @@ def _https_post(
 ) -> tuple[int, bytes]:
     """Send a POST to the token endpoint and wait for status and body of the response.
 
-    The client follows no redirect and sends no certificate. It trusts the authorities of the operating system and
-    those of ``tls``. A proxy (HTTPS_PROXY, NO_PROXY) sees the endpoint's host and port, and encrypted bytes. The exchange ends
+    The client follows no redirect and sends no certificate. It trusts the operating system's authorities and
+    ``tls``'s. A proxy (HTTPS_PROXY, NO_PROXY) sees the endpoint's host and port, and encrypted bytes. The exchange ends
     after the sum of the two timeouts.
 
     Raises:
@@ -277,7 +277,7 @@ def _https_connection(endpoint: SplitResult, timeout_s: float, context: ssl.SSLC
         pair = f"{unquote(through.username)}:{unquote(through.password or '')}"
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
     connection = _HttpsConnection(proxy_host, proxy_port, certificate_name(host), timeout_s, context)
-    # TLS begins behind the tunnel, and the certificate must name the endpoint, not the proxy.
+    # TLS begins inside the tunnel, and the certificate must name the endpoint, not the proxy.
     connection.set_tunnel(host, port, headers)
     return connection
 

@@ -217,7 +217,7 @@ class Pump:
 
         Args:
             since: Clock ms from which throttling counts.
-            node_ids: The nodes to look at; None for all. The one that throttled most counts.
+            node_ids: The nodes to check; None for all. The one that throttled most counts.
         """
         now = self.clock()
         nodes = [node for node_id, node in self._nodes.items() if node_ids is None or node_id in node_ids]
@@ -332,7 +332,7 @@ class Pump:
     def _close_if_idle(self, node: Node, now: int) -> None:
         if not node.is_established or node.in_flight:
             return
-        # Once metadata names the brokers by id, no request uses a bootstrap connection any more.
+        # Once metadata lists the brokers by id, no request uses a bootstrap connection any more.
         forgotten = node.broker.node_id < 0 and node.broker.node_id not in self.metadata.brokers
         if forgotten or now - node.last_active_at > self.config.connections_max_idle_ms:
             log.debug("[%s] %s: closing an idle connection", self.config.client_id, node.broker)
@@ -367,7 +367,7 @@ class Pump:
             self._rebootstrap(now)
             return
         if (error := self._other_cluster(response.cluster_id)) is not None:
-            # The snapshot stays that of the write's own cluster: no later request may go to the other one.
+            # The snapshot still describes the write's own cluster: no later request may go to the other one.
             self._updater.handle_failure(now)
             raise error
         self._updater.handle_response(response, now)

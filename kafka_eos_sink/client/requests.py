@@ -30,10 +30,10 @@ V = TypeVar("V")
 log = logging.getLogger(__name__)
 
 MARKERS_FIRST_BACKOFF_MS = 20
-"""First back-off while a coordinator writes markers, which takes a few ms. Java's ``TransactionManager`` begins with 20 ms, too."""
+"""First back-off while a coordinator writes markers, which takes a few ms. Java's ``TransactionManager`` also begins with 20 ms."""
 
 MOST_COORDINATORS = 50_000
-"""Coordinators that are remembered, in about 10 MB: each batch write without ``txnAppId`` has ids of its own."""
+"""Coordinators that are remembered, in about 10 MB: each batch write without ``txnAppId`` has its own ids."""
 
 
 class Route(Enum):
@@ -41,7 +41,7 @@ class Route(Enum):
 
     ANY = auto()
     ANY_IDENTIFIED = auto()
-    """Any broker whose node id is known. A bootstrap address does not name the broker behind it."""
+    """Any broker whose node id is known. A bootstrap address does not say which broker it reaches."""
     BROKER = auto()
     """The key itself is the node id."""
     CONTROLLER = auto()
@@ -77,7 +77,7 @@ class Call(Generic[K, V]):
     Args:
         request: Builds the request from the keys of one node and the node id.
         read: Reads a response, given the keys of its request. A key without a result stays open.
-        about: Names a key in messages, as in "topic 'orders'".
+        about: Describes a key in messages, as in "topic 'orders'".
         coordinator_key: The transactional id or group of a key; for the coordinator routes.
         max_version: The highest API version to send, None for the highest that both sides speak.
         exact_version: The only API version for a key's request. If the broker does not speak it, nothing is sent, and the key's
@@ -115,7 +115,7 @@ class KeyResult(Generic[V]):
     """What is known of one key.
 
     ``error_code`` is None if the last try had no response: the broker may have processed it. ``earlier_code`` is then the code of an
-    earlier try. Use that code only in messages, because the last try may have changed the state behind it. ``has_lost_response`` is
+    earlier try. Use that code only in messages, because the last try may have changed the broker's state. ``has_lost_response`` is
     true if any try had no response: the broker may still receive that request.
     """
 

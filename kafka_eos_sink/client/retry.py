@@ -49,7 +49,7 @@ class Retry:
         if not (self._has_code and self.expired):
             self.reason = error.message
             self._node = node_id
-        # The broker may be down. Fresh metadata names the brokers that are up.
+        # The broker may be down. Fresh metadata lists the brokers that are up.
         self._client.request_metadata_update()
 
     def on_code(self, request: type[Request[Any]], code: int, what: str, node_id: int | None = None) -> Reaction:

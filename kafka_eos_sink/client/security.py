@@ -47,7 +47,7 @@ class TlsConfig:
     """Certificates and private key, as PEM text and not as paths, and versions of TLS."""
 
     trusted_certificates: str | None = field(default=None, repr=False)
-    """The authorities that must have signed a broker's certificate. None: those of the operating system."""
+    """The authorities that must have signed a broker's certificate. None: the operating system's."""
     certificate_chain: str | None = field(default=None, repr=False)
     """This client's certificate first, then its issuers. Set together with ``private_key`` or not at all."""
     private_key: Secret | None = None

@@ -16,7 +16,7 @@ from kafka_eos_sink.client.transport import Address, Transport, closed_by_broker
 from kafka_eos_sink.errors import ConfigurationError
 
 # A TLS record holds at most 16 KiB, and OpenSSL reads one record at a time from the kernel. A read of this size leaves
-# no bytes behind in OpenSSL, where the poller would not see them.
+# no bytes in OpenSSL, where the poller would not see them.
 _RECEIVE_BYTES = 16 * 1024
 _SEND_BYTES = 64 * 1024
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -26,7 +26,7 @@ TlsContext = ssl.SSLContext
 
 
 class TlsError(OSError):
-    """TLS failed: no common version or cipher, or no trust. A retry fails, too."""
+    """TLS failed: no common version or cipher, or no trust. A retry also fails."""
 
 
 def tls_context(config: TlsConfig) -> TlsContext:
@@ -58,7 +58,7 @@ def tls_context(config: TlsConfig) -> TlsContext:
 
 
 def trust(context: ssl.SSLContext, certificates: str | None) -> None:
-    """Trust the PEM ``certificates``; None: those of the operating system."""
+    """Trust the PEM ``certificates``; None: the operating system's."""
     if certificates is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
@@ -66,7 +66,7 @@ def trust(context: ssl.SSLContext, certificates: str | None) -> None:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigurationError("TLS_SETTINGS", f"the trusted certificates cannot be read: {_reason(error)}") from None
-    # As in Java, every certificate of the trust store is an anchor: also an intermediate, or that of a single broker.
+    # As in Java, every certificate of the trust store is an anchor: also an intermediate, or a single broker's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 

@@ -26,7 +26,7 @@ LAST_FETCH_WITH_NAMES = 12
 _NOTHING_FETCHED = FetchedPartition(
     partition_index=-1, error_code=-1, high_watermark=-1, aborted_transactions=None, records=None
 )
-"""Stands in for the partition in a Fetch response that rejects the whole request."""
+"""Represents the partition in a Fetch response that rejects the whole request."""
 _ISOLATION_LEVELS = {"read_uncommitted": 0, "read_committed": 1}
 _RESOURCE_TYPES = {"topic": 2, "broker": 4}
 
@@ -39,7 +39,7 @@ class TopicsAdmin(Requests):
 
         The result holds what the principal may do with the topic, if the broker reports it.
         """
-        # A check must not create the topic that it looks for, even with auto.create.topics.enable on the broker.
+        # A check must not create the topic that it searches, even with auto.create.topics.enable on the broker.
         request = m.MetadataRequest(
             topics=(m.MetadataRequest.Topic(name=name),),
             allow_auto_topic_creation=False,
@@ -116,7 +116,7 @@ class TopicsAdmin(Requests):
         if validate_only:
             return created
         self.leaders([(name, 0)], deadline_ms)
-        # Metadata that names the first partition's leader names all partitions, also if the broker chose their number.
+        # Metadata with the first partition's leader lists all partitions, also if the broker chose their number.
         count = len(self.client.metadata.topics[name].partitions)
         self.leaders([(name, partition) for partition in range(count)], deadline_ms)
         return created
@@ -370,7 +370,7 @@ class TopicsAdmin(Requests):
             name = topic.topic or names.get(topic.topic_id, "")
             for found in topic.partitions:
                 leader = found.current_leader
-                # The response names the new leader (KIP-951), which saves a Metadata request.
+                # The response contains the new leader (KIP-951), which saves a Metadata request.
                 if leader.leader_id >= 0:
                     self.client.learn_leader(name, found.partition_index, leader.leader_id, leader.leader_epoch)
                 yield (name, found.partition_index), found.error_code, None, (topic.topic_id, found)
@@ -382,7 +382,7 @@ class TopicsAdmin(Requests):
 
 
 def _read_partitions(value: Callable[[Any], V]) -> Callable[[Any, Any], Iterator[Result[TopicPartition, V]]]:
-    """Read a response of topics with partitions, each with a code of its own."""
+    """Read a response of topics with partitions, each with its own code."""
 
     def read(response: Any, _keys: Any) -> Iterator[Result[TopicPartition, V]]:
         for topic in response.topics:

@@ -43,7 +43,7 @@ class TransactionsAdmin(Requests):
     """The half of `Admin` that is about transactions."""
 
     unlisted = ""
-    """Why the last list of transactions lacks those of a broker; empty if it is complete."""
+    """Why the last list of transactions lacks a broker's transactions; empty if it is complete."""
     _features_known_at: int | None = None
 
     def transaction_version(self, deadline_ms: int) -> int:
@@ -77,7 +77,7 @@ class TransactionsAdmin(Requests):
 
         Raises:
             BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT; with ``two_phase_commit`` also a coordinator without it.
-            BrokerUnavailableError: Past the deadline; the message names the transaction that blocks the id.
+            BrokerUnavailableError: Past the deadline; the message shows the transaction that blocks the id.
             AuthorizationError, FencedError, TransactionAbortedError.
         """
         call = Call(
@@ -149,7 +149,7 @@ class TransactionsAdmin(Requests):
     def end_transactions(
         self, transactions: Sequence[EndTransaction], deadline_ms: int
     ) -> list[KeyResult[m.EndTxnResponse]]:
-        """End transactions; return the outcomes in the same order.
+        """Commit or abort transactions; return the outcomes in the same order.
 
         Requests are pipelined per coordinator and concurrent over brokers. Every retry is identical, API version included. At the
         deadline the last known outcome counts. No error code and no network error is raised. UNSUPPORTED_VERSION also means that
@@ -316,7 +316,7 @@ class TransactionsAdmin(Requests):
     def holder(self, transactional_id: str) -> str:
         """Describe, for an error message, which transaction blocks this transactional id.
 
-        The query has a short deadline of its own. If it fails, the description contains its error: the caller already raises one.
+        The query has its own short deadline. If it fails, the description contains its error: the caller already raises one.
         """
         try:
             state = self.describe_transactions([transactional_id], self.client.clock() + _HOLDER_MS)[transactional_id]

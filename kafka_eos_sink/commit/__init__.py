@@ -4,12 +4,12 @@ docs/internals/protocol.md specifies the protocol; I1 to I17 are its invariants.
 
 WHAT THE LAYER DOES
 
-W is a write id. Each task writes its rows in a transaction of its own (id W.<partition>.<slot>) and leaves it open. The
-driver commits all of them or none by one record, the decision, in a transaction of its own (id W.driver).
+W is a write id. Each task writes its rows in its own transaction (id W.<partition>.<slot>) and leaves it open. The
+driver commits all of them or none by one record, the decision, in its own transaction (id W.driver).
 
   plan     take_over.py: list open transactions, fence W.driver, read the commit log, finish decisions, end the rest
-  prepare  task.py: take an identity of its own, write the rows and a part record, check twice if the driver still waits
-  decide   commit_batch.py, decide.py: check the prepared transactions, append the decision that names them, commit
+  prepare  task.py: take its own identity, write the rows and a part record, check twice if the driver still waits
+  decide   commit_batch.py, decide.py: check the prepared transactions, append the decision that lists them, commit
            W.driver, and read the COMMIT marker in the commit log
   finish   settle.py: EndTxn(commit) of each named transaction, then a proof of each outcome; restore.py: copy the rows
            of those that Kafka had aborted, and decide the copies
@@ -26,7 +26,7 @@ LIFECYCLE
                           acknowledged        of the decision    responds          readers pass
           open ------------> prepared ------------> decided ---------> ended ---------> proven
            |                    |                      |                 |
-        aborted              aborted                 lost              no proof: an error, and the next run looks again.
+        aborted              aborted                 lost              no proof: an error, and the next run checks again.
         (failed,             (the decision           (timeout,         If no run can prove it (UNRESOLVED, LOST_PARTS,
         overtaken)           does not name it)       a person)         TOPIC_GONE), an operator decides: resolved
                                                        |
@@ -35,21 +35,21 @@ LIFECYCLE
   a batch
           planned --> prepared --> decided --> all transactions proven --> done
              ^            |           |
-             |       not decided      +------> all transactions lost, and records of them gone for good: void
+             |       not decided      +------> all transactions lost, and records of them gone: void
              |            |                                                                               |
              +------------+-------------------------------- written again --------------------------------+
 
 WHEN ROWS MAY BE WRITTEN AGAIN
 
 A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
-behind the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
+after the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
 "rewrite". Every other decision is finished instead, by EndTxn and by copies, in the next run. Without a proof the
 code fails loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that
 the decision names, and leaves the decision and its part records in the log.
 
 HAZARDS
 
-Comments name a hazard; its interleaving stands only here. W.0.0 is a task's id, t-0 a partition of a data topic.
+Comments name a hazard; its interleaving is only here. W.0.0 is a task's id, t-0 a partition of a data topic.
 
 JOIN: a marker is missing on a partition, and the id's next transaction joins the one that is still open there.
   Kafka 4.3 and newer omit the marker of a partition without a leader, and call the transaction complete (KAFKA-20734).
@@ -57,16 +57,16 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     1. The driver decides and commits W.0.0. Its COMMIT marker is missing on t-0; its coordinator reports
        CompleteCommit.
     2. A late attempt initialises W.0.0 and writes to t-0. Its records join the committed ones.
-    3. It fails, or its timeout passes. The ABORT discards both: committed rows are lost. In the commit log, that ABORT
-       stands in place of the COMMIT, and recovery would copy rows that readers see.
+    3. It fails, or its timeout passes. The ABORT discards both: committed rows are lost. In the commit log, that
+       ABORT replaces the COMMIT, and recovery would copy rows that readers see.
   The other way round:
     1. An attempt under W.0.0 dies. Its ABORT marker is missing on t-0.
-    2. A later attempt under W.0.0 writes the same rows to t-0. They join those of the first attempt.
+    2. A later attempt under W.0.0 writes the same rows to t-0. They join the rows of the first attempt.
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
     verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
     the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of puts what
-    readers see above a log without COMMIT; decide_again stands in for a task's missing marker; a decision whose own
+    readers see above a log without COMMIT; decide_again replaces a task's missing marker; a decision whose own
     marker is missing is undecided (QueryState.undecided). recover --write-markers writes a COMMIT marker where
     lacks_commit_marker proves it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
@@ -74,14 +74,14 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided
     again".
 
-LATE ADD: below transaction.version 2, an AddPartitionsToTxn opens an ended transaction again.
+LATE ADD: below transaction.version 2, an AddPartitionsToTxn reopens a transaction that has ended.
   An EndTxn keeps the epoch there, so no coordinator can tell a late request from a new one. From version 2 on it
   cannot happen: each end raises the epoch.
     1. A task adds t-0 to its transaction. A copy of the request stays in the network.
     2. The driver decides and commits the transaction. Its marker is missing on t-0 (KAFKA-20734).
     3. The copy arrives. The coordinator opens the transaction again under its epoch, with t-0 alone.
     4. Its timeout or the next InitProducerId aborts it. The ABORT on t-0 discards committed rows, and readers pass.
-  No request need be late: somebody aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
+  No request need be late: someone aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
   opens another one, with only the rows that follow. A decision on that one would lose the rows before.
   Guards: verify_no_foreign_abort: below version 2 every commit checks that readers see no range as aborted. There, a
     coordinator's CompleteAbort proves nothing (in_log). check_prepared compares partitions and first offsets.
@@ -95,7 +95,7 @@ LATE END: below transaction.version 2, an EndTxn without response commits a late
        still in the network.
     2. Transactions of D1 were lost. The driver copies them, and appends D2 in epoch 7: a large one, in several
        records.
-    3. The late EndTxn arrives behind the first record of D2, and commits that record alone.
+    3. The late EndTxn arrives after the first record of D2, and commits that record alone.
     4. The log holds a committed decision without its other records. Every later plan ends in COMMIT_LOG_CORRUPT.
   Guards: decide notes that a try had no response (DriverTransaction.late_end_possible), and require_free then writes
     no further decision. The next run's fence raises the epoch. A task's identity has one transaction only
@@ -104,14 +104,14 @@ LATE END: below transaction.version 2, an EndTxn without response commits a late
 
 NEW LOG: the commit log was deleted and created again, or the job reads another one.
     1. Driver A decides a batch in the first log, commits one of its two transactions, and dies.
-    2. Somebody deletes the topic, or changes commit.log.topic. Driver B reads a log that knows nothing of W.
-    3. B lists A's open transaction, finds no decision that names it, and aborts it: a decided part is lost.
+    2. Someone deletes the topic, or changes commit.log.topic. Driver B reads a log without a record of W.
+    3. B lists A's open transaction, finds no decision that lists it, and aborts it: a decided part is lost.
     4. B writes the batch again: the rows of the committed transaction are there twice.
   Guards: require_own_log: take_over refuses, before it fences, the open transactions of a write that its log does not
     know. Every plan leaves a barrier with the topic id of its log, and Fetch is by topic id (read_on, read_to). commit
-    refuses a decision whose offset is lower than that of its part records. settle and abort judge by the plan's log
+    refuses a decision whose offset is lower than its part records' offset. settle and abort judge by the plan's log
     only. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap. begin: the first plan
-    of a write id appends its barrier before its first InitProducerId, so a coordinator that knows W.driver, beside a log
+    of a write id appends its barrier before its first InitProducerId, so a coordinator that knows W.driver, next to a log
     without a record of W, proves that the log is another one.
   I6, I16, I17. Mutations: "an ignored gap in the versions of a stream", "no barrier before the first fence", "the log
     not read again before it counts as lost". The simulated log is never created again, so the other guards have tests
@@ -145,7 +145,7 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
     its transactions are lost, and otherwise LOST_PARTS. outcome_of counts no abort that readers see while another range
     is gone: then only the commit log proves the abort or, from version 2 on, a coordinator that still reports exactly
     this end. Without such a proof it is UNRESOLVED or TOPIC_GONE. A topic without Read, or without a leader, raises. If
-    another producer's open transaction holds back the last stable offset, the first marker behind the range counts
+    another producer's open transaction holds back the last stable offset, the first marker after the range counts
     (look_at).
   I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of a
     version that recovery could not finish".

@@ -20,7 +20,7 @@ def abort(request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage |
     """Abort what the failed batch left open, or finish the batch if it was decided.
 
     Spark calls abort also after a commit that raised, so the driver reads the log first. If a newer driver holds the write id, abort
-    ends only the transactions in the tasks' messages. A `sweep` ends what killed workers open later.
+    aborts only the transactions in the tasks' messages. A `sweep` ends what killed workers open later.
 
     Args:
         plan: None if no task returned a message. Then abort cannot recognise a newer driver, and fences it. The newer driver's batch

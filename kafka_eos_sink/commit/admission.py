@@ -68,7 +68,7 @@ def _admit_to_stream(
     plan: Plan, batch: BatchIdentity, settled: SettledDecision
 ) -> tuple[TaskOutcome | None, str | None]:
     newest = settled.decision
-    # Of a foreachBatch function, an operator may have recorded a version above that of the newest decision.
+    # Of a foreachBatch function, an operator may have recorded a version above the newest decision's.
     if newest.version < batch.version and batch.version not in newest.written_versions:
         if settled.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)

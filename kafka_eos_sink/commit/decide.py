@@ -1,4 +1,4 @@
-"""Check prepared transactions, write the decision that names them, and commit it.
+"""Check prepared transactions, write the decision that lists them, and commit it.
 
 The decision is the point of no return. Before it, no row of the batch can become visible: the driver commits a task's transaction only
 after it has read the decision's COMMIT marker (I1). After it, the driver must finish the batch, and nobody may write it again.
@@ -119,7 +119,7 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
 def _check_first_offsets(run: Run, prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
     """Require that each open transaction begins where the task's records begin.
 
-    If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, somebody has ended it (LATE ADD), or
+    If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, someone has ended it (LATE ADD), or
     the topic was deleted.
 
     Raises:

@@ -34,7 +34,7 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
 
     Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
 
-    A task calls this before its first row (JOIN: its id may be that of a transaction of this batch that was just committed), and after its
+    A task calls this before its first row (JOIN: its id may belong to a transaction of this batch that was just committed), and after its
     last request (PAUSE: the driver may have searched for losing attempts before this one began its transaction).
     """
     mine = plan.driver

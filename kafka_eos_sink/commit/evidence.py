@@ -153,7 +153,7 @@ def with_ranges(transactions: Sequence[PreparedTransaction], facts: Sequence[Fac
 def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple[Shown, ...]]]:
     """Fetch the transactions' ranges under read_committed, as a consumer does.
 
-    Readers can be blocked before a range. Then read the first marker behind it under read_uncommitted.
+    Readers can be blocked before a range. Then read the first marker after it under read_uncommitted.
     """
     ranges = [(each.identity, part) for each in transactions for part in each.offsets]
     if not ranges:

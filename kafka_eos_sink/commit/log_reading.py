@@ -84,7 +84,7 @@ def require_whole(view: LogView) -> None:
 def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID, *, claims: bool = True) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
-    Every record that was acknowledged before this call is then in the view. Errors are those of `read_to`.
+    Every record that was acknowledged before this call is then in the view. Raises as `read_to`.
 
     Args:
         claims: Whether the barrier makes the log the write's own (NEW LOG).

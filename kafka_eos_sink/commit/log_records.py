@@ -178,7 +178,7 @@ def parse_key(key: bytes) -> LogKey | None:
             return LogKey("barrier", write_id, "", ())
         query_id = _text(second)
         rest = () if number is None else (_reader(int, "partition")(int(number)),)
-        # Spark's query ids are printable. Others could change the look of the commands that errors print.
+        # Spark's query ids are printable. Others could change how the commands appear that errors print.
         if kind != b"barrier" and len(rest) == (kind != b"done") and query_id.isprintable():
             return LogKey(kind.decode(), write_id, query_id, rest)
     except UNREADABLE:

@@ -57,7 +57,7 @@ class LoggedDecision:
 _Records = dict[tuple[str, *tuple[int, ...]], list[LoggedRecord]]
 """The records of one query id, by kind and number. The kind "foreign" holds records of other programs under the sink's keys."""
 _Pieces = dict[tuple[int, str, ProducerIdAndEpoch], str]
-"""The committed pieces of decisions behind their first ones, by number, nonce and carrier."""
+"""The committed pieces of decisions after their first ones, by number, nonce and carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class QueryState:
         return records[-1].value if records else None
 
     def has_done_record(self, decision: Decision) -> bool:
-        """Whether the newest done record names the decision's nonce."""
+        """Whether the newest done record has the decision's nonce."""
         return self.done is not None and str(self.done.get("nonce")) == decision.nonce
 
     def is_done(self, decision: Decision) -> bool:
@@ -217,7 +217,7 @@ class QueryState:
     def newer_committed_part(self, partition: int, offset: int) -> bool:
         """Whether a newer record lets compaction remove a committed part at ``offset``."""
         # A COMMIT marker of any epoch counts: the older part then stays unresolved, and an operator decides. A record of another
-        # program counts, too, because compaction compares only keys.
+        # program also counts, because compaction compares only keys.
         newer = [
             record
             for record in self._of("part", partition)
@@ -343,7 +343,7 @@ class LogView:
 
     @property
     def lacks_write(self) -> bool:
-        """Whether no decision of the write committed, and no barrier names this log."""
+        """Whether no decision of the write committed, and no barrier is for this log."""
         # Every plan appends a barrier before its tasks begin. NEW LOG: other records, and decisions that did not commit, can come from a
         # batch that began in a deleted log, or from a resolution that failed.
         logs = [each.value.get("log") for each in self._barriers() if each.value is not None]

@@ -49,7 +49,7 @@ class InHistory:
 def begin(run: Run, view: LogView, batch: BatchIdentity | None) -> Procedure[None]:
     """Append the first barrier of a write id, before its first InitProducerId.
 
-    NEW LOG: so a write id that its coordinator knows, beside a log that lacks it, was decided in another log.
+    NEW LOG: so a write id that its coordinator knows, next to a log that lacks it, was decided in another log.
 
     Raises:
         WriteRefusedError: COMMIT_LOG_LOST if the coordinator or the history knows the write id.
@@ -59,7 +59,7 @@ def begin(run: Run, view: LogView, batch: BatchIdentity | None) -> Procedure[Non
     known = described.get(write.driver_id)
     history = yield from ReadHistory(write.id)
     if known is not None or history:
-        # The barrier of a driver beside this one came before what was found of it, perhaps after this driver's read.
+        # The barrier of a driver that runs at the same time came before what was found of it, perhaps after this driver's read.
         yield from read_to_end(view)
         if view.lacks_write:
             raise _commit_log_lost(write, batch, known, history)

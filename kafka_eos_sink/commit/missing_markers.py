@@ -78,7 +78,7 @@ class Finding:
     """A transaction that a partition's leader holds open.
 
     start_offset  where the open transaction begins
-    version       None if no newest decision names the transaction
+    version       None if no newest decision lists the transaction
     marker        only if it is missing
     """
 
@@ -193,7 +193,7 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     for where, remembered in producers.items():
         for producer in remembered:
             start = producer.current_txn_start_offset
-            # A transaction that begins behind the decided offsets is a later one of the same id.
+            # A transaction that begins after the decided offsets is a later one of the same id.
             parts = [part for part in decided.get((where, producer.producer_id), ()) if start <= part.last_offset]
             if start < 0:
                 continue

@@ -64,7 +64,7 @@ def end_open(
     Args:
         undecided_ids: Transactional ids in decisions that are not proven finished.
     """
-    # JOIN: a transaction under a later epoch of such an id stays open, too, for it may have joined the decided one.
+    # JOIN: a transaction under a later epoch of such an id also stays open, for it may have joined the decided one.
     ends = tuple(
         End(identity=identity, commit=False)
         for identity in identities

@@ -1,7 +1,7 @@
 """The judge: what the cluster shows of a transaction, and what that proves. Pure.
 
 All that turns markers, epochs, coordinator states and what readers see into an outcome is in this module; `evidence.py` gathers
-the facts. Hazards in capitals are those of the package's docstring.
+the facts. Hazards in capitals are in the package's docstring.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Outcome(Enum):
     UNRESOLVED = "unresolved"
     """What is shown proves nothing about this transaction, or contradicts itself."""
     NOT_SHOWN = "not shown yet"
-    """A leader shows neither an end nor an open transaction, so it does not show everything yet. Look again."""
+    """A leader shows neither an end nor an open transaction, so it does not show everything yet. Read again."""
 
 
 class Coordinator(Enum):
@@ -83,11 +83,11 @@ class Facts:
 def outcome_of(facts: Facts) -> Outcome:
     """Return what all facts together prove."""
     log, shown = in_log(facts), set(facts.ranges)
-    # LATE ADD: below version 2, a CompleteAbort may be that of the transaction that was opened again.
+    # LATE ADD: below version 2, a CompleteAbort may belong to the transaction that was opened again.
     is_aborted = Shown.ABORTED in shown or (facts.coordinator is Coordinator.ABORTED and facts.identity.bumps_epoch)
     if log is Outcome.COMMITTED or Shown.COMMITTED in shown:
-        # A marker ends a transaction in one partition, and one COMMIT proves the commit as a whole. An ABORT beside it hides rows: it was
-        # written by hand, or is that of a later transaction (JOIN, LATE ADD).
+        # A marker counts in one partition, and one COMMIT proves the commit as a whole. An ABORT next to it hides rows: it was
+        # written by hand, or belongs to a later transaction (JOIN, LATE ADD).
         return Outcome.UNRESOLVED if is_aborted else Outcome.COMMITTED
     if Shown.UNSHOWN in shown:
         return Outcome.NOT_SHOWN
@@ -103,7 +103,7 @@ def in_log(facts: Facts) -> Outcome:
     identity, marker = facts.identity, facts.marker
     match facts.part:
         case Part.OTHERS | Part.MISSING:
-            # The marker may be that of a later transaction.
+            # The marker may belong to a later transaction.
             return Outcome.UNRESOLVED
         case Part.CLEANED:
             return _of_cleaned(identity, marker)
@@ -121,7 +121,7 @@ def in_log(facts: Facts) -> Outcome:
 def _of_cleaned(identity: ProducerIdentity, marker: Marker | None) -> Outcome:
     """Judge a part that compaction removed.
 
-    It removes aborted records. It removes a committed one only behind a newer committed one of its key, which `Part.CLEANED` excludes.
+    It removes aborted records. It removes a committed one only after a newer committed one of its key, which `Part.CLEANED` excludes.
     """
     if marker is None or marker.type is MarkerType.EMPTY:
         return Outcome.ABORTED

@@ -35,14 +35,14 @@ def verify_markers(
     """Wait for the COMMIT markers in the commit log; return True if all arrived.
 
     EndTxn responds before the markers are written. JOIN: a marker can be missing in the commit log only. The data topics or the coordinator
-    then prove the commit. A warning names these transactions, because they stop the cleaning of the commit log.
+    then prove the commit. A warning lists these transactions, because they stop the cleaning of the commit log.
     """
     if not committed:
         return True
     started = yield from Now()
     view = watching(write.id, committed)
     missing = list(committed)
-    # A marker is missing only behind the end that the log had at first: reading up to it may take long.
+    # A marker is missing only after the end that the log had at first: reading up to it may take long.
     end: int | None = None
     while True:
         before, log_id = view.next_offset, view.topic_id

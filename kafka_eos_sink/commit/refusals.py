@@ -98,7 +98,7 @@ def keep_or_rewrite(write: Write, decision: Decision) -> str:
 
 
 def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
-    """``why`` names what revealed the newer driver."""
+    """``why`` says what revealed the newer driver."""
     job = job_of(write_id)
     what = "an operator's command has ended" if job is Job.RANDOM else "another run has replaced"
     do = {

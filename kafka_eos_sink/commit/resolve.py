@@ -7,7 +7,7 @@ committed   The version counts as written. Rows that recovery cannot restore sta
             or where it continues above the newest version in the log, and adds any other version of a batch write. Nothing is recorded of
             a version that is finished.
 rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
-            them later, unless the operator accepts duplicates. So is that of a batch write's version other than the newest, of which the
+            them later, unless the operator accepts duplicates. So is a batch write's version other than the newest, of which the
             log has no proof.
 
 The procedure fences the driver, so that a running one cannot decide anything afterwards (I12).
@@ -55,7 +55,7 @@ MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
 
 GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
-"""Results of a recovery that cannot do more: *committed* gives up the rows that they name."""
+"""Results of a recovery that cannot do more: *committed* accepts the loss of their rows."""
 
 Resolution = Literal["committed", "rewrite"]
 
@@ -108,7 +108,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     view = LogView(run.write.id)
     yield from read_to_end(view)
     require_whole(view)
-    # A typing error must neither fence a running driver nor leave a barrier in a log that is not the write's own.
+    # A typo must neither fence a running driver nor leave a barrier in a log that is not the write's own.
     opened = yield from list_open(run)
     yield from require_own_log(run.write, view, opened)
     query, newest = _target(view, request)
@@ -128,7 +128,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     query, superseded = _target(view, request)
     same = superseded if superseded is not None and superseded.version == request.version else None
     if same is None:
-        # What began meanwhile belongs to a batch that would count as written. Behind the fence, no task begins.
+        # What began meanwhile belongs to a batch that would count as written. After the fence, no task begins.
         late = yield from list_open(run)
         _require_at_rest(request, query, (*taken.opened, *late))
     else:
@@ -162,7 +162,7 @@ def _decision_of(
     """Return the decision to record.
 
     Args:
-        same: That of the version, which it replaces; None if the newest, ``superseded``, is of another version.
+        same: The version's decision, which it replaces; None if the newest, ``superseded``, is of another version.
     """
     return Decision(
         write_id=request.run.write.id,
@@ -264,7 +264,7 @@ def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRe
     A stream needs that after COMMIT_LOG_LOST, and a batch write also if a version counts as written by mistake.
     """
     is_batch = request.query_id == BATCH_QUERY_ID
-    # A request without the query id is probably a typing error: its version would be skipped.
+    # A request without the query id is probably a typo: its version would be skipped.
     if request.query_id is None or not _is_at_rest(query, newest):
         return False
     if not is_batch:
@@ -290,7 +290,7 @@ def _is_at_rest(query: QueryState, newest: Decision) -> bool:
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:
-    """Whether a version counts as written behind the recovery of this command."""
+    """Whether a version counts as written after the recovery of this command."""
     settled = taken.plan.newest_decision(query.query_id)
     return settled is not None and settled.status is DecisionStatus.FINISHED
 

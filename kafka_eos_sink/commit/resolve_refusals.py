@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def unknown_write_id(request: ResolveRequest) -> WriteRefusedError:
-    """The commit log holds nothing of the write id, and the request names no query id."""
+    """The commit log holds nothing of the write id, and the request has no query id."""
     if request.resolution == "rewrite":
         return refusals.unknown_write_id(
             request.run.write, "Nothing needs to be rewritten: its next run writes all rows"
@@ -192,7 +192,7 @@ def void_version_warning(decision: Decision) -> str:
     )
 
 
-# behind the fence
+# after the fence
 
 
 def found_void(write: Write, decision: Decision) -> TransactionAbortedError:

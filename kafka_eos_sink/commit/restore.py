@@ -1,8 +1,8 @@
 """Finish decisions; copy the records of aborted transactions from the log.
 
 A coordinator aborts a decided transaction if the timeout passes before its EndTxn, or if a person or an older driver aborts it. The
-records stay in the log. The decision names their offsets and their producer. The driver appends them again, in one new transaction per
-lost one. A second decision names the committed transactions and the copies. If a copy is aborted as well, the driver copies it again.
+records stay in the log. The decision holds their offsets and their producer. The driver appends them again, in one new transaction per
+lost one. A second decision lists the committed transactions and the copies. If a copy is aborted as well, the driver copies it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settle a decision: end the transactions that it names, and prove each outcome.
+"""Settle a decision: commit its transactions, and prove each outcome.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`.
 """
@@ -38,10 +38,10 @@ class Settled:
 def settle(
     run: Run, logged: LoggedDecision, *, losers: Collection[ProducerIdentity] = (), recovering: bool
 ) -> Procedure[Settled]:
-    """End every transaction that the decision names and prove each outcome.
+    """Commit every transaction that the decision lists and prove each outcome.
 
     Args:
-        losers: Open transactions of the batch that the decision does not name. The same step aborts them, because they block
+        losers: Open transactions of the batch that the decision does not list. The same step aborts them, because they block
             readers, and the proofs wait until nothing blocks readers.
         recovering: Also check for markers written by hand. Below version 2 that check always runs (LATE ADD).
 

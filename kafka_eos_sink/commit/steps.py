@@ -35,7 +35,7 @@ class ListOpenTransactions(Step[tuple[str, ...]]):
     """List the open transactions of all brokers with id prefix ``write_id + '.'``.
 
     ``within_ms`` replaces the usual deadline. The transactions of a broker that does not respond by then are missing from the result,
-    and a warning names the broker.
+    and a warning shows the broker.
     """
 
     write_id: str
@@ -61,7 +61,7 @@ class DescribeTransactions(Step[Mapping[str, "TransactionDescription | None"]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id's state; ``partitions`` are those of its open transaction."""
+    """A transactional id's state; ``partitions`` belong to its open transaction."""
 
     state: str
     producer_id: int
@@ -71,7 +71,7 @@ class TransactionDescription:
     partitions: frozenset[tuple[str, int]]
 
     def is_of(self, identity: ProducerIdentity, later: int = 0) -> bool:
-        """Whether it names the identity, with an epoch that is ``later`` higher."""
+        """Whether it shows the identity, with an epoch that is ``later`` higher."""
         return (self.producer_id, self.producer_epoch) == (identity.producer_id, identity.producer_epoch + later)
 
     @property
@@ -91,7 +91,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId(Step[ProducerIdentity]):
-    """Bump the epoch, fence the former owner and abort what it left open.
+    """Bump the epoch, fence the former owner and abort its open transaction.
 
     ``within_ms`` replaces the usual deadline.
     """
@@ -146,7 +146,7 @@ class AppendInTransaction(Step["Appended"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended(Answered):
-    """The result of `AppendInTransaction`; ``offset`` is that of the first record."""
+    """The result of `AppendInTransaction`; ``offset`` is the first record's."""
 
     offset: int = -1
 
@@ -315,7 +315,7 @@ class AbortedTransactions(Step["Mapping[OffsetRange, Listed]"]):
 
 @dataclass(frozen=True, slots=True)
 class AreCommitted(Step[tuple[bool | None, ...]]):
-    """Find each producer id's first marker behind its range, under read_uncommitted.
+    """Find each producer id's first marker after its range, under read_uncommitted.
 
     Result: for each, True for COMMIT, False for ABORT, None without a marker.
     """
@@ -377,7 +377,7 @@ class WriteRows(Step["WrittenRows | None"]):
     """Task: encode, produce and flush all rows in the transaction of this identity.
 
     The result is None if it is time to check the other tasks' transactions. After None, the same step writes the other rows.
-    Raises if a row cannot be written, a Produce failed for good, or a request was abandoned without a response.
+    Raises if a row cannot be written, a Produce failed permanently, or a request was abandoned without a response.
     """
 
     identity: ProducerIdentity

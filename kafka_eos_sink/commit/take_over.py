@@ -1,6 +1,6 @@
 """Take over a write id: what a driver does before it plans, aborts or recovers.
 
-The steps are list, fence, read, finish, end. PAUSE says why in this order: behind the fence, no older driver can decide what is listed,
+The steps are list, fence, read, finish, end. PAUSE says why in this order: after the fence, no older driver can decide what is listed,
 and every decision that it must finish is in the log. A read before them shows if the log knows the write id (NEW LOG).
 """
 
@@ -27,7 +27,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity, bumps_epoch
 
 
 class UnknownId(Enum):
-    """What to do if the commit log knows nothing of the write id."""
+    """What to do if the commit log has no record of the write id."""
 
     BEGIN = "begin"
     """Write under it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision. If it was used before,
@@ -35,7 +35,7 @@ class UnknownId(Enum):
     RESOLVE = "resolve"
     """As BEGIN, for an operator who knows that the log was lost."""
     REFUSE = "refuse"
-    """Refuse an operator's typing error or wrong log. A barrier would make the log look like the write's own."""
+    """Refuse an operator's typo or wrong log. A barrier would make the log appear as the write's own."""
     ABORT = "abort"
     """Abort what is open, because the write's log is lost. If nothing is, begin from nothing: the log is then the write's own."""
 
@@ -96,7 +96,7 @@ class TakenOver:
 
 
 def take_over(request: TakeOver) -> Procedure[Plan]:
-    """Fence older drivers, finish their decisions, and abort what they left open.
+    """Fence older drivers, finish their decisions, and abort their open transactions.
 
     Raises:
         DecisionPendingError: A decision can neither be finished nor proven void. The driver still aborts the open transactions that

@@ -1,6 +1,6 @@
 """Write ids and transactional ids.
 
-A *write id* ``W`` names one logical writer. From it come all names that the transaction coordinators see:
+A *write id* ``W`` identifies one logical writer. From it come all names that the transaction coordinators see:
 
     W.driver                  the driver, which decides
     W.<partition>.<slot>      one attempt of the task of one Spark partition
@@ -34,7 +34,7 @@ _PARTITION_AND_SLOT = re.compile(r"\.(0|[1-9][0-9]{0,9})\.([0-7])", re.ASCII)
 
 
 class PartitionAndSlot(NamedTuple):
-    """The parts of a task's transactional id behind the write id."""
+    """The parts of a task's transactional id after the write id."""
 
     partition: int
     slot: int
@@ -84,7 +84,7 @@ def driver_transactional_id(write_id: str) -> str:
 
 
 def slot_of(task_attempt_id: int) -> int:
-    """The slot at which a task attempt starts to look for a free transactional id."""
+    """The slot at which a task attempt starts to search for a free transactional id."""
     return task_attempt_id % SLOTS
 
 

@@ -76,7 +76,7 @@ class Write(PickledByName):
     def command(self, name: str, options: str = "") -> str:
         """Return an operator's command on this write, ready to paste.
 
-        It names the commit log: on another one it would find no decision.
+        It contains the commit log: on another one it would find no decision.
         """
         return " ".join(filter(None, ("kafka-eos", name, *self._where, "--write-id", shlex.quote(self.id), options)))
 
@@ -161,12 +161,12 @@ class Decision(PickledByName):
     """The record that makes a batch committed: these transactions, and no others.
 
     ``driver`` is the identity whose transaction carries the record. The record counts only with a COMMIT marker of that epoch.
-    ``nonce`` is that of the plan; a decision that replaces lost transactions by copies appends ``~1``.
-    ``resolution`` is set if an operator decided (``kafka-eos resolve``); the decision then names no transaction.
+    ``nonce`` is the plan's; a decision that replaces lost transactions by copies appends ``~1``.
+    ``resolution`` is set if an operator decided (``kafka-eos resolve``); the decision then lists no transaction.
     ``foreach_call`` is the last `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of
     the sink wrote the record. ``foreach_query`` is the streaming query of that call, "" if a batch job wrote the version.
     ``versions`` is None for a stream, and if an earlier version of the sink wrote the record.
-    ``application_id`` and ``user_metadata`` name the run that wrote the rows, for the history.
+    ``application_id`` and ``user_metadata`` identify the run that wrote the rows, for the history.
     """
 
     write_id: str
@@ -214,7 +214,7 @@ class Decision(PickledByName):
 
 
 def plan_nonce(nonce: str) -> str:
-    """Return the nonce of the plan: that of the decision without the number of copies."""
+    """Return the nonce of the plan: the decision's without the number of copies."""
     return nonce.partition("~")[0]
 
 

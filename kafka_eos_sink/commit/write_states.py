@@ -25,9 +25,9 @@ undecided  a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 void       all its transactions were aborted and cannot be copied; it may be written again
 resolved   an operator has decided it (`kafka-eos resolve`)
-unreadable another program wrote into its records, or some are gone; ``problem`` names which"""
+unreadable another program wrote into its records, or some are gone; ``problem`` says which"""
 FOREIGN_SHOWN = 4
-"""Offsets of another program's records that a problem names."""
+"""Offsets of another program's records that a problem lists."""
 ENDED: tuple[WriteState, ...] = ("finished", "void", "resolved")
 """The states in which no transaction of a write is open."""
 

@@ -71,14 +71,14 @@ def quiet_spark(
     environment: Mapping[str, str],
     secret: str | None = None,
 ) -> Iterator[SparkSession]:
-    """Run a Spark session in a JVM of its own, with ``kafka-eos`` registered.
+    """Run a Spark session in its own JVM, with ``kafka-eos`` registered.
 
     This process must have no other Spark, before or after.
 
     Args:
         folder: Holds Spark's files; ``spark.log`` has all output of the JVM.
         environment: Variables of all Python workers, but not of this process.
-        secret: That of the cluster at ``master``; a local Spark makes its own.
+        secret: The secret of the cluster at ``master``; a local Spark makes its own.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

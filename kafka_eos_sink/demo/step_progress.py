@@ -21,7 +21,7 @@ class Step:
     note: str = ""
 
     def update(self, done: int, total: int | None, what: str = "") -> None:
-        """Show ``done`` of ``total`` (None: unknown), with ``what`` behind the title."""
+        """Show ``done`` of ``total`` (None: unknown), with ``what`` after the title."""
         # Escaped, because Rich would read "[...]" in a name as markup.
         title = f"{self.title} [dim]{escape(what)}[/]" if what else self.title
         self.bar.update(self.bar.task_ids[0], completed=done, total=total, description=title)

@@ -1,6 +1,6 @@
 """TLS and SASL of an embedded Kafka, for its listener and for its clients.
 
-Clients have a listener of their own. The nodes and the readiness check use a plaintext listener on the loopback
+Clients have their own listener. The nodes and the readiness check use a plaintext listener on the loopback
 interface, so tests can give the clients' listener any certificate and any user.
 """
 

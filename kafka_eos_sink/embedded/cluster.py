@@ -187,7 +187,7 @@ class EmbeddedKafka:
 
     @property
     def log_files(self) -> tuple[Path, ...]:
-        """The log file of each node; ``stop`` removes those of a temporary folder."""
+        """The log file of each node; ``stop`` removes the logs of a temporary folder."""
         return tuple(node.log_file for node in self._nodes.values())
 
     @property
@@ -312,7 +312,7 @@ class EmbeddedKafka:
         first, *others = self._nodes.values()
         first_data = self._format_first(first, formatting / first.directory.name)
         # StorageTool starts a JVM, so it runs once: its bootstrap records (features, users) hold for the whole cluster.
-        # Only ``meta.properties`` names the node and a random id of its data directory.
+        # Only ``meta.properties`` holds the node and a random id of its data directory.
         for node in others:
             data = formatting / node.directory.name / "data"
             shutil.copytree(first_data, data)

@@ -231,7 +231,7 @@ class _Ivy:
                 return
             unreachable = [line for line in output if _UNREACHABLE.search(line)]
             missing = {line.strip(": ").removesuffix(": not found") for line in output if line.endswith(": not found")}
-            # Ivy prints "not found" for every package of an index that it cannot reach, too.
+            # Ivy also prints "not found" for every package of an index that it cannot reach.
             if missing and not unreachable:
                 names = ", ".join(sorted(missing))
                 raise _unavailable(

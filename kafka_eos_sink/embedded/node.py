@@ -47,7 +47,7 @@ class NodeAddress:
     """The ports of one node on the loopback interface.
 
     Clients and brokers share one plaintext listener: ``port`` equals ``broker_port``. If clients use TLS or SASL,
-    they have a listener of their own on ``port``.
+    they have their own listener on ``port``.
     """
 
     node_id: int
@@ -103,7 +103,7 @@ def server_properties(
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         **{f"{topic}.replication.factor": replicas for topic in internal},
-        # The topic of consumer offsets has no property of its own: min.insync.replicas holds for it.
+        # The topic of consumer offsets has no such property: min.insync.replicas holds for it.
         **{f"{topic}.min.isr": in_sync for topic in internal[1:]},
         **overrides,
     }

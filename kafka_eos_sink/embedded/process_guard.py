@@ -1,7 +1,7 @@
 """Ends child processes when their parent ends, even by SIGKILL.
 
 A context manager and ``atexit`` do nothing for a killed parent, and each broker left running holds half a gigabyte.
-So the guard, a small process of its own, reads a pipe from the parent. When the parent ends, the kernel closes the
+So the guard, a small separate process, reads a pipe from the parent. When the parent ends, the kernel closes the
 pipe. Then the guard kills the processes on its list and removes the temporary folder.
 
 Linux's ``PR_SET_PDEATHSIG`` is no replacement. It follows the *thread* that started the child. It needs a ``preexec_fn``,

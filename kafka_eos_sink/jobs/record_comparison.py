@@ -161,7 +161,7 @@ def _comparable(frame: DataFrame, columns: Sequence[str]) -> list[Column]:
 def _out_of_order(
     expected: DataFrame, found: DataFrame, columns: Sequence[str], examples: int
 ) -> tuple[int, list[Difference]]:
-    """Count the records behind a record of the same key that is later in the source."""
+    """Count the records after a record of the same key that is later in the source."""
     # Equal records are interchangeable: pair the first of them in the topic with the first expected one, and so on. Nothing tells
     # which partition of the source each came from, so the check excludes equal records of several partitions of the source or the topic.
     same_record = Window.partitionBy(*columns)

@@ -1,6 +1,6 @@
 """Turn rows into the columns of records, by SQL expressions of a command line.
 
-The three jobs in ``spark_jobs/`` accept the same arguments, so that ``verify_exactly_once`` accepts those of a write unchanged.
+The three jobs in ``spark_jobs/`` accept the same arguments, so that ``verify_exactly_once`` accepts a write's unchanged.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def records(
     Args:
         rows: The rows of the source.
         given: The parsed arguments.
-        defaults: Expressions for columns that no argument names; without one, the value is the row as JSON.
+        defaults: Expressions for columns that no argument gives; without one, the value is the row as JSON.
         beside: Further columns by name, as expressions over the rows of the source (with --sql, of the query).
     """
     further = [f.expr(expression).alias(name) for name, expression in (beside or {}).items()]

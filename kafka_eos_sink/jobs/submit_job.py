@@ -95,7 +95,7 @@ def read_files(spark: SparkSession, given: argparse.Namespace, paths: Sequence[s
 
 
 def check_cluster_arguments(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
-    """Exit with wrong usage if no argument names the brokers."""
+    """Exit with wrong usage if no argument gives the brokers."""
     if given.bootstrap_servers is None and given.properties is None:
         named = {name.lower() for name, _ in given.option}
         if named.isdisjoint((_BOOTSTRAP_SERVERS, PROPERTIES_FILE)):

@@ -1,1 +1,1 @@
-"""What operators and monitoring do with writes, beside the way of a write."""
+"""What operators and monitoring do with writes, from outside them."""

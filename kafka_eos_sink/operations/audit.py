@@ -128,10 +128,10 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
 
 
 def _visible(part: PartitionCount, start: int, stable: int, end: int) -> PartitionCount:
-    """Count hidden offsets: before the log start, and behind the last stable offset."""
+    """Count hidden offsets: before the log start, and after the last stable offset."""
     past = part.last_offset + 1
     removed = max(0, min(past, start) - part.first_offset)
-    # No offset behind the end of the log is hidden: those records were lost.
+    # No offset after the end of the log is hidden: those records were lost.
     blocked = max(0, min(past, end) - max(part.first_offset, stable))
     reasons = [reason for count, reason in ((removed, REMOVED), (blocked, BLOCKED)) if count]
     return replace(part, hidden=removed + blocked, reason="; ".join(reasons) or None)

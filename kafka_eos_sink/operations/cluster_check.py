@@ -61,7 +61,7 @@ from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 _BROKER_TIMEOUT_MS = 10_000
 _CHECK_ID = driver_transactional_id(f"{DEFAULT_PREFIX}/check")
 
-# First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its own
+# First feature level of metadata.version -> its release (Kafka's MetadataVersion). A broker supports the newest level of its
 # release. Patch releases add no level.
 _RELEASES = {
     34: None, 31: "4.4", 30: "4.3", 28: "4.2", 26: "4.1", 22: "4.0", 21: "3.9", 20: "3.8", 15: "3.7", 12: "3.6", 9: "3.5",
@@ -85,7 +85,7 @@ _OK, _WARN, _FAILS, _UNKNOWN = CheckResult
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One line of the report; ``about`` names the topic and is empty for the cluster."""
+    """One line of the report; ``about`` is the topic and is empty for the cluster."""
 
     about: str
     what: str

@@ -145,7 +145,7 @@ class ClusterWatch:
         return self._log.knows_write
 
     def look(self, *, unlisted_ok: bool = False) -> ClusterView:
-        """Read everything; ``not_read`` names the parts that a missing permission hides.
+        """Read everything; ``not_read`` lists the parts that a missing permission hides.
 
         Args:
             unlisted_ok: Show the writes even if a broker does not list its open transactions in time.
@@ -245,7 +245,7 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
 
     def line(write: CommittedWrite) -> WriteLine:
         batches = by_query.get((write.write_id, write.query_id), [])
-        # A resolution has no rows of its own; the history holds another run of the version.
+        # A resolution has no rows; the history holds another run of the version.
         record = None if write.resolution else next((each for each in batches if each.version == write.version), None)
         rate = rows_per_second(batches[:RATE_BATCHES]) if write.rows is not None else None
         return WriteLine(write=write, rows_per_second=rate, record=record)

@@ -12,7 +12,7 @@ from kafka_eos_sink.runtime.source_offsets import marked_write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """Where a group stands in a partition.
+    """Where a group is in a partition.
 
     offset     of the next record; EARLIEST if the group has none there, because a query begins a new partition at its earliest record
     write_id   the write that committed the offset; None for another program, or a person

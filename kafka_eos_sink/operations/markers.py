@@ -101,7 +101,7 @@ def find_markers(settings: OperatorSettings, *, write: bool = False) -> Markers:
         try:
             evidence = executor.run(gather(run))
         except BrokerUnavailableError:
-            # A coordinator that does not respond must not stop the command that mends.
+            # A coordinator that does not respond must not stop the command that repairs.
             return Markers(no_response=("the coordinators",))
         # An attempt that no newest decision names can block the readers of any partition of a topic.
         partitions = {part.where for part in evidence.parts} | ({run.write.commit_log} if evidence.described else set())

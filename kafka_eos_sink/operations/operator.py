@@ -73,7 +73,7 @@ class _OperatorExecutor(Executor):
             super()._warn(step)
 
     def _copy_own(self, step: CopyRecords) -> tuple[Copied | Gone, ...]:
-        """Copy records, unless a decision names a producer that is not the write's own.
+        """Copy records, unless a decision has a producer that is not the write's own.
 
         A principal with Write on the commit log can forge such a decision, to see rows that another program has aborted.
         """
@@ -173,9 +173,9 @@ class Recovered:
 
     decisions      the newest decision of every query id, as it is now
     finished_now   the query ids whose decision this run finished
-    ended          the write's transactions, and those of copies, that this run tried to end
+    ended          the write's transactions, and the transactions of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    unlisted       why the list of open transactions lacks those of a broker; empty if it is complete
+    unlisted       why the list of open transactions lacks a broker's transactions; empty if it is complete
     """
 
     decisions: tuple[SettledDecision, ...]
@@ -194,7 +194,7 @@ class Recovered:
 class Preview:
     """The write's commit log entries and open transactions, before any change.
 
-    ``decided`` counts the open transactions that a decided version names. ``warnings`` are those of the command before its fence.
+    ``decided`` counts the open transactions that a decided version lists. ``warnings`` come from the command before its fence.
     ``is_needed`` is False if the command ends without a change.
     """
 
@@ -265,7 +265,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
         is_needed = executor.run(reaches_fence(procedure(run), warnings))
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
-        # As the procedure does that it shows: a list that no broker can send must not stop the commands that mend.
+        # As the procedure does that it shows: a list that no broker can send must not stop the commands that repair.
         found = executor.run(list_open(run, LIST_WITHIN_MS))
         ids = [each.transactional_id for each in found]
         described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
@@ -358,13 +358,13 @@ def _is_finished_now(before: LogView, settled: SettledDecision) -> bool:
 
 
 def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAndEpoch]) -> set[tuple[str, int]]:
-    """Return query id and version of ended transactions that no decision will name."""
+    """Return query id and version of transactions that no decision will list."""
     newest = {each.decision.query_id: each.decision.version for each in plan.decisions}
     return {
         (query.query_id, part.value["version"])
         for query in view.queries("part")
         for part in query.newest_parts.values()
-        # A losing attempt of a decided version has a part, too.
+        # A losing attempt of a decided version also has a part.
         if part.carrier in over and part.value and part.value.get("version", -1) > newest.get(query.query_id, -1)
     }
 

@@ -1,6 +1,6 @@
 """Finds the write of one row, by the producer of its record batch.
 
-A task's producer id and epoch belong to one transaction only. The history holds those of each batch beside its offsets, which may
+A task's producer id and epoch belong to one transaction only. The history holds both for each batch, with its offsets, which may
 overlap with other writes. For a batch that the history lacks, the part records in the commit log are of the same transactions.
 """
 
@@ -62,7 +62,7 @@ def find_origin(
     One batch of the topic is read, the history from its end, and the commit log only if the history lacks the row.
 
     Args:
-        timeout_ms: Bounds the look at the topic, at the history, and at each partition of the commit log.
+        timeout_ms: Bounds the reading of the topic, at the history, and at each partition of the commit log.
 
     Raises:
         BrokerRefusedError: UNKNOWN_TOPIC.
@@ -130,7 +130,7 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch
         return None, replace(row, reason=_removed(start))
     is_stable = offset < stable
     while True:
-        # Below the last stable offset, both isolation levels return the same batches, and this one also names the aborted transactions.
+        # Below the last stable offset, both isolation levels return the same batches, and this one also lists the aborted transactions.
         isolation: Isolation = "read_committed" if is_stable else "read_uncommitted"
         fetched = admin.fetch(where, offset, deadline, isolation=isolation, max_bytes=1)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -14,7 +14,7 @@ _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 def open_transactions(admin: Admin, timeout_ms: int) -> tuple[TransactionState, ...]:
     """Find open transactions, the oldest first; ``timeout_ms`` bounds all requests."""
     deadline = admin.client.clock() + timeout_ms
-    # If no broker is reachable, this call raises an error that names the brokers.
+    # If no broker is reachable, this call raises an error that lists the brokers.
     admin.client.any_node(deadline)
     listed = admin.list_transactions(states=_OPEN_STATES, id_pattern=None, deadline_ms=deadline)
     described = admin.describe_transactions([entry.transactional_id for entry in listed], deadline)

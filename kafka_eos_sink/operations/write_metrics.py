@@ -37,13 +37,13 @@ APPLICATIONS = 200
 AT_REST_MS = 7 * 24 * 3_600_000
 """Applications without a batch for so long give their places to others: some jobs put the day into their `txnAppId`."""
 BLOCKED_PARTITIONS = 1_000
-"""Blocked partitions with series of their own; one transaction can block every partition of the cluster."""
+"""Blocked partitions with their own series; one transaction can block every partition of the cluster."""
 THE_REST = "*"
 """The value that all applications, and all blocked partitions, beyond these share."""
 CLIENT_WITHIN_S = 10.0
 """For how long a client may take over its request."""
 STALE_S = 300.0
-"""For how long a view is shown after a look that failed: as long as Prometheus itself shows a series that has ended."""
+"""For how long a view is shown after a reading that failed: as long as Prometheus itself shows a series that has ended."""
 _BUCKETS = (1, 5, 15, 60, 300, 900, 3600)
 
 _UNFINISHED: tuple[WriteState, ...] = ("decided", "undecided")
@@ -104,15 +104,15 @@ class _Looked(NamedTuple):
     unfinished_since_ms: Mapping[str, int]
 
     def name(self, transactional_id: str) -> str:
-        """Return the label value for a transaction, empty for that of another program."""
+        """Return the label value for a transaction, empty for another program's."""
         return self.names.get(write_id_of(transactional_id) or "", "")
 
 
 class WriteMetrics(Collector):
-    """A registry of all metrics; `looked` and `failed` record each look at Kafka."""
+    """A registry of all metrics; `looked` and `failed` record each reading of Kafka."""
 
     def __init__(self) -> None:
-        # A counter's creation time doubles its series, and Prometheus reads it only behind a feature flag.
+        # A counter's creation time doubles its series, and Prometheus reads it only with a feature flag.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus_client.CollectorRegistry()
         self._counters = {
@@ -147,11 +147,11 @@ class WriteMetrics(Collector):
         self._failures = 0
         self._took_s = 0.0
         self._lock = threading.Lock()
-        """Guards all of the above: a scrape takes it once, and so does a look."""
+        """Guards all of the above: a scrape takes it once, and so does a reading."""
         self.registry.register(self)
 
     def looked(self, view: ClusterView, took_s: float) -> None:
-        """Take the view of a look that succeeded."""
+        """Take the view of a reading that succeeded."""
         with self._lock:
             self._take(view, took_s)
 
@@ -183,7 +183,7 @@ class WriteMetrics(Collector):
         return since
 
     def failed(self) -> None:
-        """Take note of a look that failed; the last view stays for a while."""
+        """Take note of a reading that failed; the last view stays for a while."""
         with self._lock:
             self._up = False
             self._failures += 1
@@ -205,7 +205,7 @@ class WriteMetrics(Collector):
             return [*counted, *self._shown()]
 
     def describe(self) -> Sequence[Metric]:
-        """Return the families by whose names a scrape may choose (``name[]``)."""
+        """Return the families from which, by name, a scrape may choose (``name[]``)."""
         return [*self.collect(), *_families().values()]
 
     def _shown(self) -> Iterator[Metric]:
@@ -262,7 +262,7 @@ def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
     names = {write_id: _name(write_id) for write_id in found}
     known = set(names.values())
     kept = [name for name in before if name in known or name.endswith("/*") or not readable]
-    # A value that only looks like that of random ids is kept last: no new write may lose its place to it.
+    # A value that only resembles random ids' is kept last: no new write may lose its place to it.
     first = [name for name in kept if name in known or not readable]
     # Every program that may begin a transaction chooses its id. No such id takes the place of a write in the commit log.
     logged = {names[line.write.write_id] for line in view.writes}
@@ -349,7 +349,7 @@ def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
         put("open_transactions", len(times), name)
         put("open_transaction_age_seconds", _seconds(oldest), name)
         put("open_transaction_headroom_seconds", _seconds(nearest), name)
-    # Those of writes first: another program may block more partitions.
+    # Partitions of writes first: another program may block more partitions.
     blocked = sorted(looked.view.blocked, key=lambda each: not looked.name(each.blocked_by[0]))
     for each in blocked[:BLOCKED_PARTITIONS]:
         labels = peer_text(each.topic), str(each.partition), looked.name(each.blocked_by[0])

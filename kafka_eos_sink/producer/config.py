@@ -53,7 +53,7 @@ RANGES: Final = {
 CODEC_NAMES: Final = tuple(codec.name.lower() for codec in Compression)
 
 OBJECT_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-"""``package.module:name``, the form in which an option names a Python object."""
+"""``package.module:name``, the form in which an option gives a Python object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ LONGEST_KEPT_KEY: Final = 4_096
 LONGEST_KEPT_TEXT: Final = 1_000
 """Bytes of the longest text in a letter's own headers."""
 AT_ONCE: Final = 1_000
-"""Limit on the letters built at a time. One rejected batch of tiny rows makes 100,000 letters, too many for memory."""
+"""Limit on the letters built at a time. One rejected batch of tiny rows makes 100,000 letters, more than memory holds."""
 LENGTH_BYTES: Final = 10
 """Upper bound of the overhead per key, value, header key or header value, including a share of the record's own fields."""
 

@@ -61,7 +61,7 @@ class ProducerBatch:
     created_ms: int
     row_numbers: npt.NDArray[np.int64] | None = None
     has_timestamps: bool = False
-    """False if no row had a timestamp of its own."""
+    """False if no row had its own timestamp."""
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
@@ -191,7 +191,7 @@ class PartitionQueue:
         self.anything_acknowledged = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Replace a rejected ``batch`` by ``parts``, and renumber the batches behind it.
+        """Replace a rejected ``batch`` by ``parts``, and renumber the batches after it.
 
         ``parts`` begin at its sequence. If the record count changes, so do later sequences: no later batch may be in flight or in doubt.
         """

@@ -65,7 +65,7 @@ class RecordAccumulator:
         *,
         has_timestamps: bool,
     ) -> Iterator[Cut]:
-        """Cut rows in order: those that fit into the open batch, then those of new ones.
+        """Cut rows in order: what fits into the open batch, then new batches.
 
         A row above the batch size gets its own batch. Rows without timestamps get the batch's timestamp. So they begin a new batch if
         the open one is older than linger.ms or has timestamps.
@@ -166,7 +166,7 @@ class RecordAccumulator:
         self.active.setdefault((batch.topic, batch.partition), queue)
 
     def served(self, queue: PartitionQueue) -> None:
-        """Move the queue behind the others, so that no partition starves."""
+        """Move the queue after the others, so that no partition starves."""
         key = (queue.topic, queue.partition)
         self.active.pop(key, None)
         if not queue.idle:

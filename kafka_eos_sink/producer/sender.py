@@ -288,7 +288,7 @@ class Sender:
                 self._retry(batch, now, problem)
             case Reaction.REFRESH_METADATA:
                 self._leader_lost(batch, code, problem, now, leader_known)
-            # Behind an unacknowledged batch, out of order only means that the earlier batch must be resent first. For the
+            # After an unacknowledged batch, out of order only means that the earlier batch must be resent first. For the
             # oldest batch it means lost data, or another producer with this identity.
             case Reaction.RETRY_BEHIND_EARLIER_BATCH if queue.unacknowledged[0] is not batch:
                 self._retry(batch, now, problem, at_once=True)
@@ -351,7 +351,7 @@ class Sender:
             batch.unknown_topic_since = None
         if not leader_known:
             self._client.request_metadata_update()
-        # A response that names the new leader (KIP-951) makes the backoff unnecessary.
+        # A response with the new leader (KIP-951) makes the backoff unnecessary.
         self._retry(batch, now, problem, at_once=leader_known)
 
     def _too_large(self, batch: ProducerBatch, problem: str, now: int) -> None:
@@ -371,12 +371,12 @@ class Sender:
         unacknowledged = self._accumulator.queue(batch.topic, batch.partition).unacknowledged
         renumbered = unacknowledged[unacknowledged.index(batch) :]
         possible = self._config.dead_letter_topic is not None and batch.row_numbers is not None and records
-        # A batch in doubt may be in the log with all of its rows. Those behind this one get lower sequences. A late request with an old,
-        # higher one could then fit behind the resend: the leader would append it twice, and drop the next batch as its duplicate.
+        # A batch in doubt may be in the log with all of its rows. The batches after it get lower sequences. A late request with an old,
+        # higher one could then fit after the resend: the leader would append it twice, and drop the next batch as its duplicate.
         if not possible or any(each.in_doubt for each in renumbered):
             self.fail(error)
         elif any(each.in_flight for each in renumbered):
-            # The leader rejects this batch once more, after it has rejected those behind it. A former leader may keep them for long.
+            # The leader rejects this batch once more, after it has rejected the ones after it. A former leader may keep them for long.
             self._retry(batch, now, error.message, at_once=batch.attempts == 1)
         else:
             self.rejected.append(self._accumulator.remove(batch, records, error))

@@ -56,7 +56,7 @@ class TopicDirectory:
             AuthorizationError: Describe on a topic is missing.
             BrokerUnavailableError: REQUEST_DEADLINE if no broker has responded about a topic.
         """
-        # One Metadata request names all topics. A broker closes the connection if it cannot parse one of them.
+        # One Metadata request lists all topics. A broker closes the connection if it cannot parse one of them.
         invalid = {name: INVALID_NAME for name in topics if not is_topic_name(name)}
         names = [name for name in topics if name not in invalid]
         wanted = [name for name in names if name not in self._problems]
@@ -97,7 +97,7 @@ class TopicDirectory:
         return self.resolve([topic])[topic]
 
     def _await_metadata(self, deadline: int) -> None:
-        # The sender runs during the wait, so that batches of other topics do not time out behind a missing topic.
+        # The sender runs during the wait, so that batches of other topics do not time out because of a missing topic.
         self._client.request_metadata_update()
         self._sender.pump(min(WAIT_MS, max(1, deadline - self._client.clock())))
 

@@ -68,7 +68,7 @@ class TransactionManager:
         self.producer_epoch = -1
         self.coordinator: int | None = None
         self.partitions: set[TopicPartition] = set()
-        """Partitions of the transaction, in version 2 also those of a lost Produce."""
+        """Partitions of the transaction, in version 2 also a lost Produce's."""
         self.pending: set[TopicPartition] = set()
         """Partitions that AddPartitionsToTxn must add before Produce (below version 2)."""
         self.in_doubt: set[TopicPartition] = set()
@@ -318,7 +318,7 @@ class TransactionManager:
             self.end_result = KeyResult(error_code=code, value=response)
 
     def _fits(self, fits: bool, what: str) -> bool:
-        """Fail for good if a response does not fit its request: it proves nothing."""
+        """Fail permanently if a response does not fit its request: it proves nothing."""
         if not fits:
             self.fail(ProtocolError(f"{what} got a response that does not fit the request"), fatal=True)
         return fits

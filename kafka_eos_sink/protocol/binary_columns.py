@@ -153,7 +153,7 @@ class Sources:
             counts: The rows of each section.
 
         Yields:
-            For each section in a buffer of its own: the bytes, then the first byte string of the next section or ``tail``; and the offset
+            For each section in its own buffer: the bytes, then the first byte string of the next section or ``tail``; and the offset
             of each of the byte strings, and of the one that follows.
         """
         tail_index = self.constant(tail)

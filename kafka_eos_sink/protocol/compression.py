@@ -191,7 +191,7 @@ def _decompress_frames(codec: Compression, new_decompressor: Callable[[], Any], 
     while at < len(view):
         frame = new_decompressor()
         while not frame.eof and at < len(view):
-            # Feed small pieces: a decompressor copies the bytes behind its frame, and a frame may take only ten bytes.
+            # Feed small pieces: a decompressor copies the bytes after its frame, and a frame may take only ten bytes.
             piece = view[at : at + _FEED_BYTES]
             at += len(piece)
             while True:
@@ -252,7 +252,7 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
 
 def _decompress_zstd(data: Buffer, limit: int) -> bytearray:
     out = bytearray()
-    # Pass a buffer: pyarrow never frees a buffer of its own if the data is damaged.
+    # Pass a buffer: pyarrow never frees its own buffer if the data is damaged.
     piece = memoryview(bytearray(min(_READ_CHUNK_BYTES, limit + 1)))
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while size := stream.readinto(piece[: limit - len(out) + 1]):

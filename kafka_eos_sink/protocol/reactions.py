@@ -1,6 +1,6 @@
 """The table of reactions to error codes, for all packages.
 
-The codes are those of Kafka 4 (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
+The codes are Kafka 4's (KIP-360, 588, 890, 1050). A row has an API, a reaction and the codes with that reaction.
 ``_WITHOUT_ROW`` holds an API's reaction to all other codes: a newer broker's code may mean anything.
 APIs outside ``_WITHOUT_ROW`` retry every code that Kafka calls retriable. Sets of codes that other modules test are also here.
 """
@@ -104,7 +104,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
     messages.EndTxnRequest: {
         Reaction.RETRY: "CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT",
         Reaction.FIND_COORDINATOR: _COORDINATOR,
-        # A retry after a lost response also gets these codes: the first request may have ended the transaction.
+        # A retry after a lost response also gets these codes: the first request may have committed or aborted.
         Reaction.UNKNOWN: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.CONFIGURATION: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION",
     },

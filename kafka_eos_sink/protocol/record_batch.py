@@ -1,6 +1,6 @@
 """Seal record batches of version 2, and read batches and control records.
 
-The layout is that of ``org.apache.kafka.common.record.DefaultRecordBatch`` (KIP-98): a header of 61 bytes, then the
+The layout is as in ``org.apache.kafka.common.record.DefaultRecordBatch`` (KIP-98): a header of 61 bytes, then the
 records, compressed as a whole. The reader rejects batches of magic 0 and 1 (before Kafka 0.11).
 """
 

@@ -314,7 +314,7 @@ def encode_sections(
         now_ms: Timestamp of rows whose timestamp is null. Without a timestamp column, all rows get their batch's timestamp.
 
     Returns:
-        Each section in a buffer of its own. As in Java, a batch's base timestamp is the timestamp of its first row.
+        Each section in its own buffer. As in Java, a batch's base timestamp is the timestamp of its first row.
 
     Raises:
         ValueError: A section has no rows, or all sections together take 2 GiB or more (see ``record_sizes``).

@@ -45,10 +45,10 @@ class _Search:
         """Read the response to a Fetch from this search's offset.
 
         Args:
-            by_owner: Producer id to all searches of the partition. They find their batches in this response, too.
+            by_owner: Producer id to all searches of the partition. They find their batches also in this response.
         """
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Or the offset lies behind the end of the log.
+            # Or the offset lies after the end of the log.
             self._continue_at(log_start if log_start > self.offset else self.part.last_offset + 1)
             return
         if fetched.last_stable_offset <= self.offset or is_late:
@@ -172,7 +172,7 @@ class DataProofs:
         return self._query(partitions, partial(self._admin.describe_producers, partitions))
 
     def _unreadable(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
-        """Return all topics that may not be read: a leader's refusal names one."""
+        """Return all topics that may not be read: a leader's refusal shows one."""
         found = []
         for topic in sorted({topic for topic, _ in partitions}):
             try:

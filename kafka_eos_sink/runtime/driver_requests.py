@@ -106,7 +106,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             for each in topic.partitions
         }
         asked, codes = {(topic, partition) for topic, partition, _ in step.offsets}, set(found.values())
-        # The checkpoint names a deleted topic in every run of this batch. The offsets of the other topics are in the transaction.
+        # The checkpoint contains a deleted topic in every run of this batch. The offsets of the other topics are in the transaction.
         if codes == {ErrorCode.NONE, UNKNOWN_TOPIC} and admin.client.clock() >= gone_at:
             gone = sorted({topic for (topic, _), code in found.items() if code == UNKNOWN_TOPIC})
             warn_once(f"group {step.group_id!r} gets no offsets of {', '.join(gone)}, which the cluster does not know")
@@ -126,7 +126,7 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
         timeout_ms: Bounds each batch.
 
     Returns:
-        The offset of the first record; or the error of a batch, behind which none was sent.
+        The offset of the first record; or the error of a batch, after which none was sent.
     """
     first = -1
     identity, base_sequence, records = step.identity, step.base_sequence, step.records
@@ -140,7 +140,7 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
             request, Route.LEADER, "commit log", partial(_read_produce, where), max_version=max_version, **_OPTIONS
         )
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
-        # The batches behind a failed one would be rejected for a gap in their sequence.
+        # The batches after a failed one would be rejected for a gap in their sequence.
         if outcome.error_code != ErrorCode.NONE:
             return Appended(error=outcome.error_code, earlier_error=outcome.earlier_code)
         first = first if first >= 0 else outcome.value or 0

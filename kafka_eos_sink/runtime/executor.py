@@ -58,7 +58,7 @@ MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 
 
 def end_txn_version(identity: ProducerIdentity) -> int:
-    """Return the API version for every try of an EndTxn.
+    """Return the API version for every attempt of an EndTxn.
 
     Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2. Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8.
     """
@@ -66,7 +66,7 @@ def end_txn_version(identity: ProducerIdentity) -> int:
 
 
 class Executor:
-    """Performs the steps of driver procedures. `TaskExecutor` adds those of tasks.
+    """Performs the steps of driver procedures. `TaskExecutor` adds the steps of tasks.
 
     Args:
         where: The partition of the commit log that holds the records of the write id.
@@ -299,7 +299,7 @@ class Executor:
             if ErrorCode.CONCURRENT_TRANSACTIONS in (result.error_code, result.earlier_code):
                 blocker = self.admin.holder(ends[at].identity.transactional_id)
                 details[at] = "; ".join(filter(None, (details[at], blocker)))
-                # An error names only the first transaction, and each query for a blocker takes time after the deadline.
+                # An error shows only the first transaction, and each query for a blocker takes time after the deadline.
                 break
         return tuple(
             steps.EndResult(
@@ -349,7 +349,7 @@ class Executor:
                 continue
             found = _entries(batch)
             entries += found
-            # Batches that are small in the log can be large in memory. The next chunk begins behind this one.
+            # Batches that are small in the log can be large in memory. The next chunk begins after this one.
             held += sum(
                 ENTRY_BYTES + len(one.key) + len(one.value or b"") for one in found if isinstance(one, ReadRecord)
             )

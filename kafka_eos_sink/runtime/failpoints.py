@@ -29,12 +29,12 @@ def _action(point: str) -> str | None:
 
 
 def is_set(point: str) -> bool:
-    """Whether the environment names the point."""
+    """Whether the environment has the point."""
     return _action(point) is not None
 
 
 def reached(point: str) -> None:
-    """Perform the point's action if the environment names one."""
+    """Perform the point's action if the environment has one."""
     if (action := _action(point)) is None:
         return
     kind, _, once = action.partition(":")

@@ -54,7 +54,7 @@ def report_recovered(executor: Executor, topic: str, view: LogView, by: str, *, 
     """
     for query_id, copied in executor.stopwatch.finished.items():
         newest = view.query(query_id).newest
-        # The decision of an operator names no rows.
+        # The decision of an operator has no rows.
         if newest is not None and newest.decision.resolution is None:
             now_ms = time.time_ns() // 1_000_000
             record = record_of(newest.decision, now_ms, parts_copied=copied, recovered_by=by)
@@ -93,7 +93,7 @@ def _append(admin: Admin, topic: str, record: BatchRecord, create: bool) -> str 
     """Append the record; return the error code, None for success."""
     deadline = admin.client.clock() + WITHIN_MS
     place = admin.client.config, topic
-    # Popped, so that a failure leaves nothing behind.
+    # Popped, so that a failure leaves nothing.
     count = _partitions.pop(place, 0)
     if not count:
         found = admin.topic(topic, deadline)

@@ -71,7 +71,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     request = TakeOver(run=run, view=known.view, predecessor=None if must_list else known.plan, batch=batch)
     found = executor.run(fence_only(run) if write.is_random else take_over(request))
     # Perhaps `kafka-eos forget` removed the decision, and the cleaner its tombstones before this view read them. So only a view of the
-    # whole log may skip or reject a batch, or carry versions on behind another driver. The entry is popped, so the next plan reads it.
+    # whole log may skip or reject a batch, or carry versions on after another driver. The entry is popped, so the next plan reads it.
     if reads_on and not batch.streaming and (known.view.has_other_barrier(run.nonce) or not must_write(found, batch)):
         return plan(settings, executor)
     if not write.is_random:
@@ -84,7 +84,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     while len(_remembered) > MAX_REMEMBERED:
         del _remembered[next(iter(_remembered))]
     first = settings.first_batch
-    # Behind the fence: the decisions of this write id are finished, and their offsets are the group's.
+    # After the fence: the decisions of this write id are finished, and their offsets are the group's.
     if first is not None and found.newest_decision(first.query_id) is None:
         until = admin.client.clock() + settings.producer.delivery_timeout_ms
         require_checkpoint(admin, write, first, batch.on_checkpoint_rollback, until)

@@ -77,7 +77,7 @@ class RecordCopier:
             deadline = self._client.clock() + self._client.config.request_timeout_ms
             for each in opened:
                 if not is_done or each.gone is not None:
-                    # The producer waits for its requests in flight: a late one would open a transaction behind the ABORT marker.
+                    # The producer waits for its requests in flight: a late one would open a transaction after the ABORT marker.
                     with suppress(KafkaEosError):
                         each.producer.abort(deadline)
                 each.producer.close()

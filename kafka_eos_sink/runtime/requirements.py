@@ -221,7 +221,7 @@ def require_verified_appends(admin: Admin, settings: Mapping[str, str], deadline
 
 
 def no_sign_of_verification(settings: Mapping[str, str]) -> str:
-    # A service that is not Apache Kafka may verify in a way of its own, which no client can see.
+    # A service that is not Apache Kafka may verify in its own way, which no client can see.
     if VERIFICATION in settings:
         return "the brokers do not verify transactional appends"
     return "nothing that the brokers offer shows that they verify transactional appends"

@@ -45,7 +45,7 @@ def _run(settings: WriteSettings, plan: Plan) -> Run:
 def plan(settings: WriteSettings) -> Plan:
     """Take the write id over and return the plan for the tasks.
 
-    Fences earlier drivers, settles their decisions, and aborts what they left open. A random write id has no earlier driver.
+    Fences earlier drivers, settles their decisions, and aborts their open transactions. A random write id has no earlier driver.
 
     Raises:
         WriteRefusedError: The version must not be written. In a stream the tasks raise this error, because only they know the version.

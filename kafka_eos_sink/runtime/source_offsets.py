@@ -43,7 +43,7 @@ class FirstBatch:
 
 
 def mark_of(driver_id: str) -> str | None:
-    """Return an offset's metadata, which names its write; None if it is too long."""
+    """Return an offset's metadata, which contains its write; None if it is too long."""
     mark = f"{MARK}{write_id_of(driver_id) or driver_id}"
     return mark if len(mark.encode()) <= LONGEST_MARK else None
 
@@ -82,7 +82,7 @@ def require_checkpoint(admin: Admin, write: Write, first: FirstBatch, rollback: 
             f"a lost checkpoint would not be noticed, because group {first.group_id!r} cannot be read: {missing.message}"
         )
         return
-    # EARLIEST, which is negative, can be offset 0: a partition at which the group stands there begins where it should.
+    # EARLIEST, which is negative, can be offset 0: a partition at which the group is there begins where it should.
     twice = [where for where, found in group.items() if max(begins[where], 0) < found.committed_offset]
     left_out = [where for where, found in group.items() if begins[where] > found.committed_offset]
     if twice and rollback != "rewrite":
@@ -127,7 +127,7 @@ def _checkpoint_lost(
         text = f"what this command prints: {write.offsets_command(first.group_id)}"
     writers = sorted({each for found in group.values() if (each := marked_write(found.metadata)) is not None})
     who = f"write id {some([repr(peer_text(each)) for each in writers])}" if writers else "another program, or a person"
-    # The plan has finished the decisions of its own write id. An unfinished one of the old query times out if nobody recovers it.
+    # The plan has finished the decisions of its write id. An unfinished one of the old query times out if nobody recovers it.
     recover = "".join(
         f"finish what the old query left undone: {replace(write, id=each).command('recover')}; then "
         for each in writers

@@ -68,7 +68,7 @@ class TaskExecutor(Executor):
 
     def _end_own(self, step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
         """End the attempt's own transaction through its producer."""
-        # The producer first waits for its requests in flight. A Produce that arrives behind the ABORT marker would open a
+        # The producer first waits for its requests in flight. A Produce that arrives after the ABORT marker would open a
         # transaction that the coordinator does not know (KAFKA-17754).
         if self._producer is None:
             return self._end_transactions(step)

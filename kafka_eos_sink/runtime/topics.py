@@ -96,7 +96,7 @@ def require_topic(settings: WriteSettings, admin: Admin) -> TopicMetadata | None
         if not warned:
             log.warning("topic %r does not exist: waiting up to %d ms for it (kafka.max.block.ms)", topic, max_block_ms)
             warned = True
-        # A request that could only end at the deadline would hide the reason behind REQUEST_DEADLINE.
+        # A request that could only end at the deadline would report REQUEST_DEADLINE instead of the reason.
         if admin.client.clock() + TOPIC_POLL_MS >= deadline - min(TOPIC_RESPONSE_MS, max_block_ms // 2):
             raise InvalidRowError(
                 "UNKNOWN_TOPIC",
@@ -149,7 +149,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     """Create the commit log, or require that it cannot lose a decision.
 
     Args:
-        data_topic: The topic of all rows, None if each row names its own.
+        data_topic: The topic of all rows, None if each row has its own.
         deadline: Absolute ms of the client's clock.
 
     Raises:
@@ -248,7 +248,7 @@ def cleanup_policy(admin: Admin, topic: str, deadline: int) -> str | None:
 
 
 def broker_count(admin: Admin, deadline: int) -> int:
-    # Before the first response the metadata holds the bootstrap servers only. Their number is not that of the brokers.
+    # Before the first response the metadata holds the bootstrap servers only. Their number is not the brokers'.
     if min(admin.client.metadata.brokers) < 0:
         admin.client.wait_for_metadata(deadline)
     return len(admin.client.metadata.brokers)
@@ -291,7 +291,7 @@ def small_decisions(configs: Mapping[str, str]) -> str:
 
 
 def _require_room(admin: Admin, topic: str, configs: Mapping[str, str]) -> None:
-    """Require room for a small batch's decision; warn below that of a large one.
+    """Require room for a small batch's decision; warn below a large one's.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that fixes it.

@@ -1,6 +1,6 @@
 """Parse Java's ``sasl.jaas.config`` without loading a class.
 
-The grammar is that of Java's JaasConfig, one login module with its options::
+The grammar is Java's JaasConfig's, one login module with its options::
 
     org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="secret";
 """
@@ -16,7 +16,7 @@ _SPACE = r"(?:\s|//[^\r\n]*|/\*.*?\*/)*+"
 _WORD = r"([\w.$-]++)"
 _QUOTED = r"""(["'])((?:\\.|(?!\3)[^\\\r\n])*+)\3"""
 _MODULE = re.compile(rf"{_SPACE}{_WORD}{_SPACE}{_WORD}{_SPACE}", re.DOTALL)
-# Unlike Java, require a space behind a value. Else a quote in a password would turn the rest of the password into an option.
+# Unlike Java, require a space after a value. Else a quote in a password would turn the rest of the password into an option.
 _OPTION = re.compile(rf"{_WORD}{_SPACE}={_SPACE}(?:{_WORD}|{_QUOTED})(?=[\s/;]|\Z){_SPACE}", re.DOTALL)
 _END = re.compile(rf";{_SPACE}", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-3]?[0-7]{1,2})|(.))", re.DOTALL)

@@ -77,7 +77,7 @@ def read_options(
         producer=dataclasses.replace(
             properties.producer,
             **fields_of(values, ProducerConfig, known),
-            # The default topics, too: other writes may use them, and would take such a row for a record of the sink.
+            # Also the default topics: other writes may use them, and would take such a row for a record of the sink.
             own_topics=frozenset(
                 {settings["commit.log.topic"], DEFAULT_TOPIC, settings["history.topic"], DEFAULT_HISTORY_TOPIC} - {""}
             ),
@@ -205,7 +205,7 @@ def _write_id_problems(settings: Mapping[str, Any], own: Mapping[str, str], stre
 
 
 def _problems_of_topics(settings: Mapping[str, Any]) -> list[str]:
-    """Check that rows, dead letters, commit log and history have topics of their own."""
+    """Check that rows, dead letters, commit log and history have different topics."""
     found = []
     logs = (settings["commit.log.topic"], DEFAULT_TOPIC)
     if settings["topic"] in logs:

@@ -17,7 +17,7 @@ from kafka_eos_sink.settings.java_properties import read_properties
 _REFERENCE = re.compile(r"\$\{([A-Za-z][A-Za-z0-9_-]*):([^}]*)\}")
 
 HIDDEN = "[hidden]"
-"""Messages and reprs show this in place of a value that may be secret."""
+"""Messages and reprs show this instead of a value that may be secret."""
 
 
 VARIABLE = "KAFKA_EOS_REFERENCES"

@@ -193,7 +193,7 @@ class SecurityReader:
     def _versions_and_suites(self) -> tuple[set[security.TlsVersion], tuple[str, ...]]:
         """Return the allowed TLS versions, and the TLS 1.2 suites by OpenSSL's names."""
         versions = set(self.values.get("ssl.enabled.protocols", get_args(security.TlsVersion)))
-        # In Java ssl.protocol names the newest version that the context can negotiate.
+        # In Java ssl.protocol is the newest version that the context can negotiate.
         if self.values.get("ssl.protocol") == "TLSv1.2":
             versions.discard("TLSv1.3")
         suites: tuple[str, ...] = ()

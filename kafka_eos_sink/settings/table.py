@@ -28,7 +28,7 @@ PROPERTIES_FILE = "kafka.properties.file"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why values that Java accepts break exactly-once; `accepted` names the others."""
+    """Why values that Java accepts break exactly-once; `accepted` lists the others."""
 
     allows: Callable[[Any], bool]
     accepted: str

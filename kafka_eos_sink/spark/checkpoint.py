@@ -104,7 +104,7 @@ class Checkpoint:
         from pyarrow.fs import FileSelector
 
         filesystem, path = open_location(self.location)
-        # The folder has other names, too: Spark writes ".<batch>.<uuid>.tmp" before a rename, and keeps ".<batch>.crc".
+        # The folder also has other names: Spark writes ".<batch>.<uuid>.tmp" before a rename, and keeps ".<batch>.crc".
         found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
         return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
 
@@ -140,7 +140,7 @@ class Checkpoint:
             ends = _kafka_offsets(line)
             if not ends:
                 continue
-            # A zero byte stands before the version (SPARK-19517, KafkaSourceInitialOffsetWriter).
+            # A zero byte comes before the version (SPARK-19517, KafkaSourceInitialOffsetWriter).
             version, _, initial = self._read(f"sources/{number}/0").lstrip(b"\0").decode().partition("\n")
             begins = _kafka_offsets(initial)
             if version != LOG_FORMAT or begins is None:

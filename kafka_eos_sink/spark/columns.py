@@ -1,6 +1,6 @@
 """The columns of a DataFrame that become records: names, types, Arrow arrays.
 
-The rules are those of Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
+The rules are as in Spark's Kafka sink, plus the column ``timestamp``: names are exact and case-sensitive, other columns and
 nullability are ignored, and the option ``topic`` overrides the column. If Spark's sink reports the same problem, the message begins
 with the same words, because users search for them.
 """
@@ -93,7 +93,7 @@ class WrittenColumns:
         def column(index: int | None) -> pa.Array | None:
             return None if index is None else batch.column(index)
 
-        # The indexes are those of the checked schema. Spark delivers the columns in the same order.
+        # The indexes belong to the checked schema. Spark delivers the columns in the same order.
         partition = column(self.partition)
         return Rows(
             topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
@@ -123,7 +123,7 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
     """Find the columns of ``schema`` that the sink writes.
 
     Raises:
-        SchemaError: INVALID_COLUMNS; the message names every missing column and every wrong type.
+        SchemaError: INVALID_COLUMNS; the message lists every missing column and every wrong type.
     """
     names = schema.fieldNames()
     problems: list[str] = []
@@ -218,7 +218,7 @@ def _names_hint(names: list[str]) -> str:
 
 
 def ignored_columns_warning(columns: WrittenColumns) -> tuple[str, ...]:
-    """Return one warning that names the ignored columns; nothing if there are none."""
+    """Return one warning that lists the ignored columns; nothing if there are none."""
     if not columns.ignored:
         return ()
     return (

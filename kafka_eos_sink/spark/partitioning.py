@@ -26,7 +26,7 @@ def partition_for_topic(
 
     A write of T tasks to P partitions has up to T x P open partitions in its transactions. After this function it has at most P, for the
     price of one shuffle. Java's default partitioner places a row with a key. The hash of its value places a row without a key. A row
-    that names a partition keeps it.
+    with a partition keeps it.
 
     Args:
         df: A batch or streaming DataFrame with the columns of the sink.
@@ -36,7 +36,7 @@ def partition_for_topic(
 
     Raises:
         ConfigurationError: INVALID_OPTIONS.
-        SchemaError: INVALID_COLUMNS; the message names every missing column and every wrong type.
+        SchemaError: INVALID_COLUMNS; the message lists every missing column and every wrong type.
         InvalidRowError: UNKNOWN_TOPIC.
     """
     written_columns(df.schema, topic)

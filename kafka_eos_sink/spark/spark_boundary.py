@@ -91,7 +91,7 @@ def task_context() -> TaskContext:
 def checked(
     options: Mapping[str, str], schema: StructType, *, streaming: bool = False
 ) -> tuple[SinkOptions, WrittenColumns]:
-    """Check options and columns; an error names the problems of both."""
+    """Check options and columns; an error lists the problems of both."""
     try:
         found = read_options(options, check_imports=True, streaming=streaming)
     except ConfigurationError as error:

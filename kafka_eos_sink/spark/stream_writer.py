@@ -66,7 +66,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                     write_id = _write_id(options)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
-                    # Only the tasks know for certain which batch runs. The plan names it in errors.
+                    # Only the tasks know for certain which batch runs. The plan shows it in errors.
                     query_id, version = ("", 0) if found is None else (_query_id(options), found.version)
                     settings = self._write_settings(options, write_id, query_id, version, None)
                     self._plan = session.plan(dataclasses.replace(settings, first_batch=_first_batch(options, found)))

@@ -90,7 +90,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             if settings.write.is_random and any(
                 each is not None and each.batch.foreach_call is not None for each in complete
             ):
-                # Only tasks see that they run in foreachBatch, and only this process logs where users look: in the driver's log.
+                # Only tasks see that they run in foreachBatch, and only this process logs where users read: in the driver's log.
                 warn_once(FOREACH_WITHOUT_ID)
             decision = session.commit(settings, self._plan, complete)
             # Losing speculative attempts may still run: Spark kills them without waiting for their end.
