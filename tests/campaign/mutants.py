@@ -34,11 +34,11 @@ MUTANTS = (
     Mutant(name="no barrier before the first fence", points=("plan.fenced",)),
     Mutant(name="verdict from the error code", points=("commit.between_ends",)),
     Mutant(name="witness skipped", points=("commit.decided",)),
-    Mutant(name="second decision without the committed rest", points=("commit.decided", "commit.between_ends")),
+    Mutant(name="decide after the first EndTxn", points=("commit.before_decision", "commit.decision_written")),
+    # Found when a person deletes the commit log.
+    Mutant(name="an ignored gap in the versions of a stream", kinds=("stream", "shuffled stream")),
     Mutant(name="the versions not carried forward", kinds=("batch",)),
     Mutant(name="a version added before it is decided", kinds=("batch",)),
-    # Newer brokers filter transactions by a pattern (KIP-1152), so they hide this fault.
-    Mutant(name="prefix match instead of exact ids", worlds=({"brokers": 1, "version": "3.9.2"},)),
 )
 
 
