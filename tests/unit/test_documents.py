@@ -39,7 +39,7 @@ USERS_FILES = {"batch.py", "count.py", "stream.py", "job.py"}
 WORDS = {
     "README.md": 750,
     "CHANGELOG.md": 350,
-    "CONTRIBUTING.md": 800,
+    "CONTRIBUTING.md": 900,  # what a trial as a new maintainer missed
     "SECURITY.md": 300,
     "docs/index.md": 150,
     # Tutorials.
@@ -77,7 +77,7 @@ WORDS = {
     "docs/versions.md": 300,
     # For maintainers.
     "docs/internals/architecture.md": 1_100,
-    "docs/internals/protocol.md": 2_400,
+    "docs/internals/protocol.md": 2_450,  # words that a new maintainer missed
     "docs/internals/recovery.md": 1_300,
     "docs/internals/kafka-behaviour.md": 900,
     "docs/internals/spark-behaviour.md": 700,
