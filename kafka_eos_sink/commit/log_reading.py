@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -75,9 +74,8 @@ def require_whole(view: LogView) -> None:
             "COMMIT_LOG_TRUNCATED",
             f"the partition of the commit log that holds write id {view.write_id!r} begins at offset {view.log_start_offset}, not at 0: "
             "records were deleted from it (by retention under another cleanup.policy, or by hand), and perhaps decisions with them",
-            "Create a topic T with 16 partitions and cleanup.policy=compact, and set commit.log.topic to it. For the newest version N of "
-            "query id Q whose rows are in the topics, run: kafka-eos resolve --commit-log-topic T "
-            f"--write-id {shlex.quote(view.write_id or '')} --query-id Q --version N --as committed",
+            "Create a topic with 16 partitions and cleanup.policy=compact, and set commit.log.topic to it. Then record there with "
+            "kafka-eos resolve, as the page of this code shows, the newest version whose rows are in the topics",
         )
 
 

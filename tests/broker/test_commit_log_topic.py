@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ import confluent_kafka.admin
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
+from documents import ROOT
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import parse_bootstrap_servers
@@ -21,7 +21,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
+from kafka_eos_sink.errors import PAGE, ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import planning, session
 from kafka_testing import (
@@ -133,14 +133,15 @@ def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -
     for _ in range(2):
         with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*not at 0.*commit.log.topic"):
             write_all(given)
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]") as refused:
+    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
         session.abort(given, None, [])
     log = create_topic(servers, unique_topic("commits"), partitions=16, configs={"cleanup.policy": "compact"})
     other = varied(given, commit_log_topic=log)
-    values = {"T": log, "Q": given.batch.query_id, "N": str(given.batch.version)}
-    command = re.search(r"kafka-eos (resolve .*) \(kafka-eos explain", str(refused.value))
+    values = {"T": log, "W": given.write.id, "Q": given.batch.query_id, "N": str(given.batch.version)}
+    page = (ROOT / PAGE).read_text("utf-8").partition("### COMMIT_LOG_TRUNCATED\n")[2]
+    command = re.search(r"`kafka-eos (resolve [^`]*--commit-log-topic T[^`]*)`", page)
     assert command is not None
-    words = [values.get(word, word) for word in shlex.split(command[1])]
+    words = [values.get(word, word) for word in command[1].split()]
     assert main([*words, "--yes", "--bootstrap-servers", servers]) == 0
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_committed(servers, topic)) == 20

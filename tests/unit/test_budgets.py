@@ -42,8 +42,7 @@ LINES = {
     # the part record of a producer: 5
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
     # the code before a lost response, in every message that says "no response": 12; a copied decision is no log: 12
-    # the way out of a truncated log: 3
-    "commit": 6_206,
+    "commit": 6_204,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
