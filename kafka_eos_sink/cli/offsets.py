@@ -1,4 +1,4 @@
-"""``kafka-eos offsets``: where a consumer group stands, as ``startingOffsets``."""
+"""``kafka-eos offsets``: where a consumer group is, as ``startingOffsets``."""
 
 from __future__ import annotations
 

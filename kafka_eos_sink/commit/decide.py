@@ -50,7 +50,7 @@ class GroupOffsets:
 class DriverTransaction:
     """W.driver's next transaction, which each decision moves on.
 
-    ``sequence`` is that of its first log record. ``late_end_possible`` is true while the outcome of the last transaction is in doubt, and
+    ``sequence`` is its first log record's. ``late_end_possible`` is true while the outcome of the last transaction is in doubt, and
     below version 2 after a lost response (LATE END).
     """
 

@@ -69,7 +69,7 @@ class Shown(Enum):
 class Facts:
     """What is known of one decided transaction.
 
-    ``marker`` is the first control batch of its producer id behind the part record. ``ranges`` are in the order of the decision's; empty
+    ``marker`` is the first control batch of its producer id after the part record. ``ranges`` are in the order of the decision's; empty
     if nobody has looked.
     """
 

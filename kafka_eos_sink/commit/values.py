@@ -271,7 +271,7 @@ class BatchIdentity(PickledByName):
     """The identity of a batch: batches with equal values are the same batch (I15).
 
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
-    ``foreach_call`` names the call of a `foreachBatch` function that a batch write belongs to, and ``foreach_query`` the streaming query
+    ``foreach_call`` is the call of a `foreachBatch` function that a batch write belongs to, and ``foreach_query`` the streaming query
     that calls it, "" without one. Only tasks know them.
     """
 

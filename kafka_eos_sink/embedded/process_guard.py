@@ -39,7 +39,7 @@ class ProcessGuard:
         _open_guards.add(self)
 
     def start(self, command: Sequence[str], *, output: IO[bytes], directory: Path) -> subprocess.Popen[bytes]:
-        """Start ``command`` in a session of its own; append its output to ``output``."""
+        """Start ``command`` in its own session; append its output to ``output``."""
         # The new process waits for a line before it becomes the command, and the line comes only after the guard has
         # its id. If the parent dies in between, the line never comes and the process ends: it never runs unguarded.
         process = subprocess.Popen(

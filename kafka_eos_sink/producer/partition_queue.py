@@ -51,7 +51,7 @@ class OpenBatch:
 class ProducerBatch:
     """One record batch, from its encoding to its acknowledgement.
 
-    ``row_numbers`` number the rows within the task, for errors; those of dead letters are complements (``~number``). They are None for
+    ``row_numbers`` number the rows within the task, for errors; numbers of dead letters are complements (``~number``). They are None for
     records of the commit log and for copies, which the sender neither splits nor makes dead letters.
     """
 
