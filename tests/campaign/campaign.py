@@ -334,7 +334,8 @@ class Episode:
                 raise AssertionError(f"not {code} but: {text[-1500:]}")
             self.reader.catch_up()
             if code == "CHECKPOINT_LOST":
-                # The message holds the startingOffsets that continue exactly; a user pastes them.
+                # The message holds the startingOffsets that continue exactly; a user deletes the new checkpoint, and pastes them.
+                shutil.rmtree(writer.folder / "checkpoint")
                 found = re.search(r"continues exactly: (\{[^;]*\});", text)
                 if found is None:
                     raise AssertionError(f"no startingOffsets in: {text[-1500:]}")
@@ -473,12 +474,11 @@ def main() -> int:
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as release:
         package = None
-        kinds, worlds, points = tuple(given.kinds.split(",")), WORLDS, POINTS_OF_ALL
+        kinds, points = tuple(given.kinds.split(",")), POINTS_OF_ALL
         if given.mutant:
             mutant = next(each for each in MUTANTS if each.name == given.mutant)
             package = release.enter_context(planted_package(mutant))
             kinds = mutant.kinds or kinds
-            worlds = mutant.worlds or worlds
             points = mutant.points or points
         settings = Settings(
             seed=given.seed,
@@ -486,7 +486,6 @@ def main() -> int:
             longest_pause_s=given.longest_pause,
             largest_unit=given.largest_unit,
             kinds=kinds,
-            worlds=worlds,
             points=points,
             recovered_within_s=given.recovered_within,
             package=package,

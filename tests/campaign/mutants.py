@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import kafka_eos_sink
 from tests.model.mutations import MUTATIONS, Edit
@@ -20,13 +19,12 @@ from .spark_writer import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """``name`` is that of the model's mutation; ``kinds``, ``worlds`` and ``points`` those in which it shows, empty for all."""
+    """``name`` is that of the model's mutation; ``kinds`` and ``points`` those in which it shows, empty for all."""
 
     name: str
     kinds: tuple[Kind, ...] = ()
-    worlds: tuple[dict[str, Any], ...] = ()
     points: tuple[str, ...] = ()
-    """Failpoints at which its writers die."""
+    """Failpoints at which its writers die or wait."""
 
 
 MUTANTS = (

@@ -85,12 +85,24 @@ class FrameFaults:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``weight`` is relative; ``possible`` says whether the episode has what it needs."""
+    """``weight`` is relative; ``possible`` says whether the episode has what it needs.
+
+    Of faults with the same ``thing``, one at a time happens.
+    """
 
     name: str
     weight: float
     happen: Callable[[Nemesis], None]
     possible: Callable[[Nemesis], bool] = lambda nemesis: True
+    thing: str = ""
+
+    @property
+    def slot(self) -> str:
+        return self.thing or self.name
+
+
+class NothingToHarm(Exception):
+    """A fault was drawn and did not happen: its process does not run, or no transaction is there."""
 
 
 class Nemesis:
@@ -121,7 +133,6 @@ class Nemesis:
         """Those whose program does not know how they ended."""
         self.frames = FrameFaults(random.Random(chance.random()))
         self._timeline: list[tuple[float, float, str]] = []
-        self._busy: set[str] = set()
         self._lock = threading.Lock()
         self._raised = False
         self.proxy.inject(random_faults=self.frames)
@@ -132,12 +143,12 @@ class Nemesis:
         """Let faults happen until then, up to four at a time."""
         running: dict[str, threading.Thread] = {}
         while time.monotonic() < until:
-            running = {name: thread for name, thread in running.items() if thread.is_alive()}
+            running = {slot: thread for slot, thread in running.items() if thread.is_alive()}
             if len(running) < self.chance.choice((1, 2, 3, 4, 4)):
-                possible = [fault for fault in FAULTS if fault.name not in running and fault.possible(self)]
+                possible = [fault for fault in FAULTS if fault.slot not in running and fault.possible(self)]
                 (fault,) = self.chance.choices(possible, [each.weight for each in possible])
-                running[fault.name] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
-                running[fault.name].start()
+                running[fault.slot] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
+                running[fault.slot].start()
             time.sleep(2 * self.chance.random())
         for thread in running.values():
             thread.join()
@@ -149,8 +160,8 @@ class Nemesis:
             with self._lock:
                 self.done[fault.name] += 1
                 self._timeline.append((began, time.time(), fault.name))
-        except (kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError) as failure:
-            # The fault itself met another one: an admin's request to a broker that is down.
+        except (NothingToHarm, kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError) as failure:
+            # Or the fault itself met another one: an admin's request to a broker that is down.
             self.problems.append(f"{fault.name}: {failure!r}")
 
     def heal(self) -> None:
@@ -179,31 +190,37 @@ class Nemesis:
             return self.chance.uniform(self.longest_pause_s / 4, self.longest_pause_s)
         return min(self.longest_pause_s, 0.5 + self.chance.expovariate(1 / 3))
 
-    def _process(self, role: str) -> int | None:
-        found = self.chance.choice(self.writers).processes(role)
-        return self.chance.choice(found) if found else None
+    def _running_writer(self) -> Writer:
+        writer = self.chance.choice(self.writers)
+        if writer.pid is None:
+            raise NothingToHarm(f"{writer.given.name} does not run")
+        return writer
+
+    def _process(self, role: str) -> int:
+        found = self._running_writer().processes(role)
+        if not found:
+            raise NothingToHarm(f"no {role} runs")
+        return self.chance.choice(found)
 
     # processes of writers
 
     def kill_process(self, role: str) -> None:
-        if (pid := self._process(role)) is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        os.kill(self._process(role), signal.SIGKILL)
 
     def kill_writer(self) -> None:
-        self.chance.choice(self.writers).kill()
+        self._running_writer().kill()
 
     def stop_process(self, role: str) -> None:
-        pid = self._process(role)
-        if pid is None:
-            return
+        self._pause_process(self._process(role))
+
+    def _pause_process(self, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(self._pause())
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(self._pause())
             os.kill(pid, signal.SIGCONT)
 
     def stop_writer(self) -> None:
-        pid = self.chance.choice(self.writers).pid
+        pid = self._running_writer().pid
         found = descendants(pid) if pid is not None else []
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for each in found:
@@ -218,42 +235,19 @@ class Nemesis:
 
     # brokers
 
-    @contextlib.contextmanager
-    def _alone(self, what: str) -> Any:
-        """Two faults that cannot happen to one thing at once."""
-        with self._lock:
-            taken = what in self._busy
-            self._busy.add(what)
-        try:
-            yield not taken
-        finally:
-            if not taken:
-                with self._lock:
-                    self._busy.discard(what)
-
     def kill_broker(self) -> None:
-        with self._alone("broker") as free:
-            if free:
-                node = self.chance.choice(self.kafka.node_ids)
-                self.kafka.kill(node)
-                time.sleep(self._pause())
-                self.kafka.start_node(node)
+        node = self.chance.choice(self.kafka.node_ids)
+        self.kafka.kill(node)
+        time.sleep(self._pause())
+        self.kafka.start_node(node)
 
     def restart_broker(self) -> None:
-        with self._alone("broker") as free:
-            if free:
-                node = self.chance.choice(self.kafka.node_ids)
-                self.kafka.stop_node(node)
-                self.kafka.start_node(node)
+        node = self.chance.choice(self.kafka.node_ids)
+        self.kafka.stop_node(node)
+        self.kafka.start_node(node)
 
     def stop_broker(self) -> None:
-        with self._alone("broker") as free:
-            if free and (pids := list(self.kafka.pids.values())):
-                pid = self.chance.choice(pids)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-                    time.sleep(self._pause())
-                    os.kill(pid, signal.SIGCONT)
+        self._pause_process(self.chance.choice(list(self.kafka.pids.values())))
 
     @contextlib.contextmanager
     def _admin(self) -> Any:
@@ -302,14 +296,12 @@ class Nemesis:
     # frames, transactions, logs
 
     def harm_frames(self) -> None:
-        with self._alone("frames") as free:
-            if free:
-                self.frames.active = True
-                time.sleep(5 + 10 * self.chance.random())
-                self.frames.active = False
-                self.proxy.open_gate(LATE)
-                time.sleep(0.2)
-                self.proxy.close_gate(LATE)
+        self.frames.active = True
+        time.sleep(5 + 10 * self.chance.random())
+        self.frames.active = False
+        self.proxy.open_gate(LATE)
+        time.sleep(0.2)
+        self.proxy.close_gate(LATE)
 
     def cut_connections(self) -> None:
         self.proxy.disconnect()
@@ -328,12 +320,12 @@ class Nemesis:
     def _take_over_ids(self, states: list[str], ids: str) -> None:
         if self.chance.random() < 0.5:
             self._await_stop()
+        prefixes = "|".join(re.escape(prefix) for writer in self.writers for prefix in writer.write_ids)
+        own = re.compile(f"(?:{prefixes}){ids}")
         with self._admin() as admin:
-            prefixes = "|".join(re.escape(prefix) for writer in self.writers for prefix in writer.write_ids)
-            own = re.compile(f"(?:{prefixes}){ids}")
             listed = [each for each in transactions(admin, states) if own.fullmatch(each.transactional_id)]
         if not prefixes or not listed:
-            return
+            raise NothingToHarm(f"no transaction is {' or '.join(states)}")
         for each in self.chance.sample(listed, min(len(listed), self.chance.randint(1, 6))):
             producer = confluent_kafka.Producer(
                 {
@@ -393,10 +385,11 @@ class Nemesis:
     def recover(self) -> None:
         """An operator's command at any time, also while the writer works."""
         ids = self.chance.choice(self.writers).write_ids
-        if ids:
-            run_command(
-                "recover", "--write-id", self.chance.choice(ids), "--bootstrap-servers", self.kafka.bootstrap_servers
-            )
+        if not ids:
+            raise NothingToHarm("the writer has no write id yet")
+        run_command(
+            "recover", "--write-id", self.chance.choice(ids), "--bootstrap-servers", self.kafka.bootstrap_servers
+        )
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -420,9 +413,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stop a Python worker", 2, lambda nemesis: nemesis.stop_process("python worker")),
     Fault("stop a planner or committer", 2, lambda nemesis: nemesis.stop_process("planner or committer")),
     Fault("start a second driver", 1, Nemesis.start_second_driver),
-    Fault("kill a broker", 1.5, Nemesis.kill_broker),
-    Fault("restart a broker", 0.5, Nemesis.restart_broker),
-    Fault("stop a broker", 1.5, Nemesis.stop_broker),
+    Fault("kill a broker", 1.5, Nemesis.kill_broker, thing="broker"),
+    Fault("restart a broker", 0.5, Nemesis.restart_broker, thing="broker"),
+    Fault("stop a broker", 1.5, Nemesis.stop_broker, thing="broker"),
     Fault("move leaders and coordinators", 3, Nemesis.move_leaders, _three),
     Fault("reassign a partition", 1, Nemesis.reassign_partition, _three),
     Fault("raise the transaction version", 0.5, Nemesis.raise_transaction_version, lambda nemesis: nemesis.can_raise),
