@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
 FENCE = re.compile(r"^ *```(\w*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-IN_CODE = re.compile(r"`([^`\n]+)`")
+IN_CODE = re.compile(r"`+([^`\n]+)`+")
 OF_SPARK = "\n## Errors of Spark\n"
 """The last section of docs/errors.md."""
 
@@ -129,6 +129,11 @@ def spark_errors() -> list[str]:
     """Headings of docs/errors.md that are codes of Spark, or words of its messages."""
     page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition(OF_SPARK)[2]
     return re.findall(r"^### (.+)$", page, re.MULTILINE)
+
+
+def explained_errors() -> list[str]:
+    """Every heading of docs/errors.md that `kafka-eos explain` knows."""
+    return [*error_codes(), *spark_errors()]
 
 
 def all_blocks() -> Iterator[Block]:

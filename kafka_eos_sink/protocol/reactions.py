@@ -104,7 +104,7 @@ _ROWS: dict[type[Request[Any]], dict[Reaction, str]] = {
     messages.EndTxnRequest: {
         Reaction.RETRY: "CONCURRENT_TRANSACTIONS COORDINATOR_LOAD_IN_PROGRESS REQUEST_TIMED_OUT",
         Reaction.FIND_COORDINATOR: _COORDINATOR,
-        # A retry after a lost response also gets these codes: the first request may have committed or aborted.
+        # A retry after a lost response also gets these codes: the first request may have succeeded.
         Reaction.UNKNOWN: "UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE " + _OTHER_PRODUCER,
         Reaction.CONFIGURATION: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED UNSUPPORTED_VERSION",
     },

@@ -72,7 +72,9 @@ WRITER: Mapping[Right, str] = {
     Right("TOPIC", LETTERS, "READ"): rf"may not Read {LETTERS}\.",
     Right("TOPIC", LETTERS, "DESCRIBE_CONFIGS"): rf"settings of the dead letter topic '{LETTERS}' were not checked",
     Right("GROUP", GROUP, "READ"): r"\[KAFKA_EOS\.GROUP_AUTHORIZATION_FAILED\].*Read on the consumer group",
-    Right("TOPIC", SOURCE, "READ"): rf"commit of offsets of {SOURCE} for .* returned TOPIC_AUTHORIZATION_FAILED",
+    Right(
+        "TOPIC", SOURCE, "READ"
+    ): rf"commit of offsets of {SOURCE} for source\.offsets\.group .* returned TOPIC_AUTHORIZATION_FAILED",
 }
 """What conf/acls-writer.sh grants, and the error or warning of a write that lacks only this."""
 NOT_SHOWN = "not shown: "

@@ -58,7 +58,6 @@ LINES = {
     # of a cluster, metrics. It was in runtime (1,070) and cli (860), and no write needs it; a preview that counts what recovery will do,
     # and what is still open after it: 48, beside the 28 that cli has less;
     # a preview of warnings, and of a command that has nothing to do: 18
-    # and what is still open after it: 48, beside the 28 that cli has less
     # metrics by application: 40
     # the history record of what an operator finishes: 26; which write a row belongs to, or why that is not known: 240
     # which transactions of recovery hold copies; the writes that need action first: 24; no warning twice: 7

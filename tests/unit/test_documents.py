@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -34,6 +35,7 @@ LINE_LENGTH = 140
 CELL_LENGTH = 200
 FIRST_LINE_LENGTH = 80
 """Of a docstring, without its indentation and quotes."""
+TOUR = ROOT / "notebooks" / "exactly_once_tour.ipynb"
 USERS_FILES = {"batch.py", "count.py", "stream.py", "job.py"}
 """Which the documents tell a user to write."""
 WORDS = {
@@ -191,18 +193,20 @@ def test_links_have_targets(document: Path) -> None:
 
 
 def test_links_of_the_tour_have_targets() -> None:
-    tour = ROOT / "notebooks" / "exactly_once_tour.ipynb"
-    cells = json.loads(tour.read_text("utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    texts = ["".join(cell["source"]) for cell in cells_of_the_tour() if cell["cell_type"] == "markdown"]
     assert sum(len(LINK.findall(text)) for text in texts) > 5
-    assert [target for text in texts for target in broken_links(tour, text)] == []
+    assert [target for text in texts for target in broken_links(TOUR, text)] == []
 
 
 def test_picture_of_the_tour_is_one_of_its_outputs() -> None:
-    cells = json.loads((ROOT / "notebooks" / "exactly_once_tour.ipynb").read_text("utf-8"))["cells"]
-    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    outputs = [output.get("data", {}) for cell in cells_of_the_tour() for output in cell.get("outputs", [])]
     drawn = [base64.b64decode("".join(data["image/png"])) for data in outputs if "image/png" in data]
     assert (ROOT / "docs" / "images" / "tour.png").read_bytes() in drawn, "save its picture of the kills there"
+
+
+def cells_of_the_tour() -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(TOUR.read_text("utf-8"))["cells"]
+    return cells
 
 
 def broken_links(document: Path, text: str) -> Iterator[str]:

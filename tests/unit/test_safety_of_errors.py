@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from documents import ROOT, error_codes, spark_errors
+from documents import ROOT, explained_errors
 from kafka_eos_sink.cli.explain import entries
 from kafka_eos_sink.errors import (
     PAGE,
@@ -29,7 +29,7 @@ def said(code: str, job: Job) -> str:
 
 def test_page_advises_for_each_code_as_its_message_does() -> None:
     page = {each.code: (each.rows_visible, each.run_again) for each in entries((ROOT / PAGE).read_text("utf-8"))}
-    assert [*page] == [*error_codes(), *spark_errors()]
+    assert [*page] == explained_errors()
     assert page.keys() >= SAFETY.keys()
     for code, (visible, again) in page.items():
         answers = SAFETY.get(code, UNDECIDED)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from documents import DOCUMENTS, ROOT, by_hand, without_markup
+from documents import DOCUMENTS, IN_CODE, ROOT, by_hand, without_markup
 
 DETERMINER = r"(?:an?|the|its|their|your|his|our|this|that|these|those|each|every|all|any|both|only|no|which|what|how|it|them|one|two)"
 ROWS = rf"(?:{DETERMINER} |lost )*rows"
@@ -66,7 +66,6 @@ ALLOWED = {
     "stands for": "a letter or a number stands for something",
 }
 """Phrase -> why the word is right in it."""
-_CODE = re.compile(r"(`+)[^`\n]+\1")
 _ALLOWED = re.compile("|".join(map(re.escape, ALLOWED)), re.IGNORECASE)
 _PATTERNS = {
     word: re.compile(rf"(?:(?<![\w-])|(?=,))(?:{pattern})(?![\w-])", re.IGNORECASE)
@@ -76,7 +75,7 @@ _PATTERNS = {
 
 def house_words(text: str) -> Iterator[tuple[str, str]]:
     """Each house word of a text, and what is around it."""
-    plain = " ".join(_ALLOWED.sub("", _CODE.sub("code", text)).split())
+    plain = " ".join(_ALLOWED.sub("", IN_CODE.sub("code", text)).split())
     for word, pattern in _PATTERNS.items():
         for found in pattern.finditer(plain):
             yield word, plain[max(0, found.start() - 30) : found.end() + 30]

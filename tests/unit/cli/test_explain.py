@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from documents import ROOT, error_codes, read, spark_errors
+from documents import ROOT, error_codes, explained_errors, read
 from kafka_eos_sink.cli import console, explain
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.errors import PAGE, DecisionPendingError, Job
@@ -31,7 +31,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int =
 
 def test_every_code_is_explained_without_markup() -> None:
     entries = explain.entries(TEXT)
-    assert [each.code for each in entries] == [*error_codes(), *spark_errors()]
+    assert [each.code for each in entries] == explained_errors()
     for entry in entries:
         heading, safety, empty, first, *more = explain.lines_of(entry, 100)
         assert heading == entry.code
@@ -116,7 +116,7 @@ def test_unknown_code_is_wrong_usage_with_the_nearest(
 def test_list_has_each_code_once_in_its_section(capsys: pytest.CaptureFixture[str]) -> None:
     lines = explained(capsys).splitlines()
     codes = [line.strip().partition("  ")[0] for line in lines if line.startswith("  ")]
-    assert codes == [*error_codes(), *spark_errors()]
+    assert codes == explained_errors()
     assert all(len(line.split()) > 3 for line in lines if line.startswith("  "))
     for section in ("What the commit log forbids", "After the decision"):
         first = lines.index(section) + 2
@@ -130,7 +130,7 @@ def test_list_keeps_one_line_per_code_on_80_columns(
     monkeypatch.setattr(console, "output_console", lambda: terminal)
     lines = explained(capsys).splitlines()
     assert max(map(len, lines)) == 80
-    assert sum(line.startswith("  ") for line in lines) == len([*error_codes(), *spark_errors()])
+    assert sum(line.startswith("  ") for line in lines) == len(explained_errors())
 
 
 def test_text_fits_80_columns_and_breaks_no_command(
@@ -154,7 +154,7 @@ def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert (one["rows_visible"], one["run_again"]) == ("maybe", "only with the same txnAppId or checkpoint")
     assert one["text"].startswith("Rows of a committed version are missing")
     listed = json.loads(explained(capsys, "--json"))
-    assert [each["code"] for each in listed] == [*error_codes(), *spark_errors()]
+    assert [each["code"] for each in listed] == explained_errors()
     assert one in listed
 
 
