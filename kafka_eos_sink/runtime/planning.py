@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.admission import must_write, require_admitted
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
@@ -58,6 +59,8 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     # Pop the entry, so that a plan that fails leaves none: the next plan then checks and reads everything again.
     known = _remembered.pop(key, None) or _Remembered(view=LogView(write.id))
     reads_on = known.view.next_offset > 0
+    if reads_on and not _is_log_of(known.view, settings, admin):
+        return plan(settings, executor)
     if known.checked_at is None or now - known.checked_at > CHECK_EVERY_MS:
         known.transaction_timeout_ms = require_brokers(settings, admin)
         require_topics(settings, admin)
@@ -92,3 +95,12 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
     if not batch.streaming:
         executor.run(require_admitted(found, batch))
     return found
+
+
+def _is_log_of(view: LogView, settings: WriteSettings, admin: Admin) -> bool:
+    """Whether the cluster still has the commit log that the view has read.
+
+    A read of a deleted log would wait for it until its deadline.
+    """
+    log = admin.topic(settings.write.log_topic, admin.client.clock() + settings.producer.max_block_ms)
+    return log is not None and log.topic_id == view.topic_id

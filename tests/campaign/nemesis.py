@@ -52,17 +52,17 @@ _HARM: tuple[Action, ...] = (
     Twice(LATE),
 )
 RATES: dict[Any, float] = {
-    m.InitProducerIdRequest: 0.35,
-    m.AddPartitionsToTxnRequest: 0.35,
-    m.AddOffsetsToTxnRequest: 0.35,
-    m.TxnOffsetCommitRequest: 0.35,
-    m.EndTxnRequest: 0.35,
-    m.ProduceRequest: 0.08,
-    m.FindCoordinatorRequest: 0.1,
-    m.DescribeTransactionsRequest: 0.1,
-    m.FetchRequest: 0.1,
-    m.ListOffsetsRequest: 0.1,
-    m.MetadataRequest: 0.1,
+    m.InitProducerIdRequest: 0.5,
+    m.AddPartitionsToTxnRequest: 0.5,
+    m.AddOffsetsToTxnRequest: 0.5,
+    m.TxnOffsetCommitRequest: 0.5,
+    m.EndTxnRequest: 0.5,
+    m.ProduceRequest: 0.15,
+    m.FindCoordinatorRequest: 0.2,
+    m.DescribeTransactionsRequest: 0.2,
+    m.FetchRequest: 0.2,
+    m.ListOffsetsRequest: 0.2,
+    m.MetadataRequest: 0.2,
 }
 """The share of an API's requests that meet a fault while frames are harmed."""
 
@@ -149,7 +149,7 @@ class Nemesis:
                 (fault,) = self.chance.choices(possible, [each.weight for each in possible])
                 running[fault.slot] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
                 running[fault.slot].start()
-            time.sleep(2 * self.chance.random())
+            time.sleep(1.2 * self.chance.random())
         for thread in running.values():
             thread.join()
 

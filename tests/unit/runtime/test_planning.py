@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -37,7 +38,9 @@ class Planner:
         self.reported: list[int] = []
         """How many times the log was read when recovered batches were reported."""
         client = SimpleNamespace(clock=lambda: 1_000)
-        admin = SimpleNamespace(client=client, transaction_version=lambda _deadline: 2)
+        self.log_id: UUID | None = uuid4()
+        """None once the commit log is deleted."""
+        admin = SimpleNamespace(client=client, transaction_version=lambda _deadline: 2, topic=self.topic)
         self.executor: Any = SimpleNamespace(admin=admin, run=self.run)
         monkeypatch.setattr(planning, "_remembered", {})
         monkeypatch.setattr(planning, "require_brokers", self.require_brokers)
@@ -55,8 +58,14 @@ class Planner:
             return next(procedure, None)
         procedure.close()
         self.read_from.append(of["request"].view.next_offset)
-        of["request"].view.next_offset = 7
+        view = of["request"].view
+        self.log_id = self.log_id or uuid4()  # the check creates it
+        view.next_offset, view.topic_id = 7, self.log_id
         return object()
+
+    def topic(self, name: str, _deadline: int) -> Any:
+        assert name == WRITE.log_topic
+        return None if self.log_id is None else SimpleNamespace(topic_id=self.log_id)
 
     def admit(self, *_: Any) -> tuple[Any, None]:
         outcome = next(self.admitted)
@@ -93,6 +102,22 @@ def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatc
     assert planner.checked == []
     planner.plan(names[0])
     assert planner.checked == [names[0]]
+
+
+@pytest.mark.feature("lost commit log")
+@pytest.mark.parametrize("after", [None, uuid4()], ids=["deleted", "created again"])
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+def test_plan_after_a_deleted_commit_log_checks_again(
+    monkeypatch: pytest.MonkeyPatch, streaming: bool, after: UUID | None
+) -> None:
+    planner = Planner(monkeypatch)
+    planner.plan("w")
+    planner.log_id = after
+    planner.admitted = iter([None])
+    planner.plan("w", streaming=streaming)
+    assert (planner.checked, planner.read_from) == (["w", "w"], [0, 0])
+    planner.plan("w")
+    assert planner.read_from == [0, 0, 7]
 
 
 @pytest.mark.parametrize("stale", [TaskOutcome.ALREADY_COMMITTED, WriteRefusedError("DIFFERENT_BATCH", "w")], ids=repr)
