@@ -64,7 +64,7 @@ class Planner:
         return object()
 
     def topic(self, name: str, _deadline: int) -> Any:
-        assert name == WRITE.log_topic
+        assert name in (WRITE.log_topic, "another")
         return None if self.log_id is None else SimpleNamespace(topic_id=self.log_id)
 
     def admit(self, *_: Any) -> tuple[Any, None]:
@@ -102,6 +102,25 @@ def test_planner_remembers_the_last_256_write_ids(monkeypatch: pytest.MonkeyPatc
     assert planner.checked == []
     planner.plan(names[0])
     assert planner.checked == [names[0]]
+
+
+OTHER_SETTINGS = {
+    "topic": replace(SETTINGS, batch=replace(SETTINGS.batch, topic="u")),
+    "commit log": replace(SETTINGS, write=replace(WRITE, log_topic="another")),
+    "cluster": replace(SETTINGS, client=replace(SETTINGS.client, bootstrap_servers=parse_bootstrap_servers("c:9092"))),
+    "dead letter topic": replace(SETTINGS, producer=ProducerConfig(dead_letter_topic="letters")),
+    "timeout": replace(SETTINGS, producer=ProducerConfig(transaction_timeout_ms=60_000)),
+    "two-phase commit": replace(SETTINGS, producer=ProducerConfig(two_phase_commit=True)),
+}
+
+
+@pytest.mark.parametrize("settings", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_plan_with_other_settings_checks_again(monkeypatch: pytest.MonkeyPatch, settings: WriteSettings) -> None:
+    planner = Planner(monkeypatch)
+    for given in (SETTINGS, settings, settings, SETTINGS):
+        planning.plan(given, planner.executor)
+    assert planner.checked == [WRITE.id, WRITE.id]
+    assert planner.read_from == [0, 0, 7, 7]
 
 
 @pytest.mark.feature("lost commit log")
