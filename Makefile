@@ -44,7 +44,7 @@ model: setup  ## search the commit protocol's simulation as far as memory allows
 	@$(BIN)/pytest -q --tier exhaustive --timeout 7200 tests/model/test_exhaustive.py tests/model/test_mutations.py tests/model/test_coverage.py
 
 .PHONY: faults
-faults: setup  ## every case of the tables of which `make test-all` takes samples (hours)
+faults: setup  ## every case of the tables of which `make test-all` takes samples (1 hour)
 	@$(TESTS) --tier exhaustive --beyond all
 
 .PHONY: slice

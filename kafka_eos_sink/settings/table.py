@@ -103,7 +103,7 @@ SINK = _rows(
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
         "What a streaming query does with a batch below its newest written batch: `fail`, `skip`, or `rewrite` it and all later batches."),
     Setting("transactional.id.prefix", kinds.ID,
-        "First part of every transactional id, on which you grant rights. For a stream: `kafka-eos-<query id>`.", default="kafka-eos"),
+        "First part of each transactional id. Of a stream, the whole write id: by default `kafka-eos-<query id>`.", default="kafka-eos"),
     Setting("commit.log.topic", kinds.TOPIC, "Compacted topic for the sink's decisions. The sink creates it if it is missing."),
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` uses the idempotent producer, without transactions and without a commit log."),
