@@ -32,9 +32,10 @@ MUTANTS = (
     Mutant(name="no barrier before the first fence", points=("plan.fenced",)),
     Mutant(name="verdict from the error code", points=("commit.between_ends",)),
     Mutant(name="witness skipped", points=("commit.decided",)),
-    Mutant(name="decide after the first EndTxn", points=("commit.before_decision", "commit.decision_written")),
-    # Found when a person deletes the commit log.
-    Mutant(name="an ignored gap in the versions of a stream", kinds=("stream", "shuffled stream")),
+    Mutant(name="decide after the first EndTxn"),
+    Mutant(name="read before fence"),
+    Mutant(name="verify skipped"),
+    Mutant(name="done record under the decision's key"),
     Mutant(name="the versions not carried forward", kinds=("batch",)),
     Mutant(name="a version added before it is decided", kinds=("batch",)),
 )
