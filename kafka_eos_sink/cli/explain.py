@@ -6,11 +6,12 @@ import difflib
 import itertools
 import os
 import re
+import shlex
 import stat
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.errors import PAGE, printable
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 _HERE = Path(__file__)
 FOLDERS = _HERE.parents[1], _HERE.parents[2]
@@ -28,6 +30,15 @@ _HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
 _SAFETY = re.compile(r"Rows visible: \**([a-z ]+)\**\. Safe to run again: \**([\w ]+)\**\.\n+")
 _ITEM = re.compile(r"(\d+\.|-) ")
 _UNBROKEN = "\N{NO-BREAK SPACE}"
+_MESSAGE = re.compile(
+    r"\[?KAFKA_EOS\.(?P<code>\w+)(?:.*?\(kafka-eos explain (?P=code)\)|(?:(?!\[KAFKA_EOS\.).)*)", re.IGNORECASE
+)
+"""A message with the causes in it; one without its last words ends at the next message."""
+_ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_RANKS = {"no": 0, "maybe": 1, "yes": 2}, {"yes": 0, "no": 2}
+"""How grave it is if rows are visible, and if the job may not run again; 1 if it may under conditions."""
+_GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +56,27 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        return re.split(r"(?<=[.!?])\s", self.text, maxsplit=1)[0].replace(_UNBROKEN, " ")
+        return re.split(r"(?<=[.!?:])\s", self.text, maxsplit=1)[0].replace(_UNBROKEN, " ")
 
     def as_json(self) -> dict[str, str]:
         text = self.text.replace(_UNBROKEN, " ")
         return {**console.fields(self, "code", "section", "rows_visible", "run_again"), "text": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A code in a text. A code alone has no message, and None for answers."""
+
+    code: str
+    message: str = ""
+    rows_visible: str | None = None
+    run_again: str | None = None
+
+    def rank(self, known: Mapping[str, Entry]) -> tuple[int, int]:
+        entry = known.get(self.code)
+        visible = self.rows_visible or (entry.rows_visible if entry else "no")
+        again = self.run_again or (entry.run_again if entry else "yes")
+        return _RANKS[1].get(again, 1), _RANKS[0].get(visible, 1)
 
 
 def explain(
@@ -62,29 +89,40 @@ def explain(
     """Explain an error code, offline.
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Without CODE, explains a piped log, or lists all codes. Exit
-    status 2 if there is no such code.
+    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Without CODE, explains the gravest error of a piped log, or lists
+    all codes. Exit status 2 if there is no such code.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
     To see which transactions are open: kafka-eos status
     """
     known = {each.code: each for each in entries(_page())}
-    text = " ".join(code or [_piped()])
+    text = " ".join(" ".join(code).split()) if code else _piped(known)
     if not text.strip():
         everything = [*known.values()]
         console.print_json(everything) if as_json else _print_list(everything)
         return
-    named = codes_in(text, known)
-    if not named or named[0] not in known:
-        raise typer.BadParameter(_unknown(named[0] if named else text, known), param_hint="CODE")
-    entry, *causes = [known[each] for each in named if each in known]
+    seen = errors_in(text, known, is_log=not code)
+    # A log may have the error of a task that was tried again, and then the error of the job.
+    gravest = max(reversed(seen), key=lambda each: each.rank(known), default=None)
+    if gravest is None or gravest.code not in known:
+        raise typer.BadParameter(_unknown(text if gravest is None else gravest, known), param_hint="CODE")
+    entry = known[gravest.code]
+    shown = replace(
+        entry,
+        rows_visible=gravest.rows_visible or entry.rows_visible,
+        run_again=gravest.run_again or entry.run_again,
+    )
+    if gravest.message and (not code or shown != entry):
+        shown = replace(shown, text=f"    {gravest.message}\n{entry.text}")
+    named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
+    also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != entry.code]
     if as_json:
-        console.print_json(entry)
+        console.print_json({**shown.as_json(), "also": also})
         return
-    typer.echo("\n".join(lines_of(entry, min(console.output_console().width, _WIDTH))))
-    for cause in causes:
-        typer.echo(f"\nThe message also has {cause.code}: kafka-eos explain {cause.code}")
+    typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
+    for each in also:
+        typer.echo(f"\nThe {'message' if code else 'log'} also has {each}: kafka-eos explain {each}")
 
 
 def entries(page: str) -> list[Entry]:
@@ -113,28 +151,47 @@ def entries(page: str) -> list[Entry]:
     return found
 
 
-def codes_in(text: str, known: Collection[str]) -> list[str]:
-    """Return the codes in a text, the outermost error's first; they need not exist."""
-    found = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE)
-    words = re.findall(r"\w+", text)
-    if not found and len(words) == 1:
-        found = words
-    # In a sentence, "aborted" is no code.
-    found = found or [word for word in words if word in known]
+def errors_in(text: str, known: Mapping[str, Entry], *, is_log: bool = False) -> Sequence[Seen]:
+    """Return the errors in a text, whose codes need not exist."""
+    found = []
+    for message in _MESSAGE.finditer(text):
+        answers = _ANSWERS.search(message[0])
+        visible, again = (answers[1] or "no", answers[2]) if answers else (None, None)
+        said = printable(message[0].strip()) if answers else ""
+        found.append(Seen(code=message["code"].upper(), message=said, rows_visible=visible, run_again=again))
     if found:
-        return list(dict.fromkeys(each.upper() for each in found))
-    return [each for each in known if " " in each and each in text]
+        return found
+    words = re.findall(r"\w+", text)
+    named = [word.upper() for word in words]
+    if len(words) != 1 and (is_log or not known.keys() >= set(named)):
+        # In a sentence, "ABORTED" is no code, and a log is full of words.
+        named = [] if is_log else [word for word in words if "_" in word and word in known]
+        named = named or [each for each in known if " " in each and each in text]
+    return [Seen(code=each) for each in named]
 
 
-def _piped() -> str:
-    """Return what another program or a file sends to this command."""
+def _piped(known: Iterable[str]) -> str:
+    """Return the error lines that a program or file sends here, or the first line."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):  # closed, or not a file
         return ""
     # Not any standard input that is no terminal: a service's may never end.
-    is_sent = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-    return sys.stdin.buffer.read().decode(errors="replace") if is_sent else ""
+    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return ""
+    lines = iter(sys.stdin.buffer)
+    start = next(lines, b"")
+    if start.startswith((_GZIP, *_UTF_16)):
+        way = "zcat FILE" if start.startswith(_GZIP) else "iconv -f UTF-16 -t UTF-8 FILE"
+        raise typer.BadParameter(f"the log is not plain text; run: {way} | kafka-eos explain", param_hint="CODE")
+    marks = ["KAFKA_EOS.", *(each for each in known if " " in each)]
+    first, kept = "", dict[str, None]()
+    for raw in itertools.chain([start], lines):
+        line = _COLOUR.sub("", raw.decode(errors="replace")).strip()
+        first = first or line
+        if any(mark in line for mark in marks):
+            kept[line] = kept.pop(line, None)
+    return "\n".join(kept) or first
 
 
 def _page() -> str:
@@ -151,9 +208,24 @@ def _page() -> str:
     raise typer.Exit(EXIT_FAILURE)
 
 
-def _unknown(text: str, known: dict[str, Entry]) -> str:
+def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
+    text = what if isinstance(what, str) else what.code
     near = difflib.get_close_matches(text.upper(), known, n=3)
-    hint = f"the nearest codes are {', '.join(near)}" if near else "kafka-eos explain lists all codes"
+    if isinstance(what, Seen) and what.message:
+        hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
+    elif text.upper() in ErrorCode.__members__:
+        hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
+    elif Path(text).is_file():
+        hint = f"to read the file: kafka-eos explain < {shlex.quote(text)}"
+    elif near:
+        hint = f"the nearest codes are {', '.join(near)}"
+    elif " " in text:
+        hint = (
+            "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. "
+            "kafka-eos explain lists all codes"
+        )
+    else:
+        hint = "kafka-eos explain lists all codes"
     return f"no error code of kafka-eos: {textwrap.shorten(printable(text), 60)!r}; {hint}"
 
 

@@ -13,6 +13,7 @@ from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, Run, TaskMessage, plan_nonce
+from kafka_eos_sink.errors import RunAgain
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 
@@ -63,10 +64,12 @@ def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
     """
     for settled in found.decisions:
         if plan_nonce(settled.decision.nonce) == nonce and settled.status is DecisionStatus.FINISHED:
+            again = "no" if found.write.is_random else RunAgain.SAME_ID.value
             yield from Warn(
                 f"[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version {settled.decision.version} of write id {found.write.id!r} are "
                 "written and visible. Its commit failed after the decision, and the abort has finished it. Spark still fails with the "
-                "error of the commit, which is older than this line. Do not write these rows again under another id"
+                f"error of the commit, which is older than this line. Rows visible: yes. Safe to run again: {again}. Do not write these "
+                "rows again under another id"
             )
 
 

@@ -42,7 +42,8 @@ LINES = {
     # the part record of a producer: 5
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
     # the code before a lost response, in every message that says "no response": 12; a copied decision is no log: 12
-    "commit": 6_204,
+    # the line of a batch that abort finished says whether it may run again: 3
+    "commit": 6_207,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
@@ -84,7 +85,8 @@ LINES = {
     # explain, the section of an error code without a browser, which every message names: 190; piped logs, words of Spark: 20
     # no blanks at the ends of lines in a file: 4
     # what recover needs and leaves to Kafka's own tool, in its reference: 14
-    "cli": 2_574,
+    # explain by the gravest message of a log, with what it says of this job: 72
+    "cli": 2_646,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,155 @@ def test_message_with_a_cause_is_explained_by_its_own_code(capsys: pytest.Captur
     assert text.endswith("\nThe message also has REQUEST_DEADLINE: kafka-eos explain REQUEST_DEADLINE\n")
 
 
+def failed(code: str, job: Job, cause: str = "", way_out: str = "") -> str:
+    """A message as the job's log has it, with a trace of Java on both sides."""
+    error = DecisionPendingError(code, f"it failed {cause}".strip(), way_out)
+    error.concern(job)
+    return f"org.apache.spark.SparkException: {error}\n\tat org.apache.spark.Task.run(Task.scala:141)\n"
+
+
+FINISHED = (
+    "WARN [KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version 7 of write id 'w' are written and visible. "
+    "Rows visible: yes. Safe to run again: only with the same txnAppId or checkpoint. Do not write these rows again\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "answer", "also"),
+    [
+        # A task that was tried again, and then the job, in both orders.
+        (
+            failed("CONNECTION_LOST", Job.BATCH) * 3 + failed("DECIDED_NOT_FINISHED", Job.BATCH),
+            "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion.\n",
+            ["CONNECTION_LOST"],
+        ),
+        (
+            failed("DECIDED_NOT_FINISHED", Job.BATCH) + failed("CONNECTION_LOST", Job.BATCH),
+            "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion.\n",
+            ["CONNECTION_LOST"],
+        ),
+        # The message knows the job, which the page does not.
+        (
+            failed("DECIDED_NOT_FINISHED", Job.RANDOM, way_out="Run kafka-eos recover --write-id w"),
+            "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: no.\n\n    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed. "
+            "Rows visible: maybe. Safe to run again: no. Do not run the job again: without txnAppId it would write its rows a second "
+            "time. Run kafka-eos recover --write-id w (kafka-eos explain DECIDED_NOT_FINISHED)\n",
+            [],
+        ),
+        (failed("FENCED", Job.RANDOM), "FENCED\nRows visible: no. Safe to run again: yes.\n", []),
+        (
+            failed("DELIVERY_TIMEOUT", Job.AT_LEAST_ONCE),
+            "DELIVERY_TIMEOUT\nRows visible: maybe. Safe to run again: no.\n",
+            [],
+        ),
+        # The abort has finished the batch; Spark prints the older error behind it.
+        (
+            FINISHED + failed("DECIDED_NOT_FINISHED", Job.BATCH),
+            "DECIDED_NOT_FINISHED\nRows visible: yes. Safe to run again: only with the same txnAppId or checkpoint.\n",
+            [],
+        ),
+        # A cause is no message of its own, but it is named.
+        (
+            failed("CONNECTION_LOST", Job.BATCH, "[KAFKA_EOS.COMMIT_LOG_LOST] of another log"),
+            "CONNECTION_LOST\nRows visible: no. Safe to run again: yes.\n",
+            ["COMMIT_LOG_LOST"],
+        ),
+        # Colours, one long line of JSON, several messages on it, and a code without its message.
+        (
+            failed("FENCED", Job.BATCH)
+            .replace("KAFKA_EOS.", "KAFKA_EOS.\x1b[33m")
+            .replace("FENCED]", "FENCED\x1b[0m]"),
+            "FENCED\nRows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion.\n",
+            [],
+        ),
+        (
+            json.dumps({"log": failed("CONNECTION_LOST", Job.STREAM) + failed("UNRESOLVED", Job.STREAM)}),
+            "UNRESOLVED\nRows visible: maybe. Safe to run again: no.\n",
+            ["CONNECTION_LOST"],
+        ),
+        (
+            "ERROR [KAFKA_EOS.UNRESOLVED] cut off\n" + failed("CONNECTION_LOST", Job.STREAM),
+            "UNRESOLVED\nRows visible: maybe. Safe to run again: no.\n",
+            ["CONNECTION_LOST"],
+        ),
+    ],
+)
+def test_log_is_explained_by_its_gravest_message(
+    log: str,
+    answer: str,
+    also: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "log").write_text(f"INFO Stage 3 was ABORTED\r\n{log}INFO the end: UNKNOWN_TOPIC\n")
+    for as_json in (False, True):
+        with (tmp_path / "log").open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            shown = explained(capsys, *(["--json"] if as_json else []))
+        if as_json:
+            found = json.loads(shown)
+            assert (
+                f"{found['code']}\nRows visible: {found['rows_visible']}. Safe to run again: {found['run_again']}.\n"
+                in answer
+            )
+            assert found["also"] == also
+        else:
+            assert shown.startswith(answer)
+            assert re.findall(r"\nThe log also has \w+: kafka-eos explain (\w+)\n", shown) == also
+
+
+@pytest.mark.parametrize(
+    ("sent", "hint"),
+    [
+        (
+            b"INFO Stage 3 ABORTED by user, PROTOCOL SASL_SSL\nERROR out of memory\n",
+            "see what it left: kafka-eos status",
+        ),
+        (b"\x1f\x8b\x08\x00 packed\n", "zcat FILE | kafka-eos explain"),
+        (
+            "\N{BYTE ORDER MARK}ERROR [KAFKA_EOS.FENCED]\n".encode("utf-16-le"),
+            "iconv -f UTF-16 -t UTF-8 FILE | kafka-eos explain",
+        ),
+        (
+            failed("OF_TOMORROW", Job.RANDOM).replace("Safe to run again: yes", "Safe to run again: no").encode(),
+            "The message says: rows visible: no; safe to run again: no",
+        ),
+    ],
+    ids=["no code", "gzip", "UTF-16", "newer code"],
+)
+def test_log_that_cannot_be_explained_says_what_to_do(
+    sent: bytes, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    (tmp_path / "log").write_bytes(sent)
+    with (tmp_path / "log").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert hint in explained(capsys, status=2)
+
+
+def test_long_log_is_not_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "log").open("w") as file:
+        for number in range(2_000):
+            file.write(f"INFO {number} {'x' * 5_000}\n{failed('FENCED', Job.BATCH)}")
+    tracemalloc.start()
+    with (tmp_path / "log").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert explained(capsys).startswith("FENCED\n")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+@pytest.mark.parametrize("words", [["fenced", "lost_parts"], ["FENCED", "LOST_PARTS"], ["FENCED LOST_PARTS"]])
+def test_each_of_several_codes_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = explained(capsys, *words)
+    assert text.startswith("LOST_PARTS\n")
+    assert text.endswith("\nThe message also has FENCED: kafka-eos explain FENCED\n")
+
+
 @pytest.mark.parametrize(
     ("log", "code"),
     [
@@ -103,6 +253,10 @@ def test_standard_input_that_never_ends_is_not_read() -> None:
         ("unknown-topic", "the nearest codes are UNKNOWN_TOPIC"),
         ("[KAFKA_EOS.COMIT_LOG_LOST] what", "the nearest codes are COMMIT_LOG_LOST"),
         ("the transaction was aborted", "the nearest codes are TRANSACTION_ABORTED"),
+        ("Stage 3 ABORTED by user", "see what it left: kafka-eos status"),
+        ("NOT_LEADER_OR_FOLLOWER", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
+        ("unknown_producer_id", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
+        (__file__, f"to read the file: kafka-eos explain < {__file__}"),
         ("xyzzy", "kafka-eos explain lists all codes"),
     ],
 )
@@ -139,13 +293,13 @@ def test_text_fits_80_columns_and_breaks_no_command(
     monkeypatch.setattr(console, "output_console", lambda: Console(width=80))
     text = explained(capsys, "TRANSACTIONS_NOT_VERIFIED")
     assert max(map(len, text.splitlines())) <= 80
-    assert "kafka-features.sh upgrade --feature transaction.version=2" in text
+    assert "kafka-features.sh --bootstrap-server S upgrade --feature transaction.version=2" in text
     assert "\n- If transaction.partition.verification.enable is false, run the command in the\n  message.\n" in text
 
 
 def test_links_name_their_page_and_codes_their_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert "quota (docs/performance.md#quotas)" in " ".join(explained(capsys, "DELIVERY_TIMEOUT").split())
-    assert "as for DELIVERY_TIMEOUT, or" in " ".join(explained(capsys, "BUFFER_EXHAUSTED").split())
+    assert "as for DELIVERY_TIMEOUT." in " ".join(explained(capsys, "BUFFER_EXHAUSTED").split())
 
 
 def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +309,7 @@ def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert one["text"].startswith("Rows of a committed version are missing")
     listed = json.loads(explained(capsys, "--json"))
     assert [each["code"] for each in listed] == explained_errors()
-    assert one in listed
+    assert one in [each | {"also": []} for each in listed]
 
 
 def test_page_of_the_installed_package_is_found_first(
