@@ -156,7 +156,9 @@ class Episode:
             try:
                 self._run()
             except AssertionError as failure:
-                self.report.wrong.append(str(failure))
+                # What a person would look at, before the cluster is gone.
+                status = run_command("status", "--bootstrap-servers", self.kafka.bootstrap_servers)
+                self.report.wrong += [str(failure), status.stdout + status.stderr]
         self.report.minutes = round((time.monotonic() - began) / 60, 2)
         return self.report
 
@@ -266,7 +268,9 @@ class Episode:
     def _recover_all(self) -> None:
         """What an operator does who does not want to wait for the next runs."""
         for prefix in self._prefixes():
-            done = run_command("recover", "--write-id", prefix, "--bootstrap-servers", self.kafka.bootstrap_servers)
+            done = run_command(
+                "recover", "--yes", "--write-id", prefix, "--bootstrap-servers", self.kafka.bootstrap_servers
+            )
             if done.returncode and "NO_COMMIT_LOG" not in done.stderr:
                 self.report.wrong.append(f"recover of {prefix} failed: {done.stderr[-500:]}")
 
@@ -349,7 +353,7 @@ class Episode:
                 raise AssertionError(f"no command in: {text[-1500:]}")
             newest = max(writer.units) - 3
             words = shlex.split(command[1].replace("--version N", f"--version {newest}"))
-            done = run_command(*words)
+            done = run_command(*words, "--yes")
             if done.returncode:
                 raise AssertionError(f"kafka-eos {command[1]} failed: {done.stderr[-1000:]}")
         writer.finish()

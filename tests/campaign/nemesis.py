@@ -126,6 +126,7 @@ class Nemesis:
         )
         self.longest_pause_s = longest_pause_s
         self.done: Counter[str] = Counter()
+        """How often each fault happened, 0 for the times in which frames are harmed."""
         self.problems: list[str] = []
         self.foreign: Counter[bytes] = Counter()
         """The values of other programs' committed transactions."""
@@ -158,7 +159,8 @@ class Nemesis:
         try:
             fault.happen(self)
             with self._lock:
-                self.done[fault.name] += 1
+                # Of harmed frames, each is a fault, and the time in which it happens is none.
+                self.done[fault.name] += fault.happen is not Nemesis.harm_frames
                 self._timeline.append((began, time.time(), fault.name))
         except (NothingToHarm, kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError) as failure:
             # Or the fault itself met another one: an admin's request to a broker that is down.
@@ -388,13 +390,18 @@ class Nemesis:
         if not ids:
             raise NothingToHarm("the writer has no write id yet")
         run_command(
-            "recover", "--write-id", self.chance.choice(ids), "--bootstrap-servers", self.kafka.bootstrap_servers
+            "recover",
+            "--yes",
+            "--write-id",
+            self.chance.choice(ids),
+            "--bootstrap-servers",
+            self.kafka.bootstrap_servers,
         )
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:
     """Run an operator's command, as it stands."""
-    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", *words, "--yes"]
+    command = [sys.executable, "-m", "kafka_eos_sink.cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
