@@ -48,10 +48,13 @@ class ReadRecord:
 
 
 def started_producer(
-    client: NetworkClient, transactional_id: str | None, config: ProducerConfig | None = None
+    client: NetworkClient,
+    transactional_id: str | None,
+    config: ProducerConfig | None = None,
+    within_ms: int = int(PATIENCE_S * 1_000),
 ) -> Producer:
     """A producer in a transaction, as a task begins one; without a transactional id one that is only idempotent."""
-    config, deadline_ms = config or ProducerConfig(), client.clock() + int(PATIENCE_S * 1_000)
+    config, deadline_ms = config or ProducerConfig(), client.clock() + within_ms
     if transactional_id is None:
         producer = Producer(client, config, transactional_id=None)
         producer.init_producer_id(deadline_ms)

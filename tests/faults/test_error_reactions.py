@@ -134,8 +134,9 @@ def offsets_in_transaction(bench: Bench, case: Case, topic: str) -> None:
     """Rows and the offsets of a group in one transaction, as the driver sends them; both are there or neither."""
     group, transactional_id = unique_topic("group"), unique_topic("offsets")
     with NetworkClient(bench.client_config()) as client:
-        deadline = client.clock() + case.settings.get("delivery_timeout_ms", 60_000)
-        producer = started_producer(client, transactional_id, ProducerConfig(batch_size=40))
+        within_ms = case.settings.get("delivery_timeout_ms", 60_000)
+        deadline = client.clock() + within_ms
+        producer = started_producer(client, transactional_id, ProducerConfig(batch_size=40), within_ms)
         producer.write(numbered(topic, 0, 2 * ROWS))
         identity = producer.prepare()
         try:

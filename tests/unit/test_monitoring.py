@@ -159,7 +159,8 @@ def test_section_of_every_alert_has_its_rule() -> None:
 
 
 def test_command_of_the_page_replaces_the_base_of_every_link(tmp_path: Path) -> None:
-    rules = shutil.copy(ROOT / "conf" / "alert-rules.yml", tmp_path)
+    (tmp_path / "conf").mkdir()
+    rules = shutil.copy(ROOT / "conf" / "alert-rules.yml", tmp_path / "conf")
     command, *_ = (block for block in ALERTS.blocks if block.text.startswith("sed "))
     subprocess.run(command.text, shell=True, check=True, cwd=tmp_path)
     links = re.findall(r"runbook_url: (\S+)", Path(rules).read_text("utf-8"))

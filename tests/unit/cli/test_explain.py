@@ -187,7 +187,7 @@ def test_log_is_explained_by_its_gravest_message(
     ],
     ids=["no code", "gzip", "UTF-16", "newer code"],
 )
-def test_log_that_cannot_be_explained_says_what_to_do(
+def test_log_without_a_known_code_leads_to_the_next_step(
     sent: bytes, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
