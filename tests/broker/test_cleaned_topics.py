@@ -17,6 +17,7 @@ from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, va
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.log_records import barrier_key
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import AbortedTransactions, Unseen
 from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
@@ -195,7 +196,9 @@ def test_planner_that_saw_forgotten_decision_writes_its_version(cleaning_kafka: 
     versions = itertools.count(1)
 
     def forgotten() -> bool:
-        return not any(given.write.id.encode() in (record.key or b"") for record in read_uncommitted(servers, log))
+        keys = {record.key or b"" for record in read_uncommitted(servers, log)}
+        # The barrier stays: so a later run can begin.
+        return {key for key in keys if given.write.id.encode() in key} == {barrier_key(given.write.id)}
 
     def go_on() -> None:
         session.plan(varied(other, version=next(versions)))
@@ -307,7 +310,7 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
         assert visible == list(range(ROWS))
     else:
         assert exit_status == 0
-        assert "none of its rows is visible: run " in " ".join(captured.out.split())
+        assert "none of its rows is visible: run the same version again" in " ".join(captured.out.split())
         assert gone in caplog.text
         assert visible == []
         plan = session.plan(given)
