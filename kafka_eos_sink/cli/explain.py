@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.errors import PAGE, printable
+from kafka_eos_sink.errors import PAGE, UNDECIDED, RunAgain, Visible, printable
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 _HERE = Path(__file__)
@@ -31,13 +31,14 @@ _SAFETY = re.compile(r"Rows visible: \**([a-z ]+)\**\. Safe to run again: \**([\
 _ITEM = re.compile(r"(\d+\.|-) ")
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 _MESSAGE = re.compile(
-    r"\[?KAFKA_EOS\.(?P<code>\w+)(?:.*?\(kafka-eos explain (?P=code)\)|(?:(?!\[KAFKA_EOS\.).)*)", re.IGNORECASE
+    r"\[?KAFKA_EOS\.(?P<code>\w+)(?:.{0,20000}?\(kafka-eos explain (?P=code)\)|(?:(?!\[KAFKA_EOS\.).)*)", re.IGNORECASE
 )
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_RANKS = {"no": 0, "maybe": 1, "yes": 2}, {"yes": 0, "no": 2}
-"""How grave it is if rows are visible, and if the job may not run again; 1 if it may under conditions."""
+_VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
+_AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.NO: 2}
+"""How grave an answer is; 1 for a run that is safe under conditions."""
 _GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -65,18 +66,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A code in a text. A code alone has no message, and None for answers."""
+    """A code in a text, with the answers of its message, else of the page."""
 
     code: str
-    message: str = ""
-    rows_visible: str | None = None
-    run_again: str | None = None
+    message: str
+    rows_visible: str
+    run_again: str
 
-    def rank(self, known: Mapping[str, Entry]) -> tuple[int, int]:
-        entry = known.get(self.code)
-        visible = self.rows_visible or (entry.rows_visible if entry else "no")
-        again = self.run_again or (entry.run_again if entry else "yes")
-        return _RANKS[1].get(again, 1), _RANKS[0].get(visible, 1)
+    @property
+    def rank(self) -> tuple[int, int]:
+        return _AGAIN_RANK.get(self.run_again, 1), _VISIBLE_RANK.get(self.rows_visible, 1)
 
 
 def explain(
@@ -104,15 +103,11 @@ def explain(
         return
     seen = errors_in(text, known, is_log=not code)
     # A log may have the error of a task that was tried again, and then the error of the job.
-    gravest = max(reversed(seen), key=lambda each: each.rank(known), default=None)
+    gravest = max(reversed(seen), key=lambda each: each.rank, default=None)
     if gravest is None or gravest.code not in known:
         raise typer.BadParameter(_unknown(text if gravest is None else gravest, known), param_hint="CODE")
     entry = known[gravest.code]
-    shown = replace(
-        entry,
-        rows_visible=gravest.rows_visible or entry.rows_visible,
-        run_again=gravest.run_again or entry.run_again,
-    )
+    shown = replace(entry, rows_visible=gravest.rows_visible, run_again=gravest.run_again)
     if gravest.message and (not code or shown != entry):
         shown = replace(shown, text=f"    {gravest.message}\n{entry.text}")
     named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
@@ -153,12 +148,7 @@ def entries(page: str) -> list[Entry]:
 
 def errors_in(text: str, known: Mapping[str, Entry], *, is_log: bool = False) -> Sequence[Seen]:
     """Return the errors in a text, whose codes need not exist."""
-    found = []
-    for message in _MESSAGE.finditer(text):
-        answers = _ANSWERS.search(message[0])
-        visible, again = (answers[1] or "no", answers[2]) if answers else (None, None)
-        said = printable(message[0].strip()) if answers else ""
-        found.append(Seen(code=message["code"].upper(), message=said, rows_visible=visible, run_again=again))
+    found = [_seen(message["code"], known, message[0]) for message in _MESSAGE.finditer(text)]
     if found:
         return found
     words = re.findall(r"\w+", text)
@@ -167,7 +157,19 @@ def errors_in(text: str, known: Mapping[str, Entry], *, is_log: bool = False) ->
         # In a sentence, "ABORTED" is no code, and a log is full of words.
         named = [] if is_log else [word for word in words if "_" in word and word in known]
         named = named or [each for each in known if " " in each and each in text]
-    return [Seen(code=each) for each in named]
+    return [_seen(each, known) for each in named]
+
+
+def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
+    code = code if code in known else code.upper()
+    answers = _ANSWERS.search(message)
+    if answers:
+        visible, again = answers[1] or Visible.NO, answers[2]
+    elif code in known:
+        visible, again = known[code].rows_visible, known[code].run_again
+    else:
+        visible, again = UNDECIDED
+    return Seen(code=code, message=printable(message.strip()) if answers else "", rows_visible=visible, run_again=again)
 
 
 def _piped(known: Iterable[str]) -> str:
@@ -215,7 +217,7 @@ def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
         hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
     elif text.upper() in ErrorCode.__members__:
         hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
-    elif Path(text).is_file():
+    elif os.path.isfile(text):  # Path.is_file() fails if the text is too long for a name
         hint = f"to read the file: kafka-eos explain < {shlex.quote(text)}"
     elif near:
         hint = f"the nearest codes are {', '.join(near)}"

@@ -85,8 +85,8 @@ LINES = {
     # explain, the section of an error code without a browser, which every message names: 190; piped logs, words of Spark: 20
     # no blanks at the ends of lines in a file: 4
     # what recover needs and leaves to Kafka's own tool, in its reference: 14
-    # explain by the gravest message of a log, with what it says of this job: 72
-    "cli": 2_646,
+    # explain by the gravest message of a log, with what it says of this job: 74
+    "cli": 2_648,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

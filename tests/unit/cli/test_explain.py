@@ -212,6 +212,16 @@ def test_long_log_is_not_held(
     assert peak < 4_000_000
 
 
+def test_long_line_of_messages_that_were_cut_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was searched for its end up to the end of the line: minutes, beyond the limit of a test."""
+    (tmp_path / "log").write_text("".join(f"[KAFKA_EOS.FENCED] {number} {'x' * 900}" for number in range(10_000)))
+    with (tmp_path / "log").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert explained(capsys).startswith("FENCED\n")
+
+
 @pytest.mark.parametrize("words", [["fenced", "lost_parts"], ["FENCED", "LOST_PARTS"], ["FENCED LOST_PARTS"]])
 def test_each_of_several_codes_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = explained(capsys, *words)
@@ -253,6 +263,8 @@ def test_standard_input_that_never_ends_is_not_read() -> None:
         ("unknown-topic", "the nearest codes are UNKNOWN_TOPIC"),
         ("[KAFKA_EOS.COMIT_LOG_LOST] what", "the nearest codes are COMMIT_LOG_LOST"),
         ("the transaction was aborted", "the nearest codes are TRANSACTION_ABORTED"),
+        ("no code " * 100, "see what it left: kafka-eos status"),
+        ("x" * 5_000, "kafka-eos explain lists all codes"),
         ("Stage 3 ABORTED by user", "see what it left: kafka-eos status"),
         ("NOT_LEADER_OR_FOLLOWER", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
         ("unknown_producer_id", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
