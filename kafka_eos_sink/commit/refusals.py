@@ -65,11 +65,8 @@ def some(names: Sequence[str]) -> str:
 
 def version_of(version: int, write_id: str) -> str:
     # A batch write without txnAppId has one version, whose number its user has never seen.
-    return (
-        f"the batch of write id {write_id!r}"
-        if is_random_write_id(write_id)
-        else f"version {version} of write id {write_id!r}"
-    )
+    what = "the batch" if is_random_write_id(write_id) else f"version {version}"
+    return f"{what} of write id {write_id!r}"
 
 
 def resolve_command(write: Write, query_id: str, version: int | str, resolution: str) -> str:
@@ -112,9 +109,8 @@ def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
             "query needs its own checkpoint and transactional.id.prefix"
         ),
     }[job]
-    return FencedError(
-        "FENCED", f"{what} this run of write id {write_id!r} ({why})", ". ".join(filter(None, (do, hint)))
-    )
+    do += f". {hint}" if hint else ""
+    return FencedError("FENCED", f"{what} this run of write id {write_id!r} ({why})", do)
 
 
 def unknown_write_id(write: Write, otherwise: str = "") -> WriteRefusedError:
@@ -205,8 +201,8 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
 
 def skipped(write: Write, version: int) -> str:
     """A version that is not written again."""
-    which = "which run wrote it, unless an operator recorded it"
-    where = "" if job_of(write.id) is Job.RANDOM else f". To see {which}: {history_command(write)}"
+    which = f". To see which run wrote it, unless an operator recorded it: {history_command(write)}"
+    where = "" if job_of(write.id) is Job.RANDOM else which
     return f"{version_of(version, write.id)} counts as written; this run wrote nothing{where}"
 
 
@@ -226,15 +222,14 @@ def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefu
 
 
 def different_query(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
-    def name(query: str | None) -> str:
-        return f"streaming query {query}" if query else "a batch job"
-
+    queries = (newest.foreach_query, batch.foreach_query)
+    before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
     # An unwritten version must not count as written.
     go_on = _resolve(write, newest, "rewrite" if newest.is_unwritten else "committed")
     return WriteRefusedError(
         "DIFFERENT_QUERY",
-        f"this run wrote nothing: {name(newest.foreach_query)} has decided version {newest.version} of write id {write.id!r}, and "
-        f"this is {name(batch.foreach_query)}. Its versions count other rows, so they would be skipped",
+        f"this run wrote nothing: {before} has decided version {newest.version} of write id {write.id!r}, and "
+        f"this is {this}. Its versions count other rows, so they would be skipped",
         "If the checkpoint of the query was lost or replaced, restore it. If this is the same query, over Spark Connect or in another "
         f"thread, let the next run go on, whichever it is: {go_on} --any-batch. Otherwise give each "
         "query and each job a txnAppId of its own. Under a new one, every row that this run reads is written, so begin behind the rows "
@@ -368,25 +363,32 @@ def _finish(write: Write, when: str) -> str:
     return f"{run_again(write.id).capitalize()}: that run finishes it, and writes nothing twice. If it does not run {when}: {recover}"
 
 
-def pending(write: Write, decision: Decision, what: str) -> DecisionPendingError:
+def pending(write: Write, decision: Decision, what: str, do: str = "") -> DecisionPendingError:
     """The batch is decided: the driver must finish it and never write it again."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
-        _finish(write, "soon, and before its transactions time out (transaction.timeout.ms)"),
+        do or _finish(write, "soon, and before its transactions time out (transaction.timeout.ms)"),
     )
 
 
-def unresolved(write: Write, decision: Decision, what: str) -> DecisionPendingError:
-    then = " and do not run the job again" if job_of(write.id) is Job.RANDOM else ""
-    return DecisionPendingError(
-        "UNRESOLVED",
-        f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing",
-        "Read the topic with isolation.level=read_committed, and compare all rows of the batch. "
-        f"If all are there, record that{then}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
+def unresolved(write: Write, decision: Decision, what: str, *, held_open: bool = False) -> DecisionPendingError:
+    """``held_open``: no reader has seen these records; once aborted, they are copied."""
+    is_random = job_of(write.id) is Job.RANDOM
+    do = (
+        "Read the topic with isolation.level=read_committed, and compare all rows of the batch. If all are there, record that"
+        f"{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
         f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
-        f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates",
+        f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates"
     )
+    if held_open:
+        do = (
+            "No read_committed reader has seen these records, because their partitions hold them open. This prints the commands of Kafka's "
+            f"own tool that discard them: {write.command('recover')}; run those, then at once "
+            f"{'this again' if is_random else run_again(write.id)}, which copies the records from the log and writes nothing twice"
+        )
+    where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing"
+    return DecisionPendingError("UNRESOLVED", where, do)
 
 
 def topic_gone(write: Write, decision: Decision, what: str) -> DecisionPendingError:
@@ -400,12 +402,11 @@ def topic_gone(write: Write, decision: Decision, what: str) -> DecisionPendingEr
 
 def marker_missing(write: Write, decision: Decision, what: str) -> DecisionPendingError:
     """Readers of a committed batch are blocked: a marker may be missing (JOIN)."""
-    return DecisionPendingError(
-        "DECIDED_NOT_FINISHED",
-        f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
+    do = (
         f"Have the marker written, and the batch finished: {write.command('recover', WRITE_MARKERS)}; do not use the stock "
-        "kafka-transactions.sh abort, which would discard committed records",
+        "kafka-transactions.sh abort, which would discard committed records"
     )
+    return pending(write, decision, what, do)
 
 
 def unmarked_warning(write: Write, decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:

@@ -84,9 +84,12 @@ def _sort_facts(
 ) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
     """Return the committed and the aborted transactions; raise if any is unresolved."""
     sorts: dict[Outcome, list[PreparedTransaction]] = {outcome: [] for outcome in Outcome}
+    unproven: set[Shown] = set()
     for prepared, found in zip(doubtful, facts, strict=True):
         outcome = outcome_of(found)
         sorts[outcome].append(prepared)
+        if outcome in (Outcome.OPEN, Outcome.UNRESOLVED):
+            unproven.update(found.ranges)
         name = prepared.identity.transactional_id
         if outcome is Outcome.NOT_SHOWN:
             part = prepared.offsets[found.ranges.index(Shown.UNSHOWN)]
@@ -111,6 +114,7 @@ def _sort_facts(
             f"{len(unresolved)} of {len(decision.transactions)} transactions left no proof of their end in the commit log or the data "
             f"topics (first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
             + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
+            held_open=unproven == {Shown.OPEN},
         )
     return sorts[Outcome.COMMITTED], lost
 

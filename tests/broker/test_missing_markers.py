@@ -632,3 +632,98 @@ def test_copies_are_visible_once_blocking_transaction_is_aborted(
     assert_nothing_open(servers)
     write_all(given, 1)
     assert len(read_committed(servers, topic)) == ROWS
+
+
+def decided_without_any_marker(kafka: EmbeddedKafka, given: session.WriteSettings, *, commit: bool) -> None:
+    """A decided batch of one task, ended at its coordinator with no marker anywhere, whose id a late attempt has taken over."""
+    topic = given.batch.topic or ""
+    plan: Plan = session.plan(given)
+    side = create_topic(kafka.bootstrap_servers, partitions=1)
+    with unverified_partitions(kafka), NetworkClient(given.client) as client:
+        admin = Admin(client)
+
+        def begin() -> Procedure[ProducerIdentity]:
+            identity = yield from InitProducerId(task_transactional_id(given.write.id, 0, 0), 60_000)
+            # a transaction without any partition cannot be ended
+            yield from append_in_transaction(identity, (LogRecord(b"", b"side"),), 0)
+            return identity
+
+        def end(prepared: PreparedTransaction) -> Procedure[None]:
+            yield from append_in_transaction(plan.driver, decision_records(decision_of(given, plan, prepared)), 0)
+            yield from commit_at_coordinator(plan.driver)
+
+        identity = Executor(admin, (side, 0), SETTINGS).run(begin())
+        part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
+        log = (given.write.log_topic, given.write.commit_log[1])
+        where = produce_without_adding(admin, identity, log, [(part.key, part.value)])
+        rows = [(None, b"%d" % number) for number in range(ROWS)]
+        written = tuple(produce_without_adding(admin, identity, (topic, each), rows) for each in (0, 1))
+        prepared = PreparedTransaction(
+            partition=0, identity=identity, part_offset=where.first_offset, rows=2 * ROWS, offsets=written
+        )
+        Executor(admin, given.write.commit_log, SETTINGS).run(end(prepared))
+        Executor(admin, (side, 0), SETTINGS).run(commit_at_coordinator(identity, commit))
+        admin.init_producer_id(identity.transactional_id, 60_000, client.clock() + 30_000)
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
+def test_batch_without_any_marker_is_copied_once_discarded(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], commit: bool
+) -> None:
+    """No reader has seen a row, whatever the coordinator's answer was; recovery says so, and how to go on."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    given = write_settings(any_kafka, topic)
+    decided_without_any_marker(any_kafka, given, commit=commit)
+    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
+    shown = capsys.readouterr()
+    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id}"
+    assert "No COMMIT marker is missing." in shown.out.splitlines()
+    assert "[KAFKA_EOS.UNRESOLVED] nothing proves whether the rows of version 3 of" in shown.err
+    assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. This run wrote nothing" in shown.err
+    assert (
+        f"the commands of Kafka's own tool that discard them: {command}; run those, then at once run the" in shown.err
+    )
+    assert "kafka-eos resolve" not in shown.err, "which would leave the readers blocked"
+    assert read_committed(servers, topic) == []
+
+    abort_as_printed(any_kafka, shown.err)
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    shown = capsys.readouterr()
+    assert "copies from the log" in " ".join(shown.out.split())
+    assert "A decided part in the commit log blocks no reader" in shown.err
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    shown = capsys.readouterr()
+    (left,) = [line for line in shown.err.splitlines() if "kafka-transactions.sh" in line]
+    assert f"--topic {given.write.log_topic} " in left, "the part record, which no decision names any more"
+    abort_as_printed(any_kafka, left)
+    finishes(any_kafka, given.write.id, capsys)
+    assert Counter(record.value for record in read_committed(servers, topic)) == Counter(
+        2 * [b"%d" % number for number in range(ROWS)]
+    )
+    write_all(varied(given, version=given.batch.version + 1), 1)
+    assert len(read_committed(servers, topic)) == 3 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
+def test_rows_are_copied_while_one_of_their_partitions_is_still_held(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the first of the printed commands was run: nothing is written twice once somebody runs the second one."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    given = write_settings(any_kafka, topic)
+    decided_without_any_marker(any_kafka, given, commit=True)
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    first, second = [line for line in capsys.readouterr().err.splitlines() if "kafka-transactions.sh" in line]
+    abort_as_printed(any_kafka, first)
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    assert second in capsys.readouterr().err.splitlines()
+    assert len(read_committed(servers, topic)) == ROWS
+    abort_as_printed(any_kafka, second)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    abort_as_printed(any_kafka, capsys.readouterr().err)
+    finishes(any_kafka, given.write.id, capsys)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
