@@ -47,7 +47,7 @@ from tests.spark.standalone_cluster import StandaloneCluster
 
 from . import checker
 from .mutants import MUTANTS, planted_package
-from .nemesis import COMMIT_LOG, Nemesis, run_command
+from .nemesis import COMMIT_LOG, Nemesis, omits_markers, recover_write, run_command
 from .spark_writer import Assignment, Kind
 from .writers import CODE, Writer
 
@@ -180,6 +180,9 @@ class Episode:
             healed_at = time.monotonic()
             self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
             self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
+            if omits_markers(self.kafka):
+                # Nothing but a person ends what a missing marker leaves open.
+                self._recover_all()
             self._await_recovery(supervisor, healed_at)
         for writer in self.writers:
             writer.kill()
@@ -268,9 +271,7 @@ class Episode:
     def _recover_all(self) -> None:
         """What an operator does who does not want to wait for the next runs."""
         for prefix in self._prefixes():
-            done = run_command(
-                "recover", "--yes", "--write-id", prefix, "--bootstrap-servers", self.kafka.bootstrap_servers
-            )
+            done = recover_write(self.kafka, prefix)
             if done.returncode and "NO_COMMIT_LOG" not in done.stderr:
                 self.report.wrong.append(f"recover of {prefix} failed: {done.stderr[-500:]}")
 
@@ -302,6 +303,8 @@ class Episode:
                 continue
             if f"\n### {code}\n" not in page:
                 self.report.wrong.append(f"{code} is not documented")
+            elif code == "UNRESOLVED" and omits_markers(self.kafka):
+                continue  # known gap 3, which a person has ended
             elif (safety := SAFETY.get(code)) is not None and safety.run_again is RunAgain.NO:
                 self.report.wrong.append(f"{code} asks for a person, and nobody had deleted anything")
 

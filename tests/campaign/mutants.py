@@ -32,7 +32,7 @@ MUTANTS = (
     Mutant(name="no barrier before the first fence", points=("plan.fenced",)),
     Mutant(name="verdict from the error code", points=("commit.between_ends",)),
     Mutant(name="witness skipped", points=("commit.decided",)),
-    Mutant(name="decide after the first EndTxn"),
+    Mutant(name="decide after the first EndTxn", points=("commit.before_decision", "commit.decision_written")),
     Mutant(name="read before fence"),
     Mutant(name="verify skipped"),
     Mutant(name="done record under the decision's key"),

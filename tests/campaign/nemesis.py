@@ -23,7 +23,7 @@ from typing import Any
 
 import confluent_kafka
 import kafka as kafka_python
-from kafka.admin import ConfigResource, ConfigResourceType, UpdateFeatureType
+from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, UpdateFeatureType
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
@@ -35,6 +35,7 @@ from .writers import Writer
 
 COMMIT_LOG = "__kafka_eos_commits"
 LATE = "late"
+PRINTED_ABORT = re.compile(r"kafka-transactions\.sh .*abort --topic (\S+) --partition (\d+) --start-offset (\d+)")
 OWN_ID, ID_OF_A_TASK = r"\..*", r"\.\d+\.\d+"
 """What follows a write id in the transactional ids of a write."""
 _HARM: tuple[Action, ...] = (
@@ -320,9 +321,8 @@ class Nemesis:
         self._take_over_ids(["Ongoing", "CompleteCommit", "CompleteAbort"], ID_OF_A_TASK)
 
     def _take_over_ids(self, states: list[str], ids: str) -> None:
-        if self.chance.random() < 0.5:
-            self._await_stop()
-        prefixes = "|".join(re.escape(prefix) for writer in self.writers for prefix in writer.write_ids)
+        writers = self._await_stop() if self.chance.random() < 0.5 else self.writers
+        prefixes = "|".join(re.escape(prefix) for writer in writers for prefix in writer.write_ids)
         own = re.compile(f"(?:{prefixes}){ids}")
         with self._admin() as admin:
             listed = [each for each in transactions(admin, states) if own.fullmatch(each.transactional_id)]
@@ -338,13 +338,18 @@ class Nemesis:
             )
             producer.init_transactions(20)
 
-    def _await_stop(self) -> None:
-        def stops() -> int:
-            return sum(writer.deaths + writer.waits for writer in self.writers)
+    def _await_stop(self) -> list[Writer]:
+        """Return the writers of which one process has just died or waits; all of them, if none does in 15 s."""
+
+        def stops() -> list[int]:
+            return [writer.deaths + writer.waits for writer in self.writers]
 
         before, until = stops(), time.monotonic() + 15
-        while time.monotonic() < until and stops() == before:
+        while time.monotonic() < until:
+            if stopped := [each for each, was, now in zip(self.writers, before, stops(), strict=True) if now > was]:
+                return stopped
             time.sleep(0.1)
+        return self.writers
 
     def write_as_another_program(self) -> None:
         ident = uuid.uuid4().hex[:8]
@@ -389,14 +394,38 @@ class Nemesis:
         ids = self.chance.choice(self.writers).write_ids
         if not ids:
             raise NothingToHarm("the writer has no write id yet")
-        run_command(
-            "recover",
-            "--yes",
-            "--write-id",
-            self.chance.choice(ids),
-            "--bootstrap-servers",
-            self.kafka.bootstrap_servers,
-        )
+        recover_write(self.kafka, self.chance.choice(ids))
+
+
+def recover_write(kafka: EmbeddedKafka, write_id: str) -> subprocess.CompletedProcess[str]:
+    """Recover as an operator does: where a broker omits markers, with the commands that are printed, until nothing is open."""
+    words = ["recover", "--yes", "--write-id", write_id, "--bootstrap-servers", kafka.bootstrap_servers]
+    if not omits_markers(kafka):
+        return run_command(*words)
+    for _ in range(4):
+        done = run_command(*words, "--write-markers")
+        printed = PRINTED_ABORT.findall(done.stderr)
+        if done.returncode == 0 or not (printed or "A decided part in the commit log" in done.stderr):
+            break
+        for topic, partition, start in printed:
+            _abort_by_hand(kafka, kafka_python.TopicPartition(topic, int(partition)), int(start))
+    return done
+
+
+def omits_markers(kafka: EmbeddedKafka) -> bool:
+    """Whether its release has KAFKA-20734."""
+    return tuple(map(int, kafka.version.split(".")[:2])) >= (4, 3)
+
+
+def _abort_by_hand(kafka: EmbeddedKafka, where: kafka_python.TopicPartition, start: int) -> None:
+    """As ``kafka-transactions.sh abort``; nothing if that transaction is no longer open."""
+    admin = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
+    try:
+        for held in admin.describe_producers([where])[where].active_producers:
+            if held.current_transaction_start_offset == start:
+                admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
+    finally:
+        admin.close()
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:

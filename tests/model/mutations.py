@@ -145,11 +145,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    yield from decide(",
+                "    logged = yield from append_decision(",
                 "    if prepared:\n"
                 "        from kafka_eos_sink.commit.steps import End, EndTransactions\n"
                 "        yield from EndTransactions((End(identity=prepared[0].identity, commit=True),))\n"
-                "    yield from decide(",
+                "    logged = yield from append_decision(",
             ),
         ),
         setting=_small("first end before the decision"),
