@@ -317,7 +317,10 @@ class Nemesis:
         self._take_over_ids(["Ongoing"], OWN_ID)
 
     def begin_attempts_late(self) -> None:
-        """As attempts that a stalled worker begins after their batch: InitProducerId on ids whose transactions have ended."""
+        """As attempts that a stalled worker begins after their batch: InitProducerId on ids whose transactions have ended.
+
+        Half of the time on all ids of a writer that has just died, perhaps between the ends of its transactions.
+        """
         self._take_over_ids(["Ongoing", "CompleteCommit", "CompleteAbort"], ID_OF_A_TASK)
 
     def _take_over_ids(self, states: list[str], ids: str) -> None:
@@ -328,7 +331,13 @@ class Nemesis:
             listed = [each for each in transactions(admin, states) if own.fullmatch(each.transactional_id)]
         if not prefixes or not listed:
             raise NothingToHarm(f"no transaction is {' or '.join(states)}")
-        for each in self.chance.sample(listed, min(len(listed), self.chance.randint(1, 6))):
+        # After a stop all of them, as a timeout meets a whole batch.
+        chosen = (
+            listed
+            if writers is not self.writers
+            else self.chance.sample(listed, min(len(listed), self.chance.randint(1, 6)))
+        )
+        for each in chosen:
             producer = confluent_kafka.Producer(
                 {
                     "bootstrap.servers": self.kafka.bootstrap_servers,
