@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import gzip
+import io
 import itertools
 import os
 import re
-import shlex
 import stat
 import sys
 import textwrap
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,11 +37,17 @@ _MESSAGE = re.compile(
 )
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
+_END = re.compile(r"\(kafka-eos explain \w+\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
 _AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.NO: 2}
 """How grave an answer is; 1 for a run that is safe under conditions."""
+_WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
+_WRITE_ID = re.compile(r"write id '([^']+)'")
+_OWN_ANSWERS = "If the message itself answers differently, follow the message."
 _GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
+_MOST_LINES = 30
+"""Of a message that something has broken into lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,55 +89,64 @@ class Seen:
 def explain(
     code: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CODE", help="The code, or a quoted or piped message with it.", show_default=False),
+        typer.Argument(metavar="CODE", help="The code, a quoted or piped message, or log files.", show_default=False),
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Explain an error code, offline.
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Without CODE, explains the gravest error of a piped log, or lists
-    all codes. Exit status 2 if there is no such code.
+    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Of log files, or a piped log, explains the gravest error, of equal
+    ones the last. Without any, lists all codes. Exit status 2 if there is no such code.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
     To see which transactions are open: kafka-eos status
     """
     known = {each.code: each for each in entries(_page())}
-    text = " ".join(" ".join(code).split()) if code else _piped(known)
-    if not text.strip():
+    words = [] if code == ["-"] else code or []
+    is_log = not words or (not known.keys() & {*words} and all(map(os.path.isfile, words)))
+    text = "\n".join(_logs(words, known)) if is_log else " ".join(" ".join(words).split())
+    if not text.strip() and not words:
         everything = [*known.values()]
         console.print_json(everything) if as_json else _print_list(everything)
         return
-    seen = errors_in(text, known, is_log=not code)
+    seen = errors_in(text, known, is_log=is_log)
     # A log may have the error of a task that was tried again, and then the error of the job.
     gravest = max(reversed(seen), key=lambda each: each.rank, default=None)
     if gravest is None or gravest.code not in known:
-        raise typer.BadParameter(_unknown(text if gravest is None else gravest, known), param_hint="CODE")
+        raise typer.BadParameter(_unknown(gravest or text, known, is_log=is_log), param_hint="CODE")
     entry = known[gravest.code]
     shown = replace(entry, rows_visible=gravest.rows_visible, run_again=gravest.run_again)
-    if gravest.message and (not code or shown != entry):
-        shown = replace(shown, text=f"    {gravest.message}\n{entry.text}")
+    if gravest.message and (is_log or shown != entry):
+        shown = replace(shown, text=f"    {gravest.message}\nIn general:\n{entry.text}")
     named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
     also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != entry.code]
     if as_json:
         console.print_json({**shown.as_json(), "also": also})
         return
+    if not gravest.message:
+        shown = replace(shown, text=f"{entry.text}\n{_OWN_ANSWERS}")
     typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
     for each in also:
-        typer.echo(f"\nThe {'message' if code else 'log'} also has {each}: kafka-eos explain {each}")
+        typer.echo(f"\nThe {'log' if is_log else 'message'} also has {each}: kafka-eos explain {each}")
+    same = [_WRITE_ID.search(each.message) for each in seen if each.code == entry.code]
+    for write_id in dict.fromkeys(each[1] for each in same if each is not None):
+        if write_id not in gravest.message:
+            typer.echo(f"\nThe log also has {entry.code} of write id {write_id}: do what that message says")
 
 
 def entries(page: str) -> list[Entry]:
     """Return the sections of all codes, in the order of the page."""
     found: list[Entry] = []
     shared: list[str] = []
-    section = ""
+    section, warnings = "", list[str]()
     # Of each heading: its marks, its words, and the text up to the next one.
     parts = iter(_HEADING.split(page)[1:])
     for marks, heading, text in zip(parts, parts, parts, strict=True):
         if marks == "##":
             section = heading
+            warnings = [_without_markup(" ".join(each.replace("> ", " ").split())) for each in _WARNING.findall(text)]
             continue
         shared.append(heading)
         if not text.strip():
@@ -137,7 +154,7 @@ def entries(page: str) -> list[Entry]:
         safety = _SAFETY.match(text.strip())
         if safety is None:
             raise ValueError(f"{heading} does not begin with the answers on rows")
-        plain = "\n".join(_plain(text.strip()[safety.end() :]))
+        plain = "\n".join([*_plain(text.strip()[safety.end() :]), *warnings])
         found += [
             Entry(code=each, section=section, rows_visible=safety[1], run_again=safety[2], text=plain)
             for each in shared
@@ -172,28 +189,60 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     return Seen(code=code, message=printable(message.strip()) if answers else "", rows_visible=visible, run_again=again)
 
 
-def _piped(known: Iterable[str]) -> str:
-    """Return the error lines that a program or file sends here, or the first line."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError, AttributeError):  # closed, or not a file
-        return ""
-    # Not any standard input that is no terminal: a service's may never end.
-    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
-        return ""
-    lines = iter(sys.stdin.buffer)
-    start = next(lines, b"")
-    if start.startswith((_GZIP, *_UTF_16)):
-        way = "zcat FILE" if start.startswith(_GZIP) else "iconv -f UTF-16 -t UTF-8 FILE"
-        raise typer.BadParameter(f"the log is not plain text; run: {way} | kafka-eos explain", param_hint="CODE")
+def _logs(files: Sequence[str], known: Iterable[str]) -> Iterator[str]:
+    """Yield the messages of log files, or of standard input, each on one line."""
+    if not files:
+        try:
+            mode = os.fstat(sys.stdin.fileno()).st_mode
+        except (OSError, ValueError, AttributeError):  # closed, or not a file
+            return
+        # Not any standard input that is no terminal: a service's may never end.
+        if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+            return
+    sources: Sequence[str | int] = files or [sys.stdin.fileno()]
+    for source in sources:
+        with open(source, "rb", closefd=bool(files)) as stream:
+            yield from _messages(stream, known)
+
+
+def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
+    """Return each message of a log once; if there is none, the first line."""
     marks = ["KAFKA_EOS.", *(each for each in known if " " in each)]
     first, kept = "", dict[str, None]()
-    for raw in itertools.chain([start], lines):
-        line = _COLOUR.sub("", raw.decode(errors="replace")).strip()
+    begun: list[str] = []  # a message that something has broken into lines
+
+    def keep(message: str) -> None:
+        kept[message] = kept.pop(message, None)
+        begun.clear()
+
+    for raw in _decoded(stream):
+        line = _COLOUR.sub("", raw).strip()
         first = first or line
-        if any(mark in line for mark in marks):
-            kept[line] = kept.pop(line, None)
-    return "\n".join(kept) or first
+        is_marked = any(mark in line for mark in marks)
+        if begun and not is_marked and len(begun) < _MOST_LINES:
+            begun.append(line)
+            if _END.search(whole := " ".join(begun)):
+                keep(whole)
+            continue
+        if begun:
+            keep(begun[0])
+        if is_marked and _ANSWERS.search(line):
+            keep(line)
+        elif is_marked:
+            begun.append(line)
+    if begun:
+        keep(begun[0])
+    return kept or [first]
+
+
+def _decoded(stream: io.BufferedReader) -> Iterator[str]:
+    try:
+        unpacked: Any = gzip.GzipFile(fileobj=stream) if stream.peek(2)[:2] == _GZIP else stream
+        head = unpacked.peek(2)[:2]
+        encoding = "utf-16" if head in _UTF_16 else "utf-16-le" if head[1:] == b"\0" else "utf-8"
+        yield from io.TextIOWrapper(unpacked, encoding, errors="replace")
+    except (OSError, EOFError, zlib.error) as failure:
+        raise typer.BadParameter(f"the log cannot be read: {failure}", param_hint="CODE") from None
 
 
 def _page() -> str:
@@ -210,24 +259,22 @@ def _page() -> str:
     raise typer.Exit(EXIT_FAILURE)
 
 
-def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
+def _unknown(what: str | Seen, known: Mapping[str, Entry], *, is_log: bool) -> str:
     text = what if isinstance(what, str) else what.code
     near = difflib.get_close_matches(text.upper(), known, n=3)
+    to_do = "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status"
     if isinstance(what, Seen) and what.message:
         hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
+    elif is_log and not (near or text.isalnum()):
+        return f"the log has no error of kafka-eos: {to_do}; if that shows nothing, read the topic"
     elif text.upper() in ErrorCode.__members__:
         hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
-    elif os.path.isfile(text):  # Path.is_file() fails if the text is too long for a name
-        hint = f"to read the file: kafka-eos explain < {shlex.quote(text)}"
     elif near:
         hint = f"the nearest codes are {', '.join(near)}"
     elif " " in text:
-        hint = (
-            "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. "
-            "kafka-eos explain lists all codes"
-        )
+        hint = f"{to_do}. kafka-eos explain lists all codes"
     else:
-        hint = "kafka-eos explain lists all codes"
+        hint = "if it is a file, there is none of this name. kafka-eos explain lists all codes"
     return f"no error code of kafka-eos: {textwrap.shorten(printable(text), 60)!r}; {hint}"
 
 

@@ -467,7 +467,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("harm frames", 20, Nemesis.harm_frames),
     Fault("cut all connections", 1, Nemesis.cut_connections),
     Fault("time out transactions", 3, Nemesis.time_out_transactions),
-    Fault("begin attempts late", 2, Nemesis.begin_attempts_late),
+    Fault("begin attempts late", 3, Nemesis.begin_attempts_late),
     Fault("write as another program", 2, Nemesis.write_as_another_program),
     Fault("compact the commit log", 0.5, Nemesis.compact_commit_log),
     Fault("recover", 1, Nemesis.recover),
