@@ -706,7 +706,7 @@ def test_batch_without_any_marker_is_copied_once_discarded(
     assert_nothing_open(servers, [topic])
 
 
-def test_rows_are_copied_while_one_partition_is_still_held(
+def test_rows_are_copied_while_one_partition_is_still_open(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only the first of the printed commands was run: nothing is written twice once somebody runs the second one."""
