@@ -217,7 +217,7 @@ def test_log_is_read_whatever_its_encoding(
 
 @pytest.mark.parametrize("width", [60, 80, 118])
 @pytest.mark.parametrize("job", Job)
-def test_message_in_several_lines_keeps_its_own_answers(
+def test_message_in_several_lines_keeps_its_own_safety(
     job: Job, width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A terminal or a ticket has broken it; the page knows no txnAppId."""
