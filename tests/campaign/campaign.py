@@ -117,6 +117,8 @@ class Settings:
     worlds: tuple[dict[str, Any], ...] = WORLDS
     points: tuple[str, ...] = POINTS_OF_ALL
     """Failpoints that a start of a writer may draw."""
+    faults: tuple[str, ...] = ()
+    """The names of the faults that may happen, empty for all."""
     recovered_within_s: float = 180.0
     """From the last fault until every writer has written something new; 60 on a quiet machine."""
     package: Path | None = None
@@ -169,7 +171,8 @@ class Episode:
         self._make_writers(proxy.bootstrap_servers)
         self.reader = checker.LiveReader(self.kafka.bootstrap_servers, self.topics)
         self._release.callback(self.reader.close)
-        nemesis = Nemesis(self.kafka, self.writers, self.topics, proxy, self.chance, self.settings.longest_pause_s)
+        longest, names = self.settings.longest_pause_s, self.settings.faults
+        nemesis = Nemesis(self.kafka, self.writers, self.topics, proxy, self.chance, longest, names)
         supervisor = Supervisor(self.writers, self.settings.largest_unit, self.reader)
         with supervisor:
             self._await_first_rows()
@@ -482,12 +485,12 @@ def main() -> int:
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as release:
         package = None
-        kinds, points = tuple(given.kinds.split(",")), POINTS_OF_ALL
+        kinds, points, faults = tuple(given.kinds.split(",")), POINTS_OF_ALL, ()
         if given.mutant:
             mutant = next(each for each in MUTANTS if each.name == given.mutant)
             package = release.enter_context(planted_package(mutant))
             kinds = mutant.kinds or kinds
-            points = mutant.points or points
+            points, faults = mutant.points or points, mutant.faults
         settings = Settings(
             seed=given.seed,
             episode_s=given.episode_minutes * 60,
@@ -495,6 +498,7 @@ def main() -> int:
             largest_unit=given.largest_unit,
             kinds=kinds,
             points=points,
+            faults=faults,
             recovered_within_s=given.recovered_within,
             package=package,
         )

@@ -19,21 +19,28 @@ from .spark_writer import Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """``name`` is that of the model's mutation; ``kinds`` and ``points`` those in which it shows, empty for all."""
+    """``name`` is that of the model's mutation; ``kinds``, ``points`` and ``faults`` those in which it shows, empty for all."""
 
     name: str
     kinds: tuple[Kind, ...] = ()
     points: tuple[str, ...] = ()
     """Failpoints at which its writers die or wait."""
+    faults: tuple[str, ...] = ()
+    """Names of the nemesis' faults."""
 
 
 MUTANTS = (
     Mutant(name="no fence"),
     Mutant(name="no barrier before the first fence", points=("plan.fenced",)),
-    Mutant(name="verdict from the error code", points=("commit.between_ends",)),
+    Mutant(
+        name="verdict from the error code",
+        kinds=("batch", "batch", "shuffled stream"),
+        points=("commit.between_ends",),
+        faults=("begin attempts late",),
+    ),
     Mutant(name="witness skipped", points=("commit.decided",)),
     Mutant(name="decide after the first EndTxn", points=("commit.before_decision", "commit.decision_written")),
-    Mutant(name="read before fence"),
+    Mutant(name="read before fence", kinds=("batch", "batch"), faults=("start a second driver", "harm frames")),
     Mutant(name="verify skipped"),
     Mutant(name="done record under the decision's key"),
     Mutant(name="the versions not carried forward", kinds=("batch",)),

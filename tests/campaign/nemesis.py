@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,9 @@ class Nemesis:
         proxy: FaultProxy,
         chance: random.Random,
         longest_pause_s: float,
+        faults: Collection[str] = (),
     ) -> None:
+        """``faults``: the names of those that may happen, empty for all."""
         self.kafka, self.writers, self.topics, self.proxy, self.chance = (
             kafka,
             list(writers),
@@ -126,6 +128,7 @@ class Nemesis:
             chance,
         )
         self.longest_pause_s = longest_pause_s
+        self._faults = [fault for fault in FAULTS if not faults or fault.name in faults]
         self.done: Counter[str] = Counter()
         """How often each fault happened, 0 for the times in which frames are harmed."""
         self.problems: list[str] = []
@@ -147,10 +150,10 @@ class Nemesis:
         while time.monotonic() < until:
             running = {slot: thread for slot, thread in running.items() if thread.is_alive()}
             if len(running) < self.chance.choice((1, 2, 3, 4, 4)):
-                possible = [fault for fault in FAULTS if fault.slot not in running and fault.possible(self)]
-                (fault,) = self.chance.choices(possible, [each.weight for each in possible])
-                running[fault.slot] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
-                running[fault.slot].start()
+                possible = [each for each in self._faults if each.slot not in running and each.possible(self)]
+                for fault in self.chance.choices(possible, [each.weight for each in possible]) if possible else ():
+                    running[fault.slot] = threading.Thread(target=self._one, args=(fault,), name=fault.name)
+                    running[fault.slot].start()
             time.sleep(1.2 * self.chance.random())
         for thread in running.values():
             thread.join()

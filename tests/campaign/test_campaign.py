@@ -10,7 +10,8 @@ import pytest
 from . import checker
 from .campaign import WORLDS, Report, Settings, run
 from .checker import Expected, Sightings, judge
-from .mutants import MUTANTS, planted_package
+from .mutants import MUTANTS, Mutant, planted_package
+from .nemesis import FAULTS
 
 WRITTEN = Expected(writer="w", topics=("t",), units={1: 3, 2: 2}, accepted=frozenset({1}))
 ROWS = [(0, b"w|1|0|0|0"), (0, b"w|1|1|0|1"), (1, b"w|1|2|1|0"), (1, b"w|2|0|0|0"), (1, b"w|2|1|0|1")]
@@ -71,8 +72,9 @@ def test_all_units_are_demanded_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_can_be_planted(mutant: object) -> None:
-    with planted_package(mutant) as folder:  # type: ignore[arg-type]
+def test_mutant_can_be_planted(mutant: Mutant) -> None:
+    assert {*mutant.faults} <= {fault.name for fault in FAULTS}
+    with planted_package(mutant) as folder:
         for file in (folder / "kafka_eos_sink" / "commit").glob("*.py"):
             compile(file.read_text(), str(file), "exec")
 
