@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kafka_eos_sink.cli.resolve import resolved_sentence
-from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import is_overtaken
@@ -897,6 +897,48 @@ def test_readers_prove_what_a_coordinator_has_forgotten(logged: str, visible: bo
         assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
     (entry,) = cluster.newest().transactions
     assert entry == replace(named, proven=True)
+
+
+@pytest.mark.parametrize("shown", ["held open", "gone"])
+def test_records_held_open_are_discarded_before_they_are_copied(shown: str) -> None:
+    """Their markers are missing everywhere, and a later attempt has erased the coordinator's proof."""
+    cluster = Cluster(partitions=2)
+    for named in cluster.named:
+        cluster.end_without_marker(named.identity, commit=True, partition=kafka.LOG)
+        cluster.perform(steps.InitProducerId(named.identity.transactional_id, TIMEOUT_MS))
+    parts = [(named.identity.producer_id, part) for named in cluster.named for part in named.offsets]
+    # Of one transaction the records are open in both cases.
+    seen = {part: steps.Unseen.BLOCKED for _, part in parts}
+    if shown == "gone":
+        seen[parts[0][1]] = steps.Unseen.GONE
+    cluster.own |= {
+        steps.Now: seconds_pass(cluster),
+        steps.AbortedTransactions: lambda step: {part: seen[part] for part in step.ranges},
+        steps.AreCommitted: lambda step: (None,) * len(step.written),
+        steps.DescribeProducers: lambda _: {
+            (part.topic, part.partition): {producer_id: (0, part.first_offset)} for producer_id, part in parts
+        },
+    }
+    with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*2 of 2 transactions left no proof") as raised:
+        cluster.run(take_over(NEXT))
+    ways_out = [
+        way in str(raised.value) for way in ("kafka-eos recover", "which copies the records", "kafka-eos resolve")
+    ]
+    assert ways_out == ([True, True, False] if shown == "held open" else [False, False, True])
+
+
+@pytest.mark.parametrize(
+    ("write_id", "again"),
+    [
+        ("kafka-eos/nightly/t", "run the same version again"),
+        ("kafka-eos-query", "restart the query from its checkpoint"),
+        ("kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00", "this again"),
+    ],
+)
+def test_next_run_of_the_job_copies_what_was_discarded(write_id: str, again: str) -> None:
+    write = replace(NEXT.run.write, id=write_id)
+    text = str(refusals.unresolved(write, Cluster().decision, "no proof", held_open=True))
+    assert f"then at once {again}, which copies the records from the log" in text
 
 
 @pytest.mark.parametrize("failing", ["record", "marker"])
