@@ -485,12 +485,13 @@ def main() -> int:
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as release:
         package = None
-        kinds, points, faults = tuple(given.kinds.split(",")), POINTS_OF_ALL, ()
+        kinds, points, faults, worlds = tuple(given.kinds.split(",")), POINTS_OF_ALL, (), WORLDS
         if given.mutant:
             mutant = next(each for each in MUTANTS if each.name == given.mutant)
             package = release.enter_context(planted_package(mutant))
             kinds = mutant.kinds or kinds
             points, faults = mutant.points or points, mutant.faults
+            worlds = tuple(each for each in WORLDS if mutant.brokers in (0, each["brokers"]))
         settings = Settings(
             seed=given.seed,
             episode_s=given.episode_minutes * 60,
@@ -499,6 +500,7 @@ def main() -> int:
             kinds=kinds,
             points=points,
             faults=faults,
+            worlds=worlds,
             recovered_within_s=given.recovered_within,
             package=package,
         )

@@ -27,6 +27,8 @@ class Mutant:
     """Failpoints at which its writers die or wait."""
     faults: tuple[str, ...] = ()
     """Names of the nemesis' faults."""
+    brokers: int = 0
+    """Of the clusters in which it shows, 0 for all."""
 
 
 MUTANTS = (
@@ -41,7 +43,12 @@ MUTANTS = (
     Mutant(name="witness skipped", points=("commit.decided",)),
     Mutant(name="decide after the first EndTxn", points=("commit.before_decision", "commit.decision_written")),
     Mutant(name="read before fence", kinds=("batch", "batch"), faults=("start a second driver", "harm frames")),
-    Mutant(name="verify skipped"),
+    Mutant(
+        name="verify skipped",
+        kinds=("batch", "batch", "foreachBatch"),
+        faults=("move leaders and coordinators", "kill a broker"),
+        brokers=3,
+    ),
     Mutant(name="done record under the decision's key"),
     Mutant(name="the versions not carried forward", kinds=("batch",)),
     Mutant(name="a version added before it is decided", kinds=("batch",)),
