@@ -142,7 +142,8 @@ def verify_visible(
                     about=f"producer id {producer_id}",
                     blocked_by=producer_id,
                     if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-                    f"Otherwise its marker is missing: {write.command('recover', refusals.WRITE_MARKERS)}",
+                    f"Otherwise its marker is missing: {write.command('recover', refusals.WRITE_MARKERS)}; if that does not show it, it is "
+                    "another program's: kafka-transactions.sh find-hanging shows it, and abort discards its rows",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:

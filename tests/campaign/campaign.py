@@ -47,7 +47,7 @@ from tests.spark.standalone_cluster import StandaloneCluster
 
 from . import checker
 from .mutants import MUTANTS, planted_package
-from .nemesis import COMMIT_LOG, Nemesis, omits_markers, recover_write, run_command
+from .nemesis import COMMIT_LOG, Nemesis, end_hanging_of_others, omits_markers, recover_write, run_command
 from .spark_writer import Assignment, Kind
 from .writers import CODE, Writer
 
@@ -97,6 +97,8 @@ class Report:
     minutes: float = 0.0
     people: str = ""
     not_done: int = 0
+    hanging: int = 0
+    """Transactions of other programs in a partition that missed their marker (KAFKA-20734), and were aborted by hand."""
     wrong: list[str] = field(default_factory=list)
     timeline: list[tuple[float, float, str]] = field(default_factory=list)
 
@@ -184,8 +186,9 @@ class Episode:
             self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
             self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
             if omits_markers(self.kafka):
-                # Nothing but a person ends what a missing marker leaves open.
+                # Nothing but a person ends what a missing marker leaves open, also of other programs.
                 self._recover_all()
+                self.report.hanging = end_hanging_of_others(self.kafka, self.topics, self._prefixes())
             self._await_recovery(supervisor, healed_at)
         for writer in self.writers:
             writer.kill()

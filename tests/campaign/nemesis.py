@@ -30,7 +30,7 @@ from kafka_eos_sink.protocol import messages as m
 from tests.faults.fault_proxy import Action, Cut, Delay, DeliverLate, FaultProxy, LoseRequest, LoseResponse, Twice
 from tests.spark.killable_job import descendants
 
-from .checker import transactions
+from .checker import OPEN, transactions
 from .writers import Writer
 
 COMMIT_LOG = "__kafka_eos_commits"
@@ -427,6 +427,25 @@ def recover_write(kafka: EmbeddedKafka, write_id: str) -> subprocess.CompletedPr
 def omits_markers(kafka: EmbeddedKafka) -> bool:
     """Whether its release has KAFKA-20734."""
     return tuple(map(int, kafka.version.split(".")[:2])) >= (4, 3)
+
+
+def end_hanging_of_others(kafka: EmbeddedKafka, topics: Sequence[str], own: Sequence[str]) -> int:
+    """Abort what leaders hold open and no coordinator does, of programs other than the writers with these write ids; count it."""
+    ours, ended = re.compile(f"(?:{'|'.join(map(re.escape, own))}){ID_OF_A_TASK}"), 0
+    admin = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
+    try:
+        listed = transactions(admin, [])
+        spared = {each.producer_id for each in listed if each.state in OPEN or ours.fullmatch(each.transactional_id)}
+        known = admin.describe_topics(list(topics))
+        parts = [(each["name"], part["partition_index"]) for each in known for part in each["partitions"]]
+        for where, found in admin.describe_producers([kafka_python.TopicPartition(*part) for part in parts]).items():
+            for held in found.active_producers:
+                if held.current_transaction_start_offset >= 0 and held.producer_id not in spared:
+                    admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
+                    ended += 1
+    finally:
+        admin.close()
+    return ended
 
 
 def _abort_by_hand(kafka: EmbeddedKafka, where: kafka_python.TopicPartition, start: int) -> None:

@@ -43,8 +43,8 @@ LINES = {
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
     # the code before a lost response, in every message that says "no response": 12; a copied decision is no log: 12
     # the line of a batch that abort finished says whether it may run again: 3
-    # the way out for a batch without any marker, whose rows nobody has seen: 5
-    "commit": 6_212,
+    # the way out for a batch without any marker, whose rows nobody has seen: 6
+    "commit": 6_213,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
