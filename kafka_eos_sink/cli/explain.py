@@ -96,8 +96,8 @@ def explain(
     """Explain an error code, offline.
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Of log files, or a piped log, explains the gravest error, of equal
-    ones the last. Without any, lists all codes. Exit status 2 if there is no such code.
+    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Explains the gravest error of log files or a piped log, of equal
+    ones the last. Alone, lists all codes. Exit status 2 without one.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 

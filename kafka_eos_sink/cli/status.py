@@ -42,7 +42,8 @@ def status(
 
     A write shows its newest version. A write without txnAppId appears only if it failed. rows/s is the rate of the newest
     batches, from plan to verify; copied is how many aborted transactions of the last batch were copied. With `--write-id` the
-    table has the offsets of the rows, and a line below it shows the versions of a batch write that count as written.
+    table has the offsets of the rows, and a line below it the versions of a batch write that count as written. It also finds
+    unlisted transactions.
     `--limit` bounds each table, but not `--json`.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
@@ -66,7 +67,7 @@ def status(
     with connected(config) as admin:
         topics = commit_log_topic, history_topic
         watch = ClusterWatch(admin, *topics, timeout_ms=console.TIMEOUT_MS, prefix=prefix, write_id=write_id)
-        found = watch.look(unlisted_ok=True)
+        found = watch.look(unlisted_ok=True, hanging=write_id is not None)
     if as_json:
         console.print_json(found)
     else:

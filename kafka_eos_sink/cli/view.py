@@ -139,7 +139,10 @@ def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
 def _blocked(each: BlockedPartition) -> console.Row:
     hidden = "" if each.hidden_offsets is None else f"{each.hidden_offsets:,}"
     more = len(each.blocked_by) - 1
-    return f"{each.topic}-{each.partition}", hidden, [each.blocked_by[0], *([f"and {more} more"] if more else [])]
+    by = [*each.blocked_by[:1], *([f"and {more} more"] if more > 0 else [])]
+    if each.hanging_from is not None:
+        by.append(f"a transaction from offset {each.hanging_from} that no coordinator lists")
+    return f"{each.topic}-{each.partition}", hidden, by
 
 
 def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:

@@ -143,7 +143,7 @@ def verify_visible(
                     blocked_by=producer_id,
                     if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
                     f"Otherwise its marker is missing: {write.command('recover', refusals.WRITE_MARKERS)}; if that does not show it, it is "
-                    "another program's: kafka-transactions.sh find-hanging shows it, and abort discards its rows",
+                    f"another program's, whose rows kafka-transactions.sh abort discards: {write.command('status')} shows where it begins",
                 )
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:

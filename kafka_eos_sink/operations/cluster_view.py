@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -21,6 +21,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     one_line,
 )
+from kafka_eos_sink.operations.markers import producers_on
 from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -64,8 +65,9 @@ class BlockedPartition:
     """A partition with open transactions.
 
     hidden_offsets  from the last stable offset to the high watermark: read_committed consumers do not see them; None if unknown
-    blocked_by      transactional ids, the oldest transaction first
+    blocked_by      transactional ids, the oldest transaction first; empty if no coordinator lists one
     since_ms        when the oldest began, in ms since 1970; -1 if unknown
+    hanging_from    the first offset of the oldest transaction that the leader holds open and no coordinator does; None without one
     """
 
     topic: str
@@ -73,6 +75,7 @@ class BlockedPartition:
     hidden_offsets: int | None
     blocked_by: tuple[str, ...]
     since_ms: int
+    hanging_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +147,12 @@ class ClusterWatch:
         """Whether the commit log holds anything of the write id, of any without one."""
         return self._log.knows_write
 
-    def look(self, *, unlisted_ok: bool = False) -> ClusterView:
+    def look(self, *, unlisted_ok: bool = False, hanging: bool = False) -> ClusterView:
         """Read everything; ``not_read`` lists the parts that a missing permission hides.
 
         Args:
             unlisted_ok: Show the writes even if a broker does not list its open transactions in time.
+            hanging: Search the topics of the writes for transactions without a marker (KAFKA-20734); their leaders list all producers.
 
         Raises:
             BrokerUnavailableError, AuthenticationError.
@@ -170,10 +174,17 @@ class ClusterWatch:
         # writes and finished writes with a random id.
         records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
+        topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
+        before = self._held(topics)
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
+        hanging_from = (
+            self._hanging(topics, before, states)
+            if before and not any(each.startswith("transactions") for each in not_read)
+            else {}
+        )
         ours = tuple(state for state in states if self._is_ours(state.transactional_id))
-        blockers = blocking(states, self._partitions(ours))
+        blockers = blocking(states, [*self._partitions(ours), *hanging_from])
         hidden: dict[TopicPartition, int] = {}
         for topic, where in groupby(sorted(blockers), itemgetter(0)):
             hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)))
@@ -183,7 +194,8 @@ class ClusterWatch:
                 partition=each[1],
                 hidden_offsets=hidden.get(each),
                 blocked_by=tuple(state.transactional_id for state in found),
-                since_ms=found[0].transaction_start_time_ms,
+                since_ms=found[0].transaction_start_time_ms if found else -1,
+                hanging_from=hanging_from.get(each),
             )
             for each, found in blockers.items()
         )
@@ -195,6 +207,33 @@ class ClusterWatch:
             batches=tuple(each for each in self._history.take_appended() if self._is_shown(each) and plausible(each)),
             not_read=tuple(not_read),
         )
+
+    def _held(self, topics: Collection[str]) -> dict[tuple[TopicPartition, int], int]:
+        """Return where each open transaction begins, by partition and producer id."""
+        producers, _, _ = producers_on(self._admin, (), topics, self._timeout_ms)
+        return {
+            (where, each.producer_id): each.current_txn_start_offset
+            for where, remembered in producers.items()
+            for each in remembered
+            if each.current_txn_start_offset >= 0
+        }
+
+    def _hanging(
+        self,
+        topics: Collection[str],
+        before: Mapping[tuple[TopicPartition, int], int],
+        states: Iterable[TransactionState],
+    ) -> dict[TopicPartition, int]:
+        """Return where the oldest transaction begins that no coordinator lists.
+
+        It was open before and after ``states`` were listed, so also meanwhile.
+        """
+        after, listed = self._held(topics), {state.producer_id for state in states}
+        found: dict[TopicPartition, int] = {}
+        for (where, producer_id), start in before.items():
+            if after.get((where, producer_id)) == start and producer_id not in listed:
+                found[where] = min(start, found.get(where, start))
+        return found
 
     def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:
         return self._write_id in (None, of.write_id) and of.write_id.startswith(self._prefix)

@@ -727,3 +727,51 @@ def test_rows_are_copied_while_one_partition_is_still_open(
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_status_of_a_write_shows_what_no_coordinator_lists(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program's transaction has missed its marker; neither recover nor the list of open transactions has it."""
+    servers = any_kafka.bootstrap_servers
+    topic, side = create_topic(servers, partitions=1), create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    write_all(given, 1)
+    command = ["status", "--bootstrap-servers", servers, "--write-id", given.write.id]
+
+    def blocked() -> list[dict[str, object]]:
+        capsys.readouterr()
+        assert main([*command, "--json"]) == 0
+        return list(json.loads(capsys.readouterr().out)["blocked"])
+
+    assert blocked() == []
+    with unverified_partitions(any_kafka), NetworkClient(given.client) as client:
+        executor = Executor(Admin(client), (side, 0), SETTINGS)
+
+        def begin() -> Procedure[ProducerIdentity]:
+            identity = yield from InitProducerId(unique_topic("another-program"), 60_000)
+            yield from append_in_transaction(identity, (LogRecord(b"", b"side"),), 0)
+            return identity
+
+        identity = executor.run(begin())
+        start = produce_without_adding(Admin(client), identity, (topic, 0), [(None, b"foreign")]).first_offset
+        assert blocked() == [], "its coordinator lists it, although not with this partition"
+        executor.run(commit_at_coordinator(identity, False))
+    (hanging,) = blocked()
+    assert hanging == {
+        "topic": topic,
+        "partition": 0,
+        "hidden_offsets": 1,
+        "blocked_by": [],
+        "since_ms": -1,
+        "hanging_from": start,
+    }
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "1 blocked partition" in shown
+    assert f"a transaction from offset {start} that no coordinator lists" in " ".join(shown.split())
+    write_all(varied(given, version=given.batch.version + 1), 1)
+    assert f"{' '.join(['kafka-eos', *command])} shows where it begins" in " ".join(caplog.text.split())
+    abort_by_hand(any_kafka, (topic, 0), identity.producer_id, identity.producer_epoch)
+    assert blocked() == []
+    assert len(read_committed(servers, topic)) == 2 * ROWS

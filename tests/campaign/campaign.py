@@ -186,14 +186,13 @@ class Episode:
             self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
             self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
             if omits_markers(self.kafka):
-                # Nothing but a person ends what a missing marker leaves open, also of other programs.
-                self._recover_all()
+                # Nothing but a person ends what a missing marker leaves open.
                 self.report.hanging = end_hanging_of_others(self.kafka, self.topics, self._prefixes())
             self._await_recovery(supervisor, healed_at)
         for writer in self.writers:
             writer.kill()
         self.report.wrong += supervisor.wrong
-        if self.chance.random() < 0.5:
+        if self.chance.random() < 0.5 or omits_markers(self.kafka):
             self._recover_all()
             self._judge(nemesis, all_written=False)
         for writer in self.writers:
@@ -260,8 +259,13 @@ class Episode:
     def _await_recovery(self, supervisor: Supervisor, healed_at: float) -> None:
         before = [supervisor.done(writer) for writer in self.writers]
         within_s = self.settings.recovered_within_s
+        helped = not omits_markers(self.kafka)
         while any(supervisor.done(writer) <= done for writer, done in zip(self.writers, before, strict=True)):
-            if time.monotonic() - healed_at > within_s:
+            if time.monotonic() - healed_at > within_s and not helped:
+                # Not sooner: it fences a writer that works.
+                self._recover_all()
+                helped, healed_at = True, time.monotonic()
+            elif time.monotonic() - healed_at > within_s:
                 late = [
                     f"{writer.given.name} has written nothing new {within_s:g} s after the last fault; it said: {writer.said()[-1000:]}"
                     for writer, done in zip(self.writers, before, strict=True)

@@ -248,12 +248,25 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert read["transactions"][0]["partitions"][0] == {"topic": "log", "partition": 5}
     assert read["blocked"] == [
-        {"topic": "orders", "partition": 0, "hidden_offsets": 40, "blocked_by": ["w.0.3"], "since_ms": NOW}
+        {
+            "topic": "orders",
+            "partition": 0,
+            "hidden_offsets": 40,
+            "blocked_by": ["w.0.3"],
+            "since_ms": NOW,
+            "hanging_from": None,
+        }
     ]
     (line,) = read["writes"]
     assert (line["write_id"], line["version"], line["state"], line["rows"]) == ("w", 3, "finished", 1000)
     assert (line["finished_at"], line["rows_per_second"]) == ("2023-11-14T22:14:15.000+00:00", 5)
     assert read["not_read"] == ["rates"]
+
+
+@pytest.mark.parametrize(("by", "listed"), [((), ""), (("w.0.3",), "w.0.3 "), (("w.0.3", "b"), "w.0.3 and 1 more ")])
+def test_hanging_transaction_is_shown_below_the_listed_ones(by: tuple[str, ...], listed: str) -> None:
+    text = " ".join(lines(shown(ClusterView(now_ms=NOW, blocked=(blocked(*by, hanging_from=7),)))))
+    assert text.endswith(f" orders-0 40 {listed}a transaction from offset 7 that no coordinator lists")
 
 
 def of_transactions(*states: TransactionState) -> list[str]:
