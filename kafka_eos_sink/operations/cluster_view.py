@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import iso_utc
 from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite
@@ -175,14 +176,13 @@ class ClusterWatch:
         records = part("history", self._history.read)
         writes = part("writes", self._log.writes)
         topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
-        before = self._held(topics)
+        name = "hidden offsets of transactions that no coordinator lists"
+        before = dict(part(name, lambda: [*self._held(topics).items()], unlisted))
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
-        hanging_from = (
-            self._hanging(topics, before, states)
-            if before and not any(each.startswith("transactions") for each in not_read)
-            else {}
-        )
+        hanging_from: dict[TopicPartition, int] = {}
+        if before and not any(each.startswith("transactions") for each in not_read):
+            hanging_from |= part(name, lambda: [*self._hanging(topics, before, states).items()], unlisted)
         ours = tuple(state for state in states if self._is_ours(state.transactional_id))
         blockers = blocking(states, [*self._partitions(ours), *hanging_from])
         hidden: dict[TopicPartition, int] = {}
@@ -210,7 +210,11 @@ class ClusterWatch:
 
     def _held(self, topics: Collection[str]) -> dict[tuple[TopicPartition, int], int]:
         """Return where each open transaction begins, by partition and producer id."""
-        producers, _, _ = producers_on(self._admin, (), topics, self._timeout_ms)
+        producers, _, unreadable = producers_on(self._admin, (), topics, self._timeout_ms)
+        if unreadable:
+            raise AuthorizationError(
+                "TOPIC_AUTHORIZATION_FAILED", f"Read on {some(sorted(unreadable))} is missing", "Grant it"
+            )
         return {
             (where, each.producer_id): each.current_txn_start_offset
             for where, remembered in producers.items()

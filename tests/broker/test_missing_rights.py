@@ -477,10 +477,15 @@ def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
         write_all(given)
         producer = open_transaction(guarded.plaintext_servers, f"{given.write.id}.0.0", "data-watch", partitions=1)
         try:
-            found = watch.look()
+            found, searched = watch.look(), watch.look(hanging=True)
         finally:
             producer.abort_transaction(60)
     assert found.not_read == ()
+    (refused,) = searched.not_read
+    assert refused.startswith(
+        "hidden offsets of transactions that no coordinator lists: [KAFKA_EOS.TOPIC_AUTHORIZATION_FAILED] Read on data-watch"
+    )
+    assert (searched.blocked, searched.writes) == (found.blocked, found.writes)
     assert [(each.write_id, each.rows) for each in found.batches] == [(given.write.id, 2 * ROWS)]
     assert [(line.write.state, line.record is not None) for line in found.writes] == [("finished", True)]
     assert [(each.topic, each.hidden_offsets) for each in found.blocked] == [("data-watch", 1)]
