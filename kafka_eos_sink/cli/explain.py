@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import re
+import shlex
 import stat
 import sys
 import textwrap
@@ -37,13 +38,15 @@ _MESSAGE = re.compile(
 )
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
-_END = re.compile(r"\(kafka-eos explain \w+\)")
+_END = re.compile(r"\(kafka- ?eos explain \w+\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
 _AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.NO: 2}
 """How grave an answer is; 1 for a run that is safe under conditions."""
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _WRITE_ID = re.compile(r"write id '([^']+)'")
+_IN_GENERAL = "In general (where it differs, the message counts):"
+_CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
 _OWN_ANSWERS = "If the message itself answers differently, follow the message."
 _GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
 _MOST_LINES = 30
@@ -80,6 +83,8 @@ class Seen:
     message: str
     rows_visible: str
     run_again: str
+    is_cut: bool = False
+    """It has words, but not its answers."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -105,7 +110,11 @@ def explain(
     """
     known = {each.code: each for each in entries(_page())}
     words = [] if code == ["-"] else code or []
-    is_log = not words or (not known.keys() & {*words} and all(map(os.path.isfile, words)))
+    files = [each for each in words if os.path.isfile(each)]
+    if files and files != words:
+        others = shlex.join(each for each in words if each not in files)
+        raise typer.BadParameter(f"no file: {others}. Nothing was read: give log files only", param_hint="CODE")
+    is_log = files == words
     text = "\n".join(_logs(words, known)) if is_log else " ".join(" ".join(words).split())
     if not text.strip() and not words:
         everything = [*known.values()]
@@ -119,21 +128,20 @@ def explain(
     entry = known[gravest.code]
     shown = replace(entry, rows_visible=gravest.rows_visible, run_again=gravest.run_again)
     if gravest.message and (is_log or shown != entry):
-        shown = replace(shown, text=f"    {gravest.message}\nIn general:\n{entry.text}")
+        shown = replace(shown, text=f"    {gravest.message}\n{_IN_GENERAL}\n{entry.text}")
     named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
     also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != entry.code]
     if as_json:
         console.print_json({**shown.as_json(), "also": also})
         return
     if not gravest.message:
-        shown = replace(shown, text=f"{entry.text}\n{_OWN_ANSWERS}")
+        shown = replace(shown, text=f"{_CUT}\n{entry.text}" if gravest.is_cut else f"{entry.text}\n{_OWN_ANSWERS}")
     typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
     for each in also:
         typer.echo(f"\nThe {'log' if is_log else 'message'} also has {each}: kafka-eos explain {each}")
-    same = [_WRITE_ID.search(each.message) for each in seen if each.code == entry.code]
-    for write_id in dict.fromkeys(each[1] for each in same if each is not None):
-        if write_id not in gravest.message:
-            typer.echo(f"\nThe log also has {entry.code} of write id {write_id}: do what that message says")
+    same = {_about(each): None for each in reversed(seen) if each.code == entry.code}
+    for about in same.keys() - {_about(gravest)} if is_log else ():
+        typer.echo(f"\nThe log also has {entry.code}, which needs its own answer: {about}")
 
 
 def entries(page: str) -> list[Entry]:
@@ -186,7 +194,14 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
         visible, again = known[code].rows_visible, known[code].run_again
     else:
         visible, again = UNDECIDED
-    return Seen(code=code, message=printable(message.strip()) if answers else "", rows_visible=visible, run_again=again)
+    text = printable(message.strip()) if answers else ""
+    is_cut = not answers and " " in message.strip()
+    return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
+
+
+def _about(seen: Seen) -> str:
+    found = _WRITE_ID.search(seen.message)
+    return f"write id {found[1]}" if found else textwrap.shorten(seen.message or "a message that is cut", 120)
 
 
 def _logs(files: Sequence[str], known: Iterable[str]) -> Iterator[str]:
@@ -209,7 +224,7 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
     """Return each message of a log once; if there is none, the first line."""
     marks = ["KAFKA_EOS.", *(each for each in known if " " in each)]
     first, kept = "", dict[str, None]()
-    begun: list[str] = []  # a message that something has broken into lines
+    begun: list[str] = []  # a message that something has broken into lines, at blanks or anywhere
 
     def keep(message: str) -> None:
         kept[message] = kept.pop(message, None)
@@ -220,16 +235,19 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
         first = first or line
         is_marked = any(mark in line for mark in marks)
         if begun and not is_marked and len(begun) < _MOST_LINES:
-            begun.append(line)
-            if _END.search(whole := " ".join(begun)):
-                keep(whole)
+            begun.append(raw.rstrip("\n"))
+            for whole in (" ".join(map(str.strip, begun)), "".join(begun)):
+                # A line that ended inside a word leaves a blank in it.
+                answers = _ANSWERS.search(whole) if begun and _END.search(whole) else None
+                if answers and not answers[0].endswith(" ."):
+                    keep(whole)
             continue
         if begun:
             keep(begun[0])
         if is_marked and _ANSWERS.search(line):
             keep(line)
         elif is_marked:
-            begun.append(line)
+            begun.append(_COLOUR.sub("", raw).rstrip("\n"))
     if begun:
         keep(begun[0])
     return kept or [first]
@@ -239,7 +257,8 @@ def _decoded(stream: io.BufferedReader) -> Iterator[str]:
     try:
         unpacked: Any = gzip.GzipFile(fileobj=stream) if stream.peek(2)[:2] == _GZIP else stream
         head = unpacked.peek(2)[:2]
-        encoding = "utf-16" if head in _UTF_16 else "utf-16-le" if head[1:] == b"\0" else "utf-8"
+        encoding = "utf-16" if head in _UTF_16 else {b"\0": "utf-16-le"}.get(head[1:], "utf-8")
+        encoding = "utf-16-be" if head[:1] == b"\0" else encoding
         yield from io.TextIOWrapper(unpacked, encoding, errors="replace")
     except (OSError, EOFError, zlib.error) as failure:
         raise typer.BadParameter(f"the log cannot be read: {failure}", param_hint="CODE") from None
@@ -265,16 +284,20 @@ def _unknown(what: str | Seen, known: Mapping[str, Entry], *, is_log: bool) -> s
     to_do = "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status"
     if isinstance(what, Seen) and what.message:
         hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
+    elif is_log and (not text.strip() or "\N{REPLACEMENT CHARACTER}" in text):
+        return "the log is empty, or no text"
     elif is_log and not (near or text.isalnum()):
         return f"the log has no error of kafka-eos: {to_do}; if that shows nothing, read the topic"
     elif text.upper() in ErrorCode.__members__:
         hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
+    elif os.path.exists(text) or os.path.dirname(text) or os.path.splitext(text)[1][1:].isalpha():
+        hint = "it is no file"
     elif near:
         hint = f"the nearest codes are {', '.join(near)}"
     elif " " in text:
         hint = f"{to_do}. kafka-eos explain lists all codes"
     else:
-        hint = "if it is a file, there is none of this name. kafka-eos explain lists all codes"
+        hint = "kafka-eos explain lists all codes"
     return f"no error code of kafka-eos: {textwrap.shorten(printable(text), 60)!r}; {hint}"
 
 

@@ -104,7 +104,8 @@ FINISHED = (
             failed("DECIDED_NOT_FINISHED", Job.RANDOM, way_out="Run kafka-eos recover --write-id w"),
             "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: no.\n\n    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed. "
             "Rows visible: maybe. Safe to run again: no. Do not run the job again: without txnAppId it would write its rows a second "
-            "time. Run kafka-eos recover --write-id w (kafka-eos explain DECIDED_NOT_FINISHED)\n\nIn general:\n\nThe batch is committed",
+            "time. Run kafka-eos recover --write-id w (kafka-eos explain DECIDED_NOT_FINISHED)\n\n"
+            "In general (where it differs, the message counts):\n\nThe batch is committed",
             [],
         ),
         (failed("FENCED", Job.RANDOM), "FENCED\nRows visible: no. Safe to run again: yes.\n", []),
@@ -179,13 +180,17 @@ def test_log_is_explained_by_its_gravest_message(
         ),
         (b"\x1f\x8b\x08\x00 packed\n", "the log cannot be read: "),
         (gzip.compress(failed("FENCED", Job.BATCH).encode())[:-9], "the log cannot be read: "),
-        (bytes(range(256)), "the log has no error of kafka-eos: run the job again if it has txnAppId"),
+        (bytes(range(256)), "the log is empty, or no text"),
+        (
+            "INFO 100 % done\n".encode("utf-16-be"),
+            "the log has no error of kafka-eos: run the job again if it has txnAppId",
+        ),
         (
             failed("OF_TOMORROW", Job.RANDOM).replace("Safe to run again: yes", "Safe to run again: no").encode(),
             "The message says: rows visible: no; safe to run again: no",
         ),
     ],
-    ids=["no code", "no gzip", "cut gzip", "binary", "newer code"],
+    ids=["no code", "no gzip", "cut gzip", "binary", "UTF-16 without a code", "newer code"],
 )
 def test_log_without_a_known_code_leads_to_the_next_step(
     sent: bytes, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -198,7 +203,7 @@ def test_log_without_a_known_code_leads_to_the_next_step(
 
 
 @pytest.mark.parametrize("way", ["pipe", "argument", "arguments"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "gzip"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "gzip"])
 def test_log_is_read_whatever_its_encoding(
     way: str, encoding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,15 +220,19 @@ def test_log_is_read_whatever_its_encoding(
     assert shown.endswith("\nThe log also has CONNECTION_LOST: kafka-eos explain CONNECTION_LOST\n")
 
 
-@pytest.mark.parametrize("width", [60, 80, 118])
+@pytest.mark.parametrize("broken", ["at blanks", "at hyphens", "anywhere"])
+@pytest.mark.parametrize("width", [72, 80, 93, 100, 118])
 @pytest.mark.parametrize("job", Job)
 def test_message_in_several_lines_keeps_its_own_safety(
-    job: Job, width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: Job, width: int, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A terminal or a ticket has broken it; the page knows no txnAppId."""
     whole = failed("TRANSACTION_ABORTED", job, way_out="Run it " + "soon " * 40).splitlines()[0]
     log = tmp_path / "log"
-    log.write_text("\n".join(["INFO begin", *textwrap.wrap(whole, width, break_on_hyphens=False), "INFO end"]))
+    pieces = textwrap.wrap(whole, width, break_on_hyphens=broken == "at hyphens")
+    if broken == "anywhere":
+        pieces = [whole[at : at + width] for at in range(0, len(whole), width)]
+    log.write_text("\n".join(["INFO begin", *pieces, "INFO end"]))
     answers = re.search(r"Rows visible: \w+\. Safe to run again: [^.]+\.", whole)
     assert answers is not None
     assert explained(capsys, str(log)).startswith(f"TRANSACTION_ABORTED\n{answers[0]}\n\n    [KAFKA_EOS.")
@@ -237,7 +246,19 @@ def test_message_without_its_end_is_read_alone(tmp_path: Path, capsys: pytest.Ca
         "FENCED\nRows visible: maybe. Safe to run again: only with the same txnAppId or checkpoint.\n"
     )
     assert "java" not in shown
-    assert "\nIf the message itself answers differently, follow the message.\n" in shown
+    assert "\n\nThe message is cut: its own answers count, not these. Find the rest of it first.\n" in shown
+
+
+@pytest.mark.parametrize("words", [["{log}", "missing.log"], ["{log}", "{folder}"], ["UNKNOWN_TOPIC", "{log}"]])
+def test_nothing_is_read_if_one_word_is_no_file(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    log = tmp_path / "log"
+    log.write_text(failed("DECIDED_NOT_FINISHED", Job.RANDOM))
+    given = [each.format(log=log, folder=tmp_path) for each in words]
+    (wrong,) = [each for each in given if each != str(log)]
+    assert f"no file: {wrong}. Nothing was read: give log files only" in explained(capsys, *given, status=2)
 
 
 def test_each_write_with_the_gravest_error_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,14 +267,14 @@ def test_each_write_with_the_gravest_error_is_named(tmp_path: Path, capsys: pyte
     log.write_text("".join(failed("DECIDED_NOT_FINISHED", Job.BATCH, cause) for cause in causes))
     shown = explained(capsys, str(log))
     assert "    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed of version 7 of write id 'kafka-eos/first/orders'" in shown
-    also = "The log also has DECIDED_NOT_FINISHED of write id kafka-eos/second/orders: do what that message says\n"
+    also = "The log also has DECIDED_NOT_FINISHED, which needs its own answer: write id kafka-eos/second/orders\n"
     assert shown.endswith(f"\n\n{also}")
 
 
 def test_warning_of_a_section_is_shown_with_each_code(capsys: pytest.CaptureFixture[str]) -> None:
     for code in error_codes("After the decision"):
         text = " ".join(explained(capsys, code).split())
-        assert "Without txnAppId, do not run the job again after these errors" in text, code
+        assert "Without txnAppId, do not run the job again after an error of this section" in text, code
 
 
 def test_long_log_is_not_held(
@@ -327,7 +348,9 @@ def test_standard_input_that_never_ends_is_not_read() -> None:
         ("Stage 3 ABORTED by user", "see what it left: kafka-eos status"),
         ("NOT_LEADER_OR_FOLLOWER", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
         ("unknown_producer_id", "it is a code of Kafka itself; search the log for KAFKA_EOS"),
-        ("/nowhere/spark.log", "if it is a file, there is none of this name"),
+        ("/nowhere/spark", "it is no file"),
+        ("missing.log", "it is no file"),
+        (str(Path(__file__).parent), "it is no file"),
         ("xyzzy", "kafka-eos explain lists all codes"),
     ],
 )
