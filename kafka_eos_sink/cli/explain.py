@@ -139,9 +139,9 @@ def explain(
     typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
     for each in also:
         typer.echo(f"\nThe {'log' if is_log else 'message'} also has {each}: kafka-eos explain {each}")
-    same = {_about(each): None for each in reversed(seen) if each.code == entry.code}
-    for about in same.keys() - {_about(gravest)} if is_log else ():
-        typer.echo(f"\nThe log also has {entry.code}, which needs its own answer: {about}")
+    for about in dict.fromkeys(_about(each) for each in seen if is_log and each.code == entry.code):
+        if about != _about(gravest):
+            typer.echo(f"\nThe log also has {entry.code}, which needs its own answer: {about}")
 
 
 def entries(page: str) -> list[Entry]:
@@ -231,15 +231,15 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
         begun.clear()
 
     for raw in _decoded(stream):
-        line = _COLOUR.sub("", raw).strip()
+        plain = _COLOUR.sub("", raw).rstrip("\n")
+        line = plain.strip()
         first = first or line
         is_marked = any(mark in line for mark in marks)
         if begun and not is_marked and len(begun) < _MOST_LINES:
-            begun.append(raw.rstrip("\n"))
+            begun.append(plain)
             for whole in (" ".join(map(str.strip, begun)), "".join(begun)):
-                # A line that ended inside a word leaves a blank in it.
                 answers = _ANSWERS.search(whole) if begun and _END.search(whole) else None
-                if answers and not answers[0].endswith(" ."):
+                if answers and not answers[0].endswith(" ."):  # a line that ended inside a word
                     keep(whole)
             continue
         if begun:
@@ -247,7 +247,7 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
         if is_marked and _ANSWERS.search(line):
             keep(line)
         elif is_marked:
-            begun.append(_COLOUR.sub("", raw).rstrip("\n"))
+            begun.append(plain)
     if begun:
         keep(begun[0])
     return kept or [first]
@@ -257,8 +257,8 @@ def _decoded(stream: io.BufferedReader) -> Iterator[str]:
     try:
         unpacked: Any = gzip.GzipFile(fileobj=stream) if stream.peek(2)[:2] == _GZIP else stream
         head = unpacked.peek(2)[:2]
-        encoding = "utf-16" if head in _UTF_16 else {b"\0": "utf-16-le"}.get(head[1:], "utf-8")
-        encoding = "utf-16-be" if head[:1] == b"\0" else encoding
+        without_mark = "utf-16-be" if head[:1] == b"\0" else "utf-16-le" if head[1:] == b"\0" else "utf-8"
+        encoding = "utf-16" if head in _UTF_16 else without_mark
         yield from io.TextIOWrapper(unpacked, encoding, errors="replace")
     except (OSError, EOFError, zlib.error) as failure:
         raise typer.BadParameter(f"the log cannot be read: {failure}", param_hint="CODE") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.evidence import Held, held_by
 from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import iso_utc
@@ -181,8 +182,8 @@ class ClusterWatch:
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
         hanging_from: dict[TopicPartition, int] = {}
-        if before and not any(each.startswith("transactions") for each in not_read):
-            hanging_from |= part(name, lambda: [*self._hanging(topics, before, states).items()], unlisted)
+        if not any(each.startswith("transactions") for each in not_read):
+            hanging_from |= part(name, lambda: [*self._hanging(before, states).items()], unlisted)
         ours = tuple(state for state in states if self._is_ours(state.transactional_id))
         blockers = blocking(states, [*self._partitions(ours), *hanging_from])
         hidden: dict[TopicPartition, int] = {}
@@ -208,34 +209,30 @@ class ClusterWatch:
             not_read=tuple(not_read),
         )
 
-    def _held(self, topics: Collection[str]) -> dict[tuple[TopicPartition, int], int]:
-        """Return where each open transaction begins, by partition and producer id."""
+    def _held(self, topics: Collection[str]) -> Held:
         producers, _, unreadable = producers_on(self._admin, (), topics, self._timeout_ms)
         if unreadable:
             raise AuthorizationError(
                 "TOPIC_AUTHORIZATION_FAILED", f"Read on {some(sorted(unreadable))} is missing", "Grant it"
             )
-        return {
-            (where, each.producer_id): each.current_txn_start_offset
-            for where, remembered in producers.items()
-            for each in remembered
-            if each.current_txn_start_offset >= 0
-        }
+        return held_by(producers)
 
-    def _hanging(
-        self,
-        topics: Collection[str],
-        before: Mapping[tuple[TopicPartition, int], int],
-        states: Iterable[TransactionState],
-    ) -> dict[TopicPartition, int]:
+    def _hanging(self, before: Held, states: Iterable[TransactionState]) -> dict[TopicPartition, int]:
         """Return where the oldest transaction begins that no coordinator lists.
 
         It was open before and after ``states`` were listed, so also meanwhile.
         """
-        after, listed = self._held(topics), {state.producer_id for state in states}
+        listed = {state.producer_id for state in states}
+        doubtful = [
+            (where, producer_id, start)
+            for where, held in before.items()
+            for producer_id, (_, start) in held.items()
+            if start >= 0 and producer_id not in listed
+        ]
+        after = self._held({topic for (topic, _), _, _ in doubtful})
         found: dict[TopicPartition, int] = {}
-        for (where, producer_id), start in before.items():
-            if after.get((where, producer_id)) == start and producer_id not in listed:
+        for where, producer_id, start in doubtful:
+            if after.get(where, {}).get(producer_id, (-1, -1))[1] == start:
                 found[where] = min(start, found.get(where, start))
         return found
 

@@ -42,6 +42,7 @@ from kafka_testing import assert_nothing_open, change_config, create_topic, read
 from terminals import on_terminal
 
 LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
+SIDE = LogRecord(b"", b"side")
 SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 
@@ -164,6 +165,13 @@ def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransa
         offsets_hash=None,
         transactions=named,
     )
+
+
+def begin(transactional_id: str, record: LogRecord) -> Procedure[ProducerIdentity]:
+    """A transaction with one record; one without any partition cannot be ended."""
+    identity = yield from InitProducerId(transactional_id, 60_000)
+    yield from append_in_transaction(identity, (record,), 0)
+    return identity
 
 
 def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Procedure[None]:
@@ -519,13 +527,8 @@ def ended_without_a_marker(
         admin = Admin(client)
         executor = Executor(admin, given.write.commit_log, SETTINGS)
 
-        def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write.id, task, 5), 60_000)
-            part = part_record(given.write.id, given.batch.query_id, task, given.batch.version, 5)
-            yield from append_in_transaction(identity, (part,), 0)
-            return identity
-
-        identity = executor.run(begin())
+        part = part_record(given.write.id, given.batch.query_id, task, given.batch.version, 5)
+        identity = executor.run(begin(task_transactional_id(given.write.id, task, 5), part))
         produce_without_adding(admin, identity, (given.batch.topic or "", 0), [(None, value)])
         executor.run(commit_at_coordinator(identity, commit))
         return identity
@@ -642,17 +645,11 @@ def decided_without_any_marker(kafka: EmbeddedKafka, given: session.WriteSetting
     with unverified_partitions(kafka), NetworkClient(given.client) as client:
         admin = Admin(client)
 
-        def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write.id, 0, 0), 60_000)
-            # a transaction without any partition cannot be ended
-            yield from append_in_transaction(identity, (LogRecord(b"", b"side"),), 0)
-            return identity
-
         def end(prepared: PreparedTransaction) -> Procedure[None]:
             yield from append_in_transaction(plan.driver, decision_records(decision_of(given, plan, prepared)), 0)
             yield from commit_at_coordinator(plan.driver)
 
-        identity = Executor(admin, (side, 0), SETTINGS).run(begin())
+        identity = Executor(admin, (side, 0), SETTINGS).run(begin(task_transactional_id(given.write.id, 0, 0), SIDE))
         part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
         log = (given.write.log_topic, given.write.commit_log[1])
         where = produce_without_adding(admin, identity, log, [(part.key, part.value)])
@@ -748,12 +745,7 @@ def test_status_of_a_write_shows_what_no_coordinator_lists(
     with unverified_partitions(any_kafka), NetworkClient(given.client) as client:
         executor = Executor(Admin(client), (side, 0), SETTINGS)
 
-        def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(unique_topic("another-program"), 60_000)
-            yield from append_in_transaction(identity, (LogRecord(b"", b"side"),), 0)
-            return identity
-
-        identity = executor.run(begin())
+        identity = executor.run(begin(unique_topic("another-program"), SIDE))
         start = produce_without_adding(Admin(client), identity, (topic, 0), [(None, b"foreign")]).first_offset
         assert blocked() == [], "its coordinator lists it, although not with this partition"
         executor.run(commit_at_coordinator(identity, False))

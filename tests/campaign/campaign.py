@@ -259,13 +259,13 @@ class Episode:
     def _await_recovery(self, supervisor: Supervisor, healed_at: float) -> None:
         before = [supervisor.done(writer) for writer in self.writers]
         within_s = self.settings.recovered_within_s
-        helped = not omits_markers(self.kafka)
+        helped, deadline = not omits_markers(self.kafka), healed_at + within_s
         while any(supervisor.done(writer) <= done for writer, done in zip(self.writers, before, strict=True)):
-            if time.monotonic() - healed_at > within_s and not helped:
+            if time.monotonic() > deadline and not helped:
                 # Not sooner: it fences a writer that works.
                 self._recover_all()
-                helped, healed_at = True, time.monotonic()
-            elif time.monotonic() - healed_at > within_s:
+                helped, deadline = True, time.monotonic() + within_s
+            elif time.monotonic() > deadline:
                 late = [
                     f"{writer.given.name} has written nothing new {within_s:g} s after the last fault; it said: {writer.said()[-1000:]}"
                     for writer, done in zip(self.writers, before, strict=True)

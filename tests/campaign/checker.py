@@ -178,12 +178,17 @@ def transactions(admin: kafka_python.KafkaAdminClient, states: list[str]) -> lis
     return [each for of_broker in admin.list_transactions(state_filters=states).values() for each in of_broker]
 
 
+def partitions_of(admin: kafka_python.KafkaAdminClient, topics: Iterable[str]) -> list[tuple[str, int]]:
+    known = admin.describe_topics(list(topics))
+    return [(each["name"], part["partition_index"]) for each in known for part in each["partitions"]]
+
+
 def what_is_open(servers: str, prefixes: Iterable[str], topics: Iterable[str]) -> list[str]:
     """Return the open transactions of some transactional ids, and the partitions that readers cannot read to the end."""
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=servers.split(","))
     try:
         listed = transactions(admin, OPEN)
-        known = admin.describe_topics(list(topics))
+        parts = partitions_of(admin, topics)
     finally:
         admin.close()
     found = [
@@ -191,7 +196,6 @@ def what_is_open(servers: str, prefixes: Iterable[str], topics: Iterable[str]) -
         for each in listed
         if each.transactional_id.startswith(tuple(prefixes))
     ]
-    parts = [(each["name"], part["partition_index"]) for each in known for part in each["partitions"]]
     stable, high = stable_offsets(servers, parts), stable_offsets(servers, parts, stable=False)
     return found + [
         f"{topic}-{part} is stable up to {stable[topic, part]} of {high[topic, part]}"

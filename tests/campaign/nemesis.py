@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from kafka_eos_sink.protocol import messages as m
 from tests.faults.fault_proxy import Action, Cut, Delay, DeliverLate, FaultProxy, LoseRequest, LoseResponse, Twice
 from tests.spark.killable_job import descendants
 
-from .checker import OPEN, transactions
+from .checker import OPEN, partitions_of, transactions
 from .writers import Writer
 
 COMMIT_LOG = "__kafka_eos_commits"
@@ -255,19 +255,9 @@ class Nemesis:
     def stop_broker(self) -> None:
         self._pause_process(self.chance.choice(list(self.kafka.pids.values())))
 
-    @contextlib.contextmanager
-    def _admin(self) -> Any:
-        admin = kafka_python.KafkaAdminClient(
-            bootstrap_servers=self.kafka.bootstrap_servers.split(","), request_timeout_ms=10_000
-        )
-        try:
-            yield admin
-        finally:
-            admin.close()
-
     def move_leaders(self) -> None:
         """Leaders of data, commit log and coordinators go where the first replica is, after an order that is drawn."""
-        with self._admin() as admin:
+        with connected(self.kafka) as admin:
             wanted = [*self.topics, COMMIT_LOG, "__transaction_state", "__consumer_offsets"]
             known = [each for each in admin.describe_topics() if each["name"] in wanted]
             each = self.chance.choice(known)
@@ -282,7 +272,7 @@ class Nemesis:
 
     def reassign_partition(self) -> None:
         """One partition loses a replica, and gets it again."""
-        with self._admin() as admin:
+        with connected(self.kafka) as admin:
             topic, part = self.chance.choice(self.topics), 0
             nodes = list(self.kafka.node_ids)
             where = kafka_python.TopicPartition(topic, part)
@@ -291,7 +281,7 @@ class Nemesis:
             admin.alter_partition_reassignments({where: self.chance.sample(nodes, len(nodes))})
 
     def raise_transaction_version(self) -> None:
-        with self._admin() as admin:
+        with connected(self.kafka) as admin:
             admin.update_features({"transaction.version": (UpdateFeatureType.UPGRADE, 2)})
         self._raised = True
 
@@ -330,7 +320,7 @@ class Nemesis:
         writers = self._await_stop() if self.chance.random() < 0.5 else self.writers
         prefixes = "|".join(re.escape(prefix) for writer in writers for prefix in writer.write_ids)
         own = re.compile(f"(?:{prefixes}){ids}")
-        with self._admin() as admin:
+        with connected(self.kafka) as admin:
             listed = [each for each in transactions(admin, states) if own.fullmatch(each.transactional_id)]
         if not prefixes or not listed:
             raise NothingToHarm(f"no transaction is {' or '.join(states)}")
@@ -397,7 +387,7 @@ class Nemesis:
         return f"{self.chance.choice(ids)}.v{ident}.0.0" if ids and self.chance.random() < 0.5 else f"foreign-{ident}"
 
     def compact_commit_log(self) -> None:
-        with self._admin() as admin:
+        with connected(self.kafka) as admin:
             changes = {"segment.ms": "500", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "1000"}
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, COMMIT_LOG, configs=changes)])
 
@@ -407,6 +397,16 @@ class Nemesis:
         if not ids:
             raise NothingToHarm("the writer has no write id yet")
         recover_write(self.kafka, self.chance.choice(ids))
+
+
+@contextlib.contextmanager
+def connected(kafka: EmbeddedKafka) -> Iterator[kafka_python.KafkaAdminClient]:
+    servers = kafka.bootstrap_servers.split(",")
+    admin = kafka_python.KafkaAdminClient(bootstrap_servers=servers, request_timeout_ms=10_000)
+    try:
+        yield admin
+    finally:
+        admin.close()
 
 
 def recover_write(kafka: EmbeddedKafka, write_id: str) -> subprocess.CompletedProcess[str]:
@@ -419,8 +419,10 @@ def recover_write(kafka: EmbeddedKafka, write_id: str) -> subprocess.CompletedPr
         printed = PRINTED_ABORT.findall(done.stderr)
         if done.returncode == 0 or not (printed or "A decided part in the commit log" in done.stderr):
             break
-        for topic, partition, start in printed:
-            _abort_by_hand(kafka, kafka_python.TopicPartition(topic, int(partition)), int(start))
+        with connected(kafka) as admin:
+            for topic, partition, start in printed:
+                where, begins = kafka_python.TopicPartition(topic, int(partition)), int(start)
+                _abort_held(admin, [where], lambda held, at=begins: held.current_transaction_start_offset == at)
     return done
 
 
@@ -431,32 +433,25 @@ def omits_markers(kafka: EmbeddedKafka) -> bool:
 
 def end_hanging_of_others(kafka: EmbeddedKafka, topics: Sequence[str], own: Sequence[str]) -> int:
     """Abort what leaders hold open and no coordinator does, of programs other than the writers with these write ids; count it."""
-    ours, ended = re.compile(f"(?:{'|'.join(map(re.escape, own))}){ID_OF_A_TASK}"), 0
-    admin = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
-    try:
+    ours = re.compile(f"(?:{'|'.join(map(re.escape, own))}){ID_OF_A_TASK}")
+    with connected(kafka) as admin:
         listed = transactions(admin, [])
         spared = {each.producer_id for each in listed if each.state in OPEN or ours.fullmatch(each.transactional_id)}
-        known = admin.describe_topics(list(topics))
-        parts = [(each["name"], part["partition_index"]) for each in known for part in each["partitions"]]
-        for where, found in admin.describe_producers([kafka_python.TopicPartition(*part) for part in parts]).items():
-            for held in found.active_producers:
-                if held.current_transaction_start_offset >= 0 and held.producer_id not in spared:
-                    admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
-                    ended += 1
-    finally:
-        admin.close()
-    return ended
+        parts = [kafka_python.TopicPartition(*part) for part in partitions_of(admin, topics)]
+        return _abort_held(admin, parts, lambda held: held.producer_id not in spared)
 
 
-def _abort_by_hand(kafka: EmbeddedKafka, where: kafka_python.TopicPartition, start: int) -> None:
-    """As ``kafka-transactions.sh abort``; nothing if that transaction is no longer open."""
-    admin = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers.split(","))
-    try:
-        for held in admin.describe_producers([where])[where].active_producers:
-            if held.current_transaction_start_offset == start:
+def _abort_held(
+    admin: kafka_python.KafkaAdminClient, parts: list[kafka_python.TopicPartition], is_meant: Callable[[Any], bool]
+) -> int:
+    """As ``kafka-transactions.sh abort`` for each open transaction that is meant; count them."""
+    ended = 0
+    for where, found in admin.describe_producers(parts).items():
+        for held in found.active_producers:
+            if held.current_transaction_start_offset >= 0 and is_meant(held):
                 admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
-    finally:
-        admin.close()
+                ended += 1
+    return ended
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:

@@ -63,8 +63,8 @@ LINES = {
     # metrics by application: 40
     # the history record of what an operator finishes: 26; which write a row belongs to, or why that is not known: 240
     # which transactions of recovery hold copies; the writes that need action first: 24; no warning twice: 7
-    # status --write-id shows transactions that no coordinator lists: 43
-    "operations": 2_255,
+    # status --write-id shows transactions that no coordinator lists: 40
+    "operations": 2_252,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/options.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22

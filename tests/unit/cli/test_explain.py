@@ -263,12 +263,12 @@ def test_nothing_is_read_if_one_word_is_no_file(
 
 def test_each_write_with_the_gravest_error_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
-    causes = [f"of version 7 of write id 'kafka-eos/{name}/orders'" for name in ("first", "second", "first")]
+    causes = [f"of version 7 of write id 'kafka-eos/{name}/orders'" for name in ("first", "second", "third", "first")]
     log.write_text("".join(failed("DECIDED_NOT_FINISHED", Job.BATCH, cause) for cause in causes))
     shown = explained(capsys, str(log))
     assert "    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed of version 7 of write id 'kafka-eos/first/orders'" in shown
-    also = "The log also has DECIDED_NOT_FINISHED, which needs its own answer: write id kafka-eos/second/orders\n"
-    assert shown.endswith(f"\n\n{also}")
+    also = "The log also has DECIDED_NOT_FINISHED, which needs its own answer: write id kafka-eos/"
+    assert shown.endswith(f"\n\n{also}second/orders\n\n{also}third/orders\n")
 
 
 def test_warning_of_a_section_is_shown_with_each_code(capsys: pytest.CaptureFixture[str]) -> None:
