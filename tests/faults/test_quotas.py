@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import ANY_VERSION, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.node import Node
@@ -117,10 +119,26 @@ def test_whole_write_succeeds_above_its_quota(
     names = ["planner", "committer", *(f"task-{task}" for task in range(TASKS))]
     ids = [f"{settings.client.client_id}-{name}" for name in names]
     with client_quota(bench.kafka.bootstrap_servers, key, value, *ids):
+        if key == "request_percentage":
+            use_up(replace(settings.client, client_id=ids[0]))
+            throttled.clear()
         write_whole(settings)
     assert throttled
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
+
+
+def use_up(config: ClientConfig) -> None:
+    """Send requests until the broker throttles: a quick one spends less than the quota on a whole write.
+
+    It measures over eleven seconds, so a write that begins now is throttled too.
+    """
+    with NetworkClient(config) as client:
+        until = client.clock() + 60_000
+        assert client.wait_for_metadata(until)
+        while not client.throttling(0)[0]:
+            assert client.clock() < until
+            client.call(client.any_node(until), m.DescribeClusterRequest(), deadline_ms=until)
 
 
 def test_request_deadline_in_a_throttled_broker_names_the_quota(bench_of: Callable[[int], Bench]) -> None:
