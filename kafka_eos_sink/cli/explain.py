@@ -38,7 +38,7 @@ _MESSAGE = re.compile(
 )
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
-_END = re.compile(r"\(kafka- ?eos explain \w+\)")
+_END = re.compile(r"\(kafka- ?eos explain (\w+)\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
 _AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.NO: 2}
@@ -226,31 +226,42 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
     first, kept = "", dict[str, None]()
     begun: list[str] = []  # a message that something has broken into lines, at blanks or anywhere
 
-    def keep(message: str) -> None:
-        kept[message] = kept.pop(message, None)
-        begun.clear()
+    def keep(lines: Iterable[str]) -> None:
+        for each in lines:
+            if any(mark in each for mark in marks):
+                kept[each] = kept.pop(each, None)
 
     for raw in _decoded(stream):
         plain = _COLOUR.sub("", raw).rstrip("\n")
-        line = plain.strip()
-        first = first or line
-        is_marked = any(mark in line for mark in marks)
-        if begun and not is_marked and len(begun) < _MOST_LINES:
-            begun.append(plain)
-            for whole in (" ".join(map(str.strip, begun)), "".join(begun)):
-                answers = _ANSWERS.search(whole) if begun and _END.search(whole) else None
-                if answers and not answers[0].endswith(" ."):  # a line that ended inside a word
-                    keep(whole)
+        first = first or plain.strip()
+        if not begun and not any(mark in plain for mark in marks):
             continue
-        if begun:
-            keep(begun[0])
-        if is_marked and _ANSWERS.search(line):
-            keep(line)
-        elif is_marked:
-            begun.append(plain)
-    if begun:
-        keep(begun[0])
+        begun.append(plain)
+        before, whole = _whole(begun)
+        if whole or len(begun) > _MOST_LINES:
+            keep(begun[:before])
+            keep([whole])
+            begun.clear()
+    keep(begun)
     return kept or [first]
+
+
+def _whole(lines: Sequence[str]) -> tuple[int, str]:
+    """Return how many lines are before the message that ends with these, and the message in one line.
+
+    A line within it may begin with the code of its cause. Without a whole message, all lines and nothing.
+    """
+    stripped = [each.strip() for each in lines]
+    for glue, parts in (" ", stripped), ("", lines):
+        end = _END.search(glue.join(parts[-2:]))
+        code = f"KAFKA_EOS.{end[1]}]" if end else ""
+        for before in reversed(range(len(parts))) if code else ():
+            text = glue.join(parts[before:])
+            answers = _ANSWERS.search(text)
+            # The latter is a line that ended inside a word.
+            if answers and code in text and not answers[0].endswith(" ."):
+                return before, text.strip()
+    return len(lines), ""
 
 
 def _decoded(stream: io.BufferedReader) -> Iterator[str]:

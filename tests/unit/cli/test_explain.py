@@ -238,6 +238,28 @@ def test_message_in_several_lines_keeps_its_own_safety(
     assert explained(capsys, str(log)).startswith(f"TRANSACTION_ABORTED\n{answers[0]}\n\n    [KAFKA_EOS.")
 
 
+@pytest.mark.parametrize("broken", ["at blanks", "anywhere"])
+@pytest.mark.parametrize("width", range(70, 121, 7))
+def test_message_in_several_lines_is_not_its_cause(
+    width: int, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cause's code begins a line, or is within one, or is broken itself; a cut message and a whole one come before."""
+    cause = f"[KAFKA_EOS.CONNECTION_LOST] broker 1 closed the connection {'again ' * 30}"
+    whole = failed("DECIDED_NOT_FINISHED", Job.RANDOM, cause=cause).splitlines()[0]
+    pieces = textwrap.wrap(whole, width, break_on_hyphens=False)
+    if broken == "anywhere":
+        pieces = [whole[at : at + width] for at in range(0, len(whole), width)]
+    earlier = failed("FENCED", Job.RANDOM).splitlines()[0]
+    log = tmp_path / "log"
+    log.write_text("\n".join(["ERROR [KAFKA_EOS.ABORTED] cut", earlier, *pieces, "INFO end"]))
+    answers = re.search(r"Rows visible: \w+\. Safe to run again: [^.]+\.", whole)
+    assert answers is not None
+    shown = explained(capsys, str(log))
+    assert shown.startswith(f"DECIDED_NOT_FINISHED\n{answers[0]}\n\n    [KAFKA_EOS.DECIDED_NOT_FINISHED]")
+    for code in ("ABORTED", "FENCED") if broken == "anywhere" else ("ABORTED", "FENCED", "CONNECTION_LOST"):
+        assert f"The log also has {code}: kafka-eos explain {code}\n" in shown
+
+
 def test_message_without_its_end_is_read_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
     log.write_text("ERROR [KAFKA_EOS.FENCED] cut\n" + "at java.lang\n" * 99 + failed("CONNECTION_LOST", Job.BATCH))
