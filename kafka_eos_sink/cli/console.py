@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime import batch_record
 
 if TYPE_CHECKING:
@@ -282,6 +284,14 @@ def require_found(found: Sequence[Any], what: str, history_topic: str, config: C
             "If the write has another history.topic, name it with "
             f"--history-topic. To see the write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
         )
+
+
+def abort_command(config: ClientConfig, where: TopicPartition, start_offset: int) -> str:
+    """Return the command of Kafka's own tool that discards an open transaction's records on a partition."""
+    of_login = [] if config.properties_file is None else ["--command-config", config.properties_file]
+    at = ["--topic", where[0], "--partition", str(where[1]), "--start-offset", str(start_offset)]
+    servers = config.bootstrap_servers_text
+    return shlex.join(["kafka-transactions.sh", "--bootstrap-server", servers, *of_login, "abort", *at])
 
 
 def counted(number: int, noun: str) -> str:

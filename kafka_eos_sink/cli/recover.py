@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.refusals import VISIBLE, WRITE_MARKERS, run_again, some
+from kafka_eos_sink.commit.refusals import HELD_OPEN, VISIBLE, WRITE_MARKERS, run_again, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import KafkaEosError
@@ -94,12 +94,19 @@ def recover(
     try:
         with _notice(settings, "to finish what is decided"):
             done = operator.recover(settings, abort_unknown=abort_unknown)
-    except KafkaEosError:
-        _show_left_open(settings, held, is_recovered=False)
+    except KafkaEosError as failure:
+        _show_left_open(settings, held, failure)
+        if failure.way_out.startswith(HELD_OPEN):
+            failure.way_out = (
+                f"{HELD_OPEN}. Run the commands above, then recover again, which copies the records from the log"
+            )
         raise
     held = markers.still_open(settings, held)
+    if any(each.decision.copies for each in done.decisions) and held.of(Verdict.UNPROVEN):
+        # No decision names a part any more whose rows are copies.
+        held = replace(_search(settings, write=False), written=held.written)
     _show(settings, done, held, as_json=as_json)
-    _show_left_open(settings, held, is_recovered=True)
+    _show_left_open(settings, held)
     if not (done.all_ended and held.all_ended):
         raise typer.Exit(EXIT_FAILURE)
 
@@ -170,41 +177,45 @@ def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool, was_
         console.echo(f"COMMIT markers missing (KAFKA-20734): {missing}. To write them: {recover}", err=True)
 
 
-def _show_left_open(settings: OperatorSettings, found: Markers, *, is_recovered: bool) -> None:
-    """Print on standard error what to do about transactions that stay open."""
+def _show_left_open(settings: OperatorSettings, found: Markers, failure: KafkaEosError | None = None) -> None:
+    """Print on standard error what to do about transactions that stay open, also if recovery has failed."""
     if unproven := found.of(Verdict.UNPROVEN):
-        console.echo(_about_unproven(settings, unproven, is_recovered=is_recovered), err=True)
-    if is_recovered and (running := found.of(Verdict.RUNNING)):
+        console.echo(_about_unproven(settings, unproven, failure), err=True)
+    if failure is None and (running := found.of(Verdict.RUNNING)):
         names = some([f"{each.transactional_id} on {'{}-{}'.format(*each.where)}" for each in running])
         console.echo(f"Still open: {names}. Run the command again.", err=True)
 
 
-def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, is_recovered: bool) -> str:
+def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], failure: KafkaEosError | None) -> str:
     """Describe what to do about transactions that are not proven committed."""
-    tool = ["kafka-transactions.sh", "--bootstrap-server", settings.client.bootstrap_servers_text]
-    if settings.client.properties_file is not None:
-        tool += ["--command-config", settings.client.properties_file]
-    aborts = []
-    for finding in unproven:
-        (topic, partition), start = finding.where, finding.start_offset
-        where = ["--topic", topic, "--partition", str(partition), "--start-offset", str(start)]
-        # An ABORT marker after a decided part in the commit log would resemble the coordinator's.
-        if finding.version is None or finding.where != settings.write.commit_log:
-            aborts.append(f"\n    {shlex.join([*tool, 'abort', *where])}")
+    log = settings.write.commit_log
+    is_held_open = failure is not None and failure.way_out.startswith(HELD_OPEN)
+    # An ABORT marker after a decided part in the commit log would resemble the coordinator's.
+    can_end = [each for each in unproven if (each.where != log if each.version is not None else not is_held_open)]
+    aborts = "".join(
+        f"\n    {console.abort_command(settings.client, each.where, each.start_offset)}" for each in can_end
+    )
     text = f"Open on a partition, and not proven committed or aborted: {len(unproven)}."
-    if len(aborts) < len(unproven):
+    if is_held_open:
+        return f"{text} To discard the records of the decided version there:{aborts}"
+    if any(each not in can_end for each in unproven):
         text += " A decided part in the commit log blocks no reader; only compaction waits for it."
-    if not is_recovered:
+    elif all(each.where == log for each in can_end):
+        return (
+            f"Open in the commit log only: {len(unproven)}. No reader waits there, and no decision names what is open. So that compaction "
+            f"continues:{aborts}"
+        )
+    if failure is not None:
         text += " First do what the error says."
-    if not aborts:
+    if not can_end:
         return text
     # `resolve --as rewrite --allow-duplicates` replaces a decision without checking its rows.
     return (
-        f"{text} {'Look' if is_recovered else 'If they still block readers then, look'} at their records from the start offset on, with "
+        f"{text} {'Look' if failure is None else 'If they still block readers then, look'} at their records from the start offset on, with "
         "isolation.level=read_uncommitted: they may be committed, if somebody has resolved their version as rewrite. Kafka's own tool "
         "aborts them, which discards these records on the partition. "
         + ("" if is_random_write_id(settings.write_id) else "Then run the job, which writes what is not decided. ")
-        + f"Write by hand only the rows that the topic lacks after that:{''.join(aborts)}"
+        + f"Write by hand only the rows that the topic lacks after that:{aborts}"
     )
 
 
@@ -293,7 +304,7 @@ def _result(ended: EndedTransaction) -> str:
     if ended.succeeded:
         return "done"
     name = ErrorCode.of(ended.error).name
-    return f"had ended before ({name})" if ended.had_ended else f"not ended: {name}"
+    return "had ended before" if ended.had_ended else f"not ended: {name}"
 
 
 def recovered_json(write_id: str, done: Recovered, held: Markers) -> dict[str, Any]:

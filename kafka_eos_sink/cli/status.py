@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.view import view
+from kafka_eos_sink.cli.view import name_of, view
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.refusals import unknown_write_id
-from kafka_eos_sink.commit.transactional_id import is_random_write_id
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.refusals import WRITE_MARKERS, unknown_write_id
+from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
 from kafka_eos_sink.commit.values import Write
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.cluster_view import ClusterView
 
 ROWS = 100
+MOST_WAYS_OUT = 5
 _HISTORY_KNOWS = (
     "kafka-eos: the history holds batches of {writes} that the commit log does not show: kafka-eos forget has removed them, the commit log "
     "was deleted, or it is another one (--commit-log-topic)"
@@ -40,11 +42,10 @@ def status(
     many offsets read_committed consumers do not see, and which transactions hide them. `kafka-eos recover`, or the next run
     under the write id, commits or aborts the transactions of a dead write.
 
-    A write shows its newest version. A write without txnAppId appears only if it failed. rows/s is the rate of the newest
-    batches, from plan to verify; copied is how many aborted transactions of the last batch were copied. With `--write-id` the
-    table has the offsets of the rows, and a line below it the versions of a batch write that count as written. It also finds
-    unlisted transactions.
-    `--limit` bounds each table, but not `--json`.
+    A write shows its newest version. A write without txnAppId appears only while something is open, or if it failed with a
+    decision. rows/s is the rate of the newest batches, from plan to verify; copied is how many aborted transactions of the last
+    batch were copied. With `--write-id` the table has the offsets of the rows, and a line below it the versions of a batch write
+    that count as written. It also finds what no coordinator lists. `--limit` bounds each table, but not `--json`.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
     `recover`. prepared: tasks wait for a decision. undecided: a decision was written, and its transaction is still open.
@@ -73,6 +74,7 @@ def status(
     else:
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
+        _show_ways_out(found, config, commit_log_topic)
     for refused in found.not_read:
         console.echo(f"kafka-eos: not shown: {refused}", err=True)
     _hint_at_history(found)
@@ -84,6 +86,24 @@ def status(
         raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
     if not as_json:
         console.echo(console.NO_DECISION.format(write_id=write_id))
+
+
+def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> None:
+    """Print how to end each transaction that no coordinator lists."""
+    held = [(each, each.hanging) for each in found.blocked if each.hanging is not None]
+    ours = {write_id_of(hanging.transactional_id or "") for _, hanging in held}
+    for write_id in sorted(filter(None, ours)):
+        command = Write(write_id, log_topic, config.command_options).command("recover", WRITE_MARKERS)
+        console.echo(f"\nTo write or discard what {write_id} has left open: {command}")
+    others = [each for each in held if write_id_of(each[1].transactional_id or "") is None]
+    for each, hanging in others[:MOST_WAYS_OUT]:
+        command = console.abort_command(config, (each.topic, each.partition), hanging.start_offset)
+        console.echo(
+            f"\n{each.topic}-{each.partition} lacks the end of another program's transaction. Ask the owner of {name_of(hanging)} whether "
+            f"it was committed. If not, this discards its rows there, and prints nothing:\n    {command}"
+        )
+    if len(others) > MOST_WAYS_OUT:
+        console.echo(f"And {len(others) - MOST_WAYS_OUT} more (--json)")
 
 
 def _hint_at_history(found: ClusterView) -> None:

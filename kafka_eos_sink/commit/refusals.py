@@ -27,6 +27,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
+HELD_OPEN = "No read_committed reader has seen these records, because their partitions hold them open"
 WRITE_MARKERS = "--write-markers"
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
 """What holds for a finished version."""
@@ -383,9 +384,8 @@ def unresolved(write: Write, decision: Decision, what: str, *, held_open: bool =
     )
     if held_open:
         do = (
-            "No read_committed reader has seen these records, because their partitions hold them open. This prints the commands of Kafka's "
-            f"own tool that discard them: {write.command('recover')}; run those, then at once "
-            f"{'this again' if is_random else run_again(write.id)}, which copies the records from the log and writes nothing twice"
+            f"{HELD_OPEN}. This prints the commands of Kafka's own tool that discard them: {write.command('recover')}; run those, then at "
+            f"once {'' if is_random else f'{run_again(write.id)}, or '}recover again, which copies the records from the log, each once"
         )
     where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing"
     return DecisionPendingError("UNRESOLVED", where, do)

@@ -62,6 +62,21 @@ class WriteLine:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that a partition's leader holds open and no coordinator does (KIP-664).
+
+    start_offset       its first offset in the partition
+    transactional_id   None if no coordinator knows the producer id, or the Describe right on the transactional id is missing
+    transaction_state  at its coordinator, such as CompleteAbort; None without the id
+    """
+
+    start_offset: int
+    producer_id: int
+    transactional_id: str | None = None
+    transaction_state: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedPartition:
     """A partition with open transactions.
@@ -69,7 +84,7 @@ class BlockedPartition:
     hidden_offsets  from the last stable offset to the high watermark: read_committed consumers do not see them; None if unknown
     blocked_by      transactional ids, the oldest transaction first; empty if no coordinator lists one
     since_ms        when the oldest began, in ms since 1970; -1 if unknown
-    hanging_from    the first offset of the oldest transaction that the leader holds open and no coordinator does; None without one
+    hanging         the oldest transaction that no coordinator lists; None without one
     """
 
     topic: str
@@ -77,7 +92,7 @@ class BlockedPartition:
     hidden_offsets: int | None
     blocked_by: tuple[str, ...]
     since_ms: int
-    hanging_from: int | None = None
+    hanging: HangingTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +196,11 @@ class ClusterWatch:
         before = dict(part(name, lambda: [*self._held(topics).items()], unlisted))
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
-        hanging_from: dict[TopicPartition, int] = {}
+        unlisted_on: dict[TopicPartition, HangingTransaction] = {}
         if not any(each.startswith("transactions") for each in not_read):
-            hanging_from |= part(name, lambda: [*self._hanging(before, states).items()], unlisted)
+            unlisted_on |= part(name, lambda: [*self._hanging(before, states).items()], unlisted)
         ours = tuple(state for state in states if self._is_ours(state.transactional_id))
-        blockers = blocking(states, [*self._partitions(ours), *hanging_from])
+        blockers = blocking(states, [*self._partitions(ours), *unlisted_on])
         hidden: dict[TopicPartition, int] = {}
         for topic, where in groupby(sorted(blockers), itemgetter(0)):
             hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)))
@@ -196,7 +211,7 @@ class ClusterWatch:
                 hidden_offsets=hidden.get(each),
                 blocked_by=tuple(state.transactional_id for state in found),
                 since_ms=found[0].transaction_start_time_ms if found else -1,
-                hanging_from=hanging_from.get(each),
+                hanging=unlisted_on.get(each),
             )
             for each, found in blockers.items()
         )
@@ -217,8 +232,8 @@ class ClusterWatch:
             )
         return held_by(producers)
 
-    def _hanging(self, before: Held, states: Iterable[TransactionState]) -> dict[TopicPartition, int]:
-        """Return where the oldest transaction begins that no coordinator lists.
+    def _hanging(self, before: Held, states: Iterable[TransactionState]) -> dict[TopicPartition, HangingTransaction]:
+        """Return the oldest transaction of each partition that no coordinator lists.
 
         It was open before and after ``states`` were listed, so also meanwhile.
         """
@@ -230,10 +245,16 @@ class ClusterWatch:
             if start >= 0 and producer_id not in listed
         ]
         after = self._held({topic for (topic, _), _, _ in doubtful})
-        found: dict[TopicPartition, int] = {}
-        for where, producer_id, start in doubtful:
-            if after.get(where, {}).get(producer_id, (-1, -1))[1] == start:
-                found[where] = min(start, found.get(where, start))
+        held = [each for each in doubtful if after.get(each[0], {}).get(each[1], (-1, -1))[1] == each[2]]
+        named: dict[int, tuple[str, str]] = {}
+        if held:
+            producer_ids = sorted({producer_id for _, producer_id, _ in held})
+            deadline = self._admin.client.clock() + self._timeout_ms
+            known = self._admin.list_transactions(states=(), producer_ids=producer_ids, deadline_ms=deadline)
+            named = {each.producer_id: (each.transactional_id, each.transaction_state) for each in known}
+        found: dict[TopicPartition, HangingTransaction] = {}
+        for where, producer_id, start in sorted(held, key=itemgetter(2)):
+            found.setdefault(where, HangingTransaction(start, producer_id, *named.get(producer_id, (None, None))))
         return found
 
     def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:

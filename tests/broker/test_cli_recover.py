@@ -174,7 +174,7 @@ def test_table_shows_copied_transactions(
         "rows of transactions that Kafka had aborted are copies from the log" in " ".join(shown.split())
     )
     write_id = re.escape(given.write.id)
-    assert re.search(rf"{write_id}\.1\.1 +commit +had ended before \(\S+\)", shown)
+    assert re.search(rf"{write_id}\.1\.1 +commit +had ended before *$", shown, re.MULTILINE)
     assert re.search(rf"{write_id}\.1\.2 \(copies of lost rows\) +commit +done", shown)
     assert f"{given.write.id}.driver" not in shown
 

@@ -82,7 +82,7 @@ def test_top_shows_a_write_beside_an_open_transaction(
     # One row in each partition, and no marker behind it.
     blocked = {"topic": given.batch.topic, "hidden_offsets": 1, "blocked_by": [transactional_id]}
     since_ms = transaction["transaction_start_time_ms"]
-    blocked |= {"since_ms": since_ms, "hanging_from": None}
+    blocked |= {"since_ms": since_ms, "hanging": None}
     assert found["blocked"] == [{**blocked, "partition": each} for each in range(2)]
     assert found["not_read"] == []
 

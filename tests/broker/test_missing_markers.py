@@ -8,6 +8,7 @@ partitions switched off, records can be produced to one that was never added.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, Lo
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -678,19 +680,28 @@ def test_batch_without_any_marker_is_copied_once_discarded(
     assert "No COMMIT marker is missing." in shown.out.splitlines()
     assert "[KAFKA_EOS.UNRESOLVED] nothing proves whether the rows of version 3 of" in shown.err
     assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. This run wrote nothing" in shown.err
+    assert "To discard the records of the decided version there:\n    kafka-transactions.sh " in shown.err
     assert (
-        f"the commands of Kafka's own tool that discard them: {command}; run those, then at once run the" in shown.err
+        "because their partitions hold them open. Run the commands above, then recover again, which copies the records"
+        in shown.err
     )
-    assert "kafka-eos resolve" not in shown.err, "which would leave the readers blocked"
+    assert f"--topic {given.write.log_topic} " not in shown.err, "the decided part"
+    for other in ("kafka-eos resolve", "by hand", "First do what the error says"):
+        assert other not in shown.err
+    with pytest.raises(DecisionPendingError) as of_job:
+        write_all(given, 1)
+    assert (
+        f"the commands of Kafka's own tool that discard them: {command}; run those, then at once run the same version"
+        in of_job.value.way_out
+    )
+    assert " again, or recover again, which copies the" in of_job.value.way_out
     assert read_committed(servers, topic) == []
 
     abort_as_printed(any_kafka, shown.err)
     assert recover(any_kafka, given.write.id, "--yes") == 1
     shown = capsys.readouterr()
     assert "copies from the log" in " ".join(shown.out.split())
-    assert "A decided part in the commit log blocks no reader" in shown.err
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr()
+    assert "Open in the commit log only: 1. No reader waits there, and no decision names what is open" in shown.err
     (left,) = [line for line in shown.err.splitlines() if "kafka-transactions.sh" in line]
     assert f"--topic {given.write.log_topic} " in left, "the part record, which no decision names any more"
     abort_as_printed(any_kafka, left)
@@ -749,21 +760,28 @@ def test_status_of_a_write_shows_what_no_coordinator_lists(
         start = produce_without_adding(Admin(client), identity, (topic, 0), [(None, b"foreign")]).first_offset
         assert blocked() == [], "its coordinator lists it, although not with this partition"
         executor.run(commit_at_coordinator(identity, False))
-    (hanging,) = blocked()
-    assert hanging == {
+    (found,) = blocked()
+    assert found == {
         "topic": topic,
         "partition": 0,
         "hidden_offsets": 1,
         "blocked_by": [],
         "since_ms": -1,
-        "hanging_from": start,
+        "hanging": {
+            "start_offset": start,
+            "producer_id": identity.producer_id,
+            "transactional_id": identity.transactional_id,
+            "transaction_state": "CompleteAbort",
+        },
     }
     assert main(command) == 0
     shown = capsys.readouterr().out
     assert "1 blocked partition" in shown
-    assert f"a transaction from offset {start} that no coordinator lists" in " ".join(shown.split())
+    where = f"{identity.transactional_id} from offset {start}:"
+    assert re.search(rf"{topic}-0 +1 +{re.escape(where)}\n +CompleteAbort at its coordinator\n", shown)
+    assert f"Ask the owner of {identity.transactional_id} whether it was committed. If not, this discards" in shown
     write_all(varied(given, version=given.batch.version + 1), 1)
     assert f"{' '.join(['kafka-eos', *command])} shows where it begins" in " ".join(caplog.text.split())
-    abort_by_hand(any_kafka, (topic, 0), identity.producer_id, identity.producer_epoch)
+    abort_as_printed(any_kafka, shown)
     assert blocked() == []
     assert len(read_committed(servers, topic)) == 2 * ROWS

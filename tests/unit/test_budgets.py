@@ -63,8 +63,8 @@ LINES = {
     # metrics by application: 40
     # the history record of what an operator finishes: 26; which write a row belongs to, or why that is not known: 240
     # which transactions of recovery hold copies; the writes that need action first: 24; no warning twice: 7
-    # status --write-id shows transactions that no coordinator lists: 40
-    "operations": 2_252,
+    # status --write-id shows transactions that no coordinator lists, and whose they are: 62
+    "operations": 2_274,
     # history.topic and userMetadata: 26; what messages hide; the table is also the text of docs/options.md; what to do about options
     # of Spark's source, of streams and of other clients, and no hint that leads nowhere: 85
     # which defaults differ from Java's, and why: 22
@@ -89,8 +89,9 @@ LINES = {
     # what recover needs and leaves to Kafka's own tool, in its reference: 14
     # explain by the gravest message of a log, with what it says of this job: 74
     # explain reads log files, in any encoding, and messages in several lines with their causes, and says which are cut: 81
-    # a blocked partition whose transaction no coordinator lists: 4
-    "cli": 2_733,
+    # a blocked partition whose transaction no coordinator lists, whose it is, and the command that ends it: 43
+    # what to run when recovery needs discarded records, and what is left in the commit log: 12
+    "cli": 2_784,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

@@ -15,7 +15,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.view import duration, view
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.commit.versions import VersionRange, Versions
-from kafka_eos_sink.operations.cluster_view import ClusterView, WriteLine, blocking, write_lines
+from kafka_eos_sink.operations.cluster_view import ClusterView, HangingTransaction, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
@@ -254,7 +254,7 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
             "hidden_offsets": 40,
             "blocked_by": ["w.0.3"],
             "since_ms": NOW,
-            "hanging_from": None,
+            "hanging": None,
         }
     ]
     (line,) = read["writes"]
@@ -264,9 +264,23 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("by", "listed"), [((), ""), (("w.0.3",), "w.0.3 "), (("w.0.3", "b"), "w.0.3 and 1 more ")])
-def test_hanging_transaction_is_shown_below_the_listed_ones(by: tuple[str, ...], listed: str) -> None:
-    text = " ".join(lines(shown(ClusterView(now_ms=NOW, blocked=(blocked(*by, hanging_from=7),)))))
-    assert text.endswith(f" orders-0 40 {listed}a transaction from offset 7 that no coordinator lists")
+@pytest.mark.parametrize(
+    ("hanging", "known"),
+    [
+        (HangingTransaction(start_offset=7, producer_id=12), "producer id 12 from offset 7: no coordinator lists it"),
+        (
+            HangingTransaction(
+                start_offset=7, producer_id=12, transactional_id="other", transaction_state="CompleteAbort"
+            ),
+            "other from offset 7: CompleteAbort at its coordinator",
+        ),
+    ],
+)
+def test_hanging_transaction_is_shown_below_the_listed_ones(
+    by: tuple[str, ...], listed: str, hanging: HangingTransaction, known: str
+) -> None:
+    text = " ".join(lines(shown(ClusterView(now_ms=NOW, blocked=(blocked(*by, hanging=hanging),)))))
+    assert text.endswith(f" orders-0 40 {listed}{known}")
 
 
 def of_transactions(*states: TransactionState) -> list[str]:

@@ -930,9 +930,9 @@ def test_records_held_open_are_discarded_before_they_are_copied(shown: str) -> N
 @pytest.mark.parametrize(
     ("write_id", "again"),
     [
-        ("kafka-eos/nightly/t", "run the same version again"),
-        ("kafka-eos-query", "restart the query from its checkpoint"),
-        ("kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00", "this again"),
+        ("kafka-eos/nightly/t", "run the same version again, or recover again"),
+        ("kafka-eos-query", "restart the query from its checkpoint, or recover again"),
+        ("kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00", "recover again"),
     ],
 )
 def test_next_run_of_the_job_copies_what_was_discarded(write_id: str, again: str) -> None:

@@ -100,8 +100,8 @@ def test_void_version_is_reported_with_its_way_out(
     ("error", "answer", "status"),
     [
         (ErrorCode.NONE, "done", 0),
-        (ErrorCode.INVALID_TXN_STATE, "had ended before (INVALID_TXN_STATE)", 0),
-        (ErrorCode.PRODUCER_FENCED, "had ended before (PRODUCER_FENCED)", 0),
+        (ErrorCode.INVALID_TXN_STATE, "had ended before", 0),
+        (ErrorCode.PRODUCER_FENCED, "had ended before", 0),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, "not ended: COORDINATOR_NOT_AVAILABLE", 1),
         (ErrorCode.CONCURRENT_TRANSACTIONS, "not ended: CONCURRENT_TRANSACTIONS", 1),
         (ErrorCode.UNSUPPORTED_VERSION, "not ended: UNSUPPORTED_VERSION", 1),
