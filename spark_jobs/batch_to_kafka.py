@@ -44,7 +44,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--topic", required=True, help="the topic to write to")
     parser.add_argument("--txn-app-id", metavar="ID", help="name of the write; with --txn-version, it is written once")
     parser.add_argument(
-        "--txn-version", metavar="N", type=version, help="version of the write, from 0; increase it for new rows"
+        "--txn-version", metavar="N", type=version, help="version of the write, from 0; new rows need an unused one"
     )
     add_record_arguments(parser)
     given = parser.parse_args(argv)

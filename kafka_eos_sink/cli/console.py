@@ -287,7 +287,7 @@ def require_found(found: Sequence[Any], what: str, history_topic: str, config: C
 
 
 def abort_command(config: ClientConfig, where: TopicPartition, start_offset: int) -> str:
-    """Return the command of Kafka's own tool that discards an open transaction's records on a partition."""
+    """Return the command of Kafka's own tool that aborts a transaction on a partition."""
     of_login = [] if config.properties_file is None else ["--command-config", config.properties_file]
     at = ["--topic", where[0], "--partition", str(where[1]), "--start-offset", str(start_offset)]
     servers = config.bootstrap_servers_text

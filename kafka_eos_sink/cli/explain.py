@@ -102,7 +102,7 @@ def explain(
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
     case, with or without `KAFKA_EOS.`, or a whole message in quotes. Explains the gravest error of log files or a piped log, of equal
-    ones the last. Alone, lists all codes. Exit status 2 without one.
+    ones the last. Alone, lists all codes. Exit status 2 if it finds none.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
@@ -247,9 +247,9 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
 
 
 def _whole(lines: Sequence[str]) -> tuple[int, str]:
-    """Return how many lines are before the message that ends with these, and the message in one line.
+    """Return how many lines come before a message that ends with them, and it.
 
-    A line within it may begin with the code of its cause. Without a whole message, all lines and nothing.
+    The message is in one line. A line within it may begin with the code of its cause. Without a message: all lines, and nothing.
     """
     stripped = [each.strip() for each in lines]
     for glue, parts in (" ", stripped), ("", lines):
@@ -298,7 +298,7 @@ def _unknown(what: str | Seen, known: Mapping[str, Entry], *, is_log: bool) -> s
     elif is_log and (not text.strip() or "\N{REPLACEMENT CHARACTER}" in text):
         return "the log is empty, or no text"
     elif is_log and not (near or text.isalnum()):
-        return f"the log has no error of kafka-eos: {to_do}; if that shows nothing, read the topic"
+        return f"the log has no error of kafka-eos (errors are on standard error: 2>&1): {to_do}; if that shows nothing, read the topic"
     elif text.upper() in ErrorCode.__members__:
         hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
     elif os.path.exists(text) or os.path.dirname(text) or os.path.splitext(text)[1][1:].isalpha():

@@ -103,7 +103,7 @@ def recover(
         raise
     held = markers.still_open(settings, held)
     if any(each.decision.copies for each in done.decisions) and held.of(Verdict.UNPROVEN):
-        # No decision names a part any more whose rows are copies.
+        # Decisions do not name parts whose rows were copied.
         held = replace(_search(settings, write=False), written=held.written)
     _show(settings, done, held, as_json=as_json)
     _show_left_open(settings, held)
@@ -178,7 +178,7 @@ def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool, was_
 
 
 def _show_left_open(settings: OperatorSettings, found: Markers, failure: KafkaEosError | None = None) -> None:
-    """Print on standard error what to do about transactions that stay open, also if recovery has failed."""
+    """Print what to do about transactions that stay open, on standard error."""
     if unproven := found.of(Verdict.UNPROVEN):
         console.echo(_about_unproven(settings, unproven, failure), err=True)
     if failure is None and (running := found.of(Verdict.RUNNING)):

@@ -28,7 +28,7 @@ _QueryId = Annotated[
 _AnyBatch = Annotated[
     bool,
     typer.Option(
-        "--any-batch", help="Let the next run go on, whatever batch or query it is; records committed also if finished."
+        "--any-batch", help="Let the next run skip V, whatever batch or query it is; committed: also a finished V."
     ),
 ]
 

@@ -42,10 +42,10 @@ def status(
     many offsets read_committed consumers do not see, and which transactions hide them. `kafka-eos recover`, or the next run
     under the write id, commits or aborts the transactions of a dead write.
 
-    A write shows its newest version. A write without txnAppId appears only while something is open, or if it failed with a
-    decision. rows/s is the rate of the newest batches, from plan to verify; copied is how many aborted transactions of the last
-    batch were copied. With `--write-id` the table has the offsets of the rows, and a line below it the versions of a batch write
-    that count as written. It also finds what no coordinator lists. `--limit` bounds each table, but not `--json`.
+    A write shows its newest version. rows/s is the rate of the newest batches, from plan to verify; copied is how many aborted
+    transactions of the last batch were copied. With `--write-id` the table has the offsets of the rows, and a line below it the
+    versions of a batch write that count as written. It also finds what no coordinator lists. `--limit` bounds each table, but
+    not `--json`.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
     `recover`. prepared: tasks wait for a decision. undecided: a decision was written, and its transaction is still open.
@@ -89,7 +89,7 @@ def status(
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> None:
-    """Print how to end each transaction that no coordinator lists."""
+    """Print commands for each transaction that no coordinator lists."""
     held = [(each, each.hanging) for each in found.blocked if each.hanging is not None]
     ours = {write_id_of(hanging.transactional_id or "") for _, hanging in held}
     for write_id in sorted(filter(None, ours)):

@@ -64,7 +64,7 @@ class WriteLine:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that a partition's leader holds open and no coordinator does (KIP-664).
+    """A transaction that a leader holds open and no coordinator does (KIP-664).
 
     start_offset       its first offset in the partition
     transactional_id   None if no coordinator knows the producer id, or the Describe right on the transactional id is missing

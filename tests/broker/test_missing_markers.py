@@ -1,23 +1,14 @@
-"""`kafka-eos recover` against a real Kafka, with a marker that is really missing.
-
-A broker leaves a marker out (KAFKA-20734) when a partition has no leader at the wrong moment, which one node cannot be made to do.
-The same comes of a partition that the coordinator does not know to be part of the transaction: with the broker's verification of
-partitions switched off, records can be produced to one that was never added.
-"""
+"""`kafka-eos recover` against a real Kafka, with a marker that is really missing."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-import kafka as kafka_python
 import pytest
-from kafka.admin import AbortTransactionSpec
 
 from dead_writes import ROWS, decided, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
@@ -27,7 +18,7 @@ from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_writing import append_in_transaction, write_done
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import ResolveRequest
-from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
+from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -36,15 +27,19 @@ from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
-from kafka_eos_sink.protocol.messages import ProduceRequest
-from kafka_eos_sink.protocol.record_batch import encode_rows, seal
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 from terminals import on_terminal
+from unmarked_transactions import (
+    SIDE,
+    abort_by_hand,
+    begin,
+    commit_at_coordinator,
+    produce_without_adding,
+    unverified_partitions,
+)
 
-LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
-SIDE = LogRecord(b"", b"side")
 SETTINGS = ProducerConfig(delivery_timeout_ms=30_000)
 
 
@@ -87,72 +82,9 @@ def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
         abort_by_hand(kafka, where, held.producer_id, held.producer_epoch)
 
 
-def abort_by_hand(kafka: EmbeddedKafka, where: tuple[str, int], producer_id: int, producer_epoch: int) -> None:
-    """Write an ABORT marker past the coordinator, as `kafka-transactions.sh abort` does."""
-    person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
-    try:
-        person.abort_transaction(AbortTransactionSpec(kafka_python.TopicPartition(*where), producer_id, producer_epoch))
-    finally:
-        person.close()
-
-
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings, *more: str) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed", *more])
-
-
-@contextmanager
-def unverified_partitions(kafka: EmbeddedKafka) -> Iterator[None]:
-    """The broker takes transactional records for partitions that their transaction does not have."""
-    (broker,) = kafka.node_ids
-
-    def verify(value: str) -> None:
-        change_config(
-            kafka.bootstrap_servers, "broker", str(broker), "transaction.partition.verification.enable", value
-        )
-
-    verify("false")
-    try:
-        yield
-    finally:
-        verify("true")
-
-
-def produce_without_adding(
-    admin: Admin, identity: ProducerIdentity, where: tuple[str, int], rows: Sequence[tuple[bytes | None, bytes | None]]
-) -> OffsetRange:
-    """Records to a partition, of which the coordinator does not learn."""
-    topic, partition = where
-    block = encode_rows([(key, value, ()) for key, value in rows], timestamp_ms=1_700_000_000_000)
-    records = b"".join(
-        seal(
-            block,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            base_sequence=0,
-            transactional=True,
-        )
-    )
-    data = (ProduceRequest.Topic.Partition(index=partition, records=records),)
-    request = ProduceRequest(
-        transactional_id=identity.transactional_id,
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=(ProduceRequest.Topic(name=topic, partition_data=data),),
-    )
-    deadline = admin.client.clock() + 30_000
-    while True:  # the switch reaches the broker through its metadata log
-        node = admin.leaders([where], deadline)[where]
-        response = admin.client.call(
-            node, request, deadline_ms=deadline, max_version=LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS
-        )
-        result = response.responses[0].partition_responses[0]
-        if result.error_code == 0:
-            break
-        assert admin.client.clock() < deadline, f"Produce was answered {result.error_code}"
-        admin.client.wait(100, deadline)
-    first = result.base_offset
-    return OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=first + len(rows) - 1)
 
 
 def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
@@ -167,18 +99,6 @@ def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransa
         offsets_hash=None,
         transactions=named,
     )
-
-
-def begin(transactional_id: str, record: LogRecord) -> Procedure[ProducerIdentity]:
-    """A transaction with one record; one without any partition cannot be ended."""
-    identity = yield from InitProducerId(transactional_id, 60_000)
-    yield from append_in_transaction(identity, (record,), 0)
-    return identity
-
-
-def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Procedure[None]:
-    (result,) = yield from EndTransactions((End(identity=identity, commit=commit),))
-    assert result.error == 0
 
 
 def committed_without_a_marker(

@@ -56,16 +56,27 @@ from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import history, planning, session
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, open_transaction, topic_names
 from shown_output import assert_shows
 from snippets import OUTPUTS, SHOWN_AFTER, STORIES, Story
 from terminals import on_terminal
 from tests.conftest import TEST_PROPERTIES
+from unmarked_transactions import (
+    SIDE,
+    abort_by_hand,
+    begin,
+    commit_at_coordinator,
+    produce_without_adding,
+    unverified_partitions,
+)
 
 TOPIC, WRITE_ID, VERSION = "orders", "kafka-eos/nightly-orders/orders", 20261121
 GROUP = "orders-lag"
@@ -96,6 +107,8 @@ class World:
         self.servers = kafka.bootstrap_servers
         self.programs: list[confluent_kafka.Producer] = []
         """Other programs with an open transaction."""
+        self.hanging: list[ProducerIdentity] = []
+        """Other programs with a transaction that hangs on the first partition of the topic."""
         self._monkeypatch = monkeypatch
 
     def settings(
@@ -186,6 +199,18 @@ def foreign(world: World) -> None:
     world.programs.append(open_transaction(world.servers, "billing-export-7", TOPIC, partitions=1))
 
 
+def hanging(world: World) -> None:
+    """Another program's transaction has ended, and lacks its marker on a partition of the topic."""
+    world.write(world.settings())
+    side = create_topic(world.servers, "billing-log", partitions=1)
+    with unverified_partitions(world.kafka), NetworkClient(world.settings().client) as client:
+        executor = Executor(Admin(client), (side, 0), ProducerConfig())
+        identity = executor.run(begin("billing-export-7", SIDE))
+        produce_without_adding(Admin(client), identity, (TOPIC, 0), [(None, b"a bill")])
+        world.hanging.append(identity)
+        executor.run(commit_at_coordinator(identity, False))
+
+
 def no_commit_log(world: World) -> None:
     """An operator deleted the commit log, and the next run of the job failed."""
     finished(world)
@@ -260,6 +285,7 @@ STATES: dict[str, Callable[[World], None]] = {
         prepared,
         copied,
         foreign,
+        hanging,
         no_commit_log,
         new_cluster,
         no_history,
@@ -279,13 +305,16 @@ def cluster() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-def world(cluster: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(cluster: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """The cluster as it was at first, but for the topics that the next story needs."""
     monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
     monkeypatch.setattr(history, "WITHIN_MS", 60_000)  # a record that a busy broker delays is not missing
     _without_writes(cluster)
     create_topic(cluster.bootstrap_servers, TOPIC, partitions=3)
-    return World(cluster, monkeypatch)
+    made = World(cluster, monkeypatch)
+    yield made
+    for each in made.hanging:
+        abort_by_hand(cluster, (TOPIC, 0), each.producer_id, each.producer_epoch)
 
 
 def _without_writes(cluster: EmbeddedKafka) -> None:

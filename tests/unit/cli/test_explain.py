@@ -183,7 +183,7 @@ def test_log_is_explained_by_its_gravest_message(
         (bytes(range(256)), "the log is empty, or no text"),
         (
             "INFO 100 % done\n".encode("utf-16-be"),
-            "the log has no error of kafka-eos: run the job again if it has txnAppId",
+            "the log has no error of kafka-eos (errors are on standard error: 2>&1): run the job again if it has txnAppId",
         ),
         (
             failed("OF_TOMORROW", Job.RANDOM).replace("Safe to run again: yes", "Safe to run again: no").encode(),

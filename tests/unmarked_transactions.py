@@ -1,0 +1,104 @@
+"""Transactions without a marker on a partition: its leader holds them open, and no coordinator does (KIP-664).
+
+A broker leaves a marker out (KAFKA-20734) when a partition has no leader at the wrong moment, which one node cannot be made to do.
+The same comes of a partition that the coordinator does not know to be part of the transaction: with the broker's verification of
+partitions switched off, records can be produced to one that was never added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import kafka as kafka_python
+from kafka.admin import AbortTransactionSpec
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.log_writing import append_in_transaction
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
+from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.messages import ProduceRequest
+from kafka_eos_sink.protocol.record_batch import encode_rows, seal
+from kafka_testing import change_config
+
+LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS = 11
+SIDE = LogRecord(b"", b"side")
+"""For a topic of its own: a transaction without any partition cannot be ended."""
+
+
+@contextmanager
+def unverified_partitions(kafka: EmbeddedKafka) -> Iterator[None]:
+    """The broker takes transactional records for partitions that their transaction does not have."""
+    (broker,) = kafka.node_ids
+
+    def verify(value: str) -> None:
+        change_config(
+            kafka.bootstrap_servers, "broker", str(broker), "transaction.partition.verification.enable", value
+        )
+
+    verify("false")
+    try:
+        yield
+    finally:
+        verify("true")
+
+
+def produce_without_adding(
+    admin: Admin, identity: ProducerIdentity, where: tuple[str, int], rows: Sequence[tuple[bytes | None, bytes | None]]
+) -> OffsetRange:
+    """Records to a partition, of which the coordinator does not learn."""
+    topic, partition = where
+    block = encode_rows([(key, value, ()) for key, value in rows], timestamp_ms=1_700_000_000_000)
+    records = b"".join(
+        seal(
+            block,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+    data = (ProduceRequest.Topic.Partition(index=partition, records=records),)
+    request = ProduceRequest(
+        transactional_id=identity.transactional_id,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=(ProduceRequest.Topic(name=topic, partition_data=data),),
+    )
+    deadline = admin.client.clock() + 30_000
+    while True:  # the switch reaches the broker through its metadata log
+        node = admin.leaders([where], deadline)[where]
+        response = admin.client.call(
+            node, request, deadline_ms=deadline, max_version=LAST_VERSION_WITHOUT_IMPLICIT_PARTITIONS
+        )
+        result = response.responses[0].partition_responses[0]
+        if result.error_code == 0:
+            break
+        assert admin.client.clock() < deadline, f"Produce was answered {result.error_code}"
+        admin.client.wait(100, deadline)
+    first = result.base_offset
+    return OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=first + len(rows) - 1)
+
+
+def begin(transactional_id: str, record: LogRecord) -> Procedure[ProducerIdentity]:
+    """A transaction with one record; one without any partition cannot be ended."""
+    identity = yield from InitProducerId(transactional_id, 60_000)
+    yield from append_in_transaction(identity, (record,), 0)
+    return identity
+
+
+def commit_at_coordinator(identity: ProducerIdentity, commit: bool = True) -> Procedure[None]:
+    (result,) = yield from EndTransactions((End(identity=identity, commit=commit),))
+    assert result.error == 0
+
+
+def abort_by_hand(kafka: EmbeddedKafka, where: tuple[str, int], producer_id: int, producer_epoch: int) -> None:
+    """Write an ABORT marker past the coordinator, as `kafka-transactions.sh abort` does."""
+    person = kafka_python.KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    try:
+        person.abort_transaction(AbortTransactionSpec(kafka_python.TopicPartition(*where), producer_id, producer_epoch))
+    finally:
+        person.close()
