@@ -15,7 +15,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.refusals import HELD_OPEN, VISIBLE, WRITE_MARKERS, run_again, some
+from kafka_eos_sink.commit.refusals import DISCARD, VISIBLE, WRITE_MARKERS, run_again, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import KafkaEosError
@@ -96,10 +96,7 @@ def recover(
             done = operator.recover(settings, abort_unknown=abort_unknown)
     except KafkaEosError as failure:
         _show_left_open(settings, held, failure)
-        if failure.way_out.startswith(HELD_OPEN):
-            failure.way_out = (
-                f"{HELD_OPEN}. Run the commands above, then recover again, which copies the records from the log"
-            )
+        failure.way_out = failure.way_out.replace(_discard(settings), "Run the commands above, then ")
         raise
     held = markers.still_open(settings, held)
     if any(each.decision.copies for each in done.decisions) and held.of(Verdict.UNPROVEN):
@@ -132,7 +129,7 @@ def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, a
         (missing * write_markers, "missing COMMIT marker", "write {} (KAFKA-20734)"),
         (found.decided, "open transaction", "commit {} of decided versions"),
         (sum(write.aborted for write in decided), "decided transaction", "copy the rows of {} that Kafka has aborted"),
-        (len(decided), "decided version", "prove that the rows of {} are visible"),
+        (len(decided), "decided version", "find proof that the rows of {} are visible"),
         (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
     )
     would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
@@ -186,10 +183,14 @@ def _show_left_open(settings: OperatorSettings, found: Markers, failure: KafkaEo
         console.echo(f"Still open: {names}. Run the command again.", err=True)
 
 
+def _discard(settings: OperatorSettings) -> str:
+    return DISCARD.format(settings.write.command("recover"))
+
+
 def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], failure: KafkaEosError | None) -> str:
     """Describe what to do about transactions that are not proven committed."""
     log = settings.write.commit_log
-    is_held_open = failure is not None and failure.way_out.startswith(HELD_OPEN)
+    is_held_open = failure is not None and _discard(settings) in failure.way_out
     # An ABORT marker after a decided part in the commit log would resemble the coordinator's.
     can_end = [each for each in unproven if (each.where != log if each.version is not None else not is_held_open)]
     aborts = "".join(

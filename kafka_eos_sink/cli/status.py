@@ -94,7 +94,7 @@ def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> 
     ours = {write_id_of(hanging.transactional_id or "") for _, hanging in held}
     for write_id in sorted(filter(None, ours)):
         command = Write(write_id, log_topic, config.command_options).command("recover", WRITE_MARKERS)
-        console.echo(f"\nTo write or discard what {write_id} has left open: {command}")
+        console.echo(f"\nWhat {write_id} has left open, and how to end it: {command}")
     others = [each for each in held if write_id_of(each[1].transactional_id or "") is None]
     for each, hanging in others[:MOST_WAYS_OUT]:
         command = console.abort_command(config, (each.topic, each.partition), hanging.start_offset)

@@ -234,7 +234,7 @@ def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, p
         return finding(Verdict.MISSING, f"decided, and {by}", _commit_marker(part, producer))
     proof = outcome_of(facts)
     known = "committed, but not everywhere" if proof is Outcome.COMMITTED else proof.value
-    return finding(Verdict.UNPROVEN, f"its coordinator reports {state}, and commit log and topics prove: {known}")
+    return finding(Verdict.UNPROVEN, f"its coordinator reports {state}, and commit log and topics show: {known}")
 
 
 def _judge_attempt(evidence: Evidence, where: TopicPartition, producer: ProducerState) -> Finding | None:

@@ -7,9 +7,10 @@ is followed by ``;``, so that a shell takes what was pasted.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
+from kafka_eos_sink.commit.outcome import Shown
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
@@ -27,7 +28,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
-HELD_OPEN = "No read_committed reader has seen these records, because their partitions hold them open"
+DISCARD = "Their partitions hold them open. This prints the commands of Kafka's own tool that discard them: {}; run those, then "
 WRITE_MARKERS = "--write-markers"
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
 """What holds for a finished version."""
@@ -202,14 +203,9 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
 
 def skipped(write: Write, version: int) -> str:
     """A version that is not written again."""
-    which = f". To see which run wrote it, unless an operator recorded it: {history_command(write)}"
+    which = f". To see which run wrote it, unless an operator recorded it: {write.history_command}"
     where = "" if job_of(write.id) is Job.RANDOM else which
     return f"{version_of(version, write.id)} counts as written; this run wrote nothing{where}"
-
-
-def history_command(write: Write) -> str:
-    # The history belongs to no commit log, so its command takes none.
-    return f"kafka-eos history --write-id {shlex.quote(write.id)} {write.connection}".rstrip()
 
 
 def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefusedError:
@@ -218,7 +214,7 @@ def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefu
         f"this run wrote nothing: the commit log no longer shows whether {version_of(batch.version, write.id)} was written. It remembers "
         f"the newest {MOST_RANGES:,} ranges of consecutive versions, from {floor} on",
         f"If its rows are not in the topic, write them with another txnVersion, from {floor} on, or under another txnAppId. To see which "
-        f"application wrote what: {history_command(write)}",
+        f"application wrote what: {write.history_command}",
     )
 
 
@@ -373,19 +369,20 @@ def pending(write: Write, decision: Decision, what: str, do: str = "") -> Decisi
     )
 
 
-def unresolved(write: Write, decision: Decision, what: str, *, held_open: bool = False) -> DecisionPendingError:
-    """``held_open``: no reader has seen these records; once aborted, they are copied."""
+def unresolved(write: Write, decision: Decision, what: str, shown: Collection[Shown] = ()) -> DecisionPendingError:
+    """``shown``: what readers see of these records. Open ones were never seen."""
     is_random = job_of(write.id) is Job.RANDOM
-    do = (
-        "Read the topic with isolation.level=read_committed, and compare all rows of the batch. If all are there, record that"
-        f"{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
-        f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
-        f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates"
-    )
-    if held_open:
+    discard = DISCARD.format(write.command("recover")) if Shown.OPEN in shown else ""
+    if set(shown) == {Shown.OPEN}:
+        again = "" if is_random else f"{run_again(write.id)}, or "
+        do = f"No reader has seen these records. {discard}at once {again}recover again, which copies the records from the log, each once"
+    else:
         do = (
-            f"{HELD_OPEN}. This prints the commands of Kafka's own tool that discard them: {write.command('recover')}; run those, then at "
-            f"once {'' if is_random else f'{run_again(write.id)}, or '}recover again, which copies the records from the log, each once"
+            f"{discard}{'recover again. If that says UNRESOLVED, read' if discard else 'Read'} the topic with "
+            "isolation.level=read_committed, and compare all rows of the batch, by their offsets. If all are there, record that"
+            f"{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
+            f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
+            f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates"
         )
     where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing"
     return DecisionPendingError("UNRESOLVED", where, do)

@@ -232,16 +232,17 @@ def may_be_visible(write: Write, decision: Decision, unproven: Sequence[Prepared
     return _not_void(
         write,
         decision,
-        f"nothing proves that {refusals.describe_ranges(unproven)} were aborted: readers may see these rows later, or have seen them "
-        f"({write.command('recover')} shows what blocks readers)",
+        f"nothing proves that {refusals.describe_ranges(unproven)} were aborted: readers may see these rows later, or have seen them",
+        f"First discard what partitions hold open, if this prints commands for it: {write.command('recover')}; if you have looked then, "
+        "and no row is visible, writing the whole batch doubles none. ",
     )
 
 
-def _not_void(write: Write, decision: Decision, why: str) -> WriteRefusedError:
+def _not_void(write: Write, decision: Decision, why: str, first: str = "") -> WriteRefusedError:
     return WriteRefusedError(
         "ROWS_ARE_VISIBLE",
         f"{version_of(decision.version, decision.write_id)} is not proven void: {why}",
-        refusals.keep_or_rewrite(write, decision),
+        first + refusals.keep_or_rewrite(write, decision),
     )
 
 

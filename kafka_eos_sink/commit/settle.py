@@ -114,7 +114,7 @@ def _sort_facts(
             f"{len(unresolved)} of {len(decision.transactions)} transactions left no proof of their end in the commit log or the data "
             f"topics (first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
             + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
-            held_open=unproven == {Shown.OPEN},
+            unproven,
         )
     return sorts[Outcome.COMMITTED], lost
 

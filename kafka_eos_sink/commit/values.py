@@ -85,6 +85,11 @@ class Write(PickledByName):
         return " ".join(filter(None, ("kafka-eos", "offsets", self.connection, "--group", shlex.quote(group_id))))
 
     @property
+    def history_command(self) -> str:
+        """The command that shows its batches; the history belongs to no commit log."""
+        return f"kafka-eos history --write-id {shlex.quote(self.id)} {self.connection}".rstrip()
+
+    @property
     def status_of_all(self) -> str:
         """The command that lists all writes in this one's commit log."""
         return " ".join(filter(None, ("kafka-eos", "status", *self._where)))

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+import confluent_kafka.admin
 import pytest
 
 from dead_writes import ROWS, decided, die_at, tasks, varied, write_all, write_settings
@@ -602,7 +603,7 @@ def test_batch_without_any_marker_is_copied_once_discarded(
     assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. This run wrote nothing" in shown.err
     assert "To discard the records of the decided version there:\n    kafka-transactions.sh " in shown.err
     assert (
-        "because their partitions hold them open. Run the commands above, then recover again, which copies the records"
+        "No reader has seen these records. Run the commands above, then at once run the same version again, or recover again, "
         in shown.err
     )
     assert f"--topic {given.write.log_topic} " not in shown.err, "the decided part"
@@ -655,6 +656,38 @@ def test_rows_are_copied_while_one_partition_is_still_open(
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
+
+
+def test_open_records_are_discarded_first_if_others_are_gone(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retention removes rows that nobody has seen, too. Each message leads to the next command, until every row is there once."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2)
+    given = write_settings(any_kafka, topic)
+    decided_without_any_marker(any_kafka, given, commit=True)
+    where = confluent_kafka.TopicPartition(topic, 0, ROWS)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
+    assert admin.delete_records([where])[where].result(30).low_watermark == ROWS
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    shown = capsys.readouterr().err
+    assert "Their partitions hold them open" not in shown
+    assert "Run the commands above, then recover again. If that says UNRESOLVED, read the topic with" in shown
+    abort_as_printed(any_kafka, shown)
+
+    assert recover(any_kafka, given.write.id, "--yes") == 1
+    shown = capsys.readouterr().err
+    assert "[KAFKA_EOS.UNRESOLVED]" in shown
+    assert "Run the commands above" not in shown
+    rewrite = ["resolve", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id]
+    rewrite += ["--version", str(given.batch.version), "--as", "rewrite"]
+    assert main(rewrite) == 1
+    shown = capsys.readouterr().err
+    assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in shown
+    assert "if you have looked then, and no row is visible, writing the whole batch doubles none" in shown
+    assert main([*rewrite, "--allow-duplicates"]) == 0
+    write_all(given, 1)
+    assert len(read_committed(servers, topic)) == ROWS
 
 
 def test_status_of_a_write_shows_what_no_coordinator_lists(

@@ -68,8 +68,8 @@ WORDS = {
     # Reference.
     "docs/options.md": 2_000,
     "docs/cli.md": 2_900,
-    # With both ways out of UNRESOLVED: 40.
-    "docs/errors.md": 3_340,
+    # With both ways out of UNRESOLVED, and rows that are gone: 55.
+    "docs/errors.md": 3_355,
     "docs/metrics.md": 700,
     "docs/compatibility.md": 800,
     # Explanation.

@@ -226,14 +226,14 @@ EFFECTS = [
         (write("decided"),),
         2,
         2,
-        "commit 2 open transactions of decided versions; prove that the rows of 1 decided version are visible.",
+        "commit 2 open transactions of decided versions; find proof that the rows of 1 decided version are visible.",
     ),
     (
         (write("decided", 1),),
         3,
         1,
         "commit 1 open transaction of decided versions; copy the rows of 1 decided transaction that Kafka has aborted; "
-        "prove that the rows of 1 decided version are visible; abort 2 other open transactions.",
+        "find proof that the rows of 1 decided version are visible; abort 2 other open transactions.",
     ),
 ]
 

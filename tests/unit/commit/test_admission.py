@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import pytest
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, DecisionStatus, Plan, SettledDecision, TaskOutcome
 from kafka_eos_sink.errors import WriteRefusedError
@@ -64,7 +63,7 @@ def test_the_same_version_is_skipped() -> None:
     assert outcome is SKIP
     assert line == (
         f"version 5 of write id 'w' counts as written; this run wrote nothing. To see which run wrote it, unless an operator recorded it: "
-        f"{refusals.history_command(WRITE)}"
+        f"{WRITE.history_command}"
     )
 
 
