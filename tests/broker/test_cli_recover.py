@@ -166,7 +166,7 @@ def test_table_shows_copied_transactions(
     assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())
     assert main(["recover", *where]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "It would copy the rows of 1 decided transaction that Kafka has aborted; prove" in shown
+    assert "It would copy the rows of 1 decided transaction that Kafka has aborted; find proof" in shown
     assert main(["recover", "--yes", *where]) == 0
     shown = capsys.readouterr().out
     assert (

@@ -180,7 +180,7 @@ def test_recover_names_then_writes_missing_marker_and_finishes(
     assert "Missing: 1 COMMIT marker (KAFKA-20734). Add --write-markers to write what is missing" in shown.out
     assert "Nothing was changed" in shown.err
     assert recover(any_kafka, given.write.id, "--write-markers") == 1
-    assert "It would write 1 missing COMMIT marker (KAFKA-20734); prove" in capsys.readouterr().out
+    assert "It would write 1 missing COMMIT marker (KAFKA-20734); find proof" in capsys.readouterr().out
     assert recover(any_kafka, given.write.id, "--yes", "--json") == 1
     shown = capsys.readouterr()
     assert shown.out == ""
