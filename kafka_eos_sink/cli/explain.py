@@ -226,22 +226,26 @@ def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
     first, kept = "", dict[str, None]()
     begun: list[str] = []  # a message that something has broken into lines, at blanks or anywhere
 
+    def is_marked(line: str) -> bool:
+        return any(mark in line for mark in marks)
+
     def keep(lines: Iterable[str]) -> None:
-        for each in lines:
-            if any(mark in each for mark in marks):
-                kept[each] = kept.pop(each, None)
+        for each in filter(is_marked, lines):
+            kept[each] = kept.pop(each, None)
 
     for raw in _decoded(stream):
         plain = _COLOUR.sub("", raw).rstrip("\n")
         first = first or plain.strip()
-        if not begun and not any(mark in plain for mark in marks):
+        if not begun and not is_marked(plain):
             continue
         begun.append(plain)
         before, whole = _whole(begun)
-        if whole or len(begun) > _MOST_LINES:
-            keep(begun[:before])
-            keep([whole])
+        if whole:
+            keep([*begun[:before], whole])
             begun.clear()
+        elif len(begun) > _MOST_LINES:
+            keep(begun[:1])
+            begun[:] = itertools.dropwhile(lambda each: not is_marked(each), begun[1:])
     keep(begun)
     return kept or [first]
 

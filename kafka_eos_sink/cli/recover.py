@@ -15,6 +15,7 @@ from rich.text import Text
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
+from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.refusals import DISCARD, VISIBLE, WRITE_MARKERS, run_again, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
@@ -95,15 +96,15 @@ def recover(
         with _notice(settings, "to finish what is decided"):
             done = operator.recover(settings, abort_unknown=abort_unknown)
     except KafkaEosError as failure:
-        _show_left_open(settings, held, failure)
-        failure.way_out = failure.way_out.replace(_discard(settings), "Run the commands above, then ")
+        if not _show_discards(settings, held, failure):
+            _show_left_open(settings, held, is_recovered=False)
         raise
     held = markers.still_open(settings, held)
     if any(each.decision.copies for each in done.decisions) and held.of(Verdict.UNPROVEN):
         # Decisions do not name parts whose rows were copied.
         held = replace(_search(settings, write=False), written=held.written)
     _show(settings, done, held, as_json=as_json)
-    _show_left_open(settings, held)
+    _show_left_open(settings, held, is_recovered=True)
     if not (done.all_ended and held.all_ended):
         raise typer.Exit(EXIT_FAILURE)
 
@@ -174,49 +175,61 @@ def _show_missing(settings: OperatorSettings, found: Markers, *, err: bool, was_
         console.echo(f"COMMIT markers missing (KAFKA-20734): {missing}. To write them: {recover}", err=True)
 
 
-def _show_left_open(settings: OperatorSettings, found: Markers, failure: KafkaEosError | None = None) -> None:
-    """Print what to do about transactions that stay open, on standard error."""
+def _show_discards(settings: OperatorSettings, found: Markers, failure: KafkaEosError) -> bool:
+    """Print the commands that the error promises; return False without any.
+
+    Only of transactions that nothing proves ended: one that is committed elsewhere would lose rows.
+    """
+    promised = DISCARD.format(settings.write.command("recover"))
+    doubtful = [each for each in found.findings if each.outcome in (Outcome.OPEN, Outcome.UNRESOLVED)]
+    aborts = _aborts(settings, [each for each in doubtful if each.where != settings.write.commit_log])
+    if not aborts or promised not in failure.way_out:
+        return False
+    console.echo(f"To discard the records of the decided version:{aborts}", err=True)
+    failure.way_out = failure.way_out.replace(promised, "Run the commands above, then ")
+    return True
+
+
+def _show_left_open(settings: OperatorSettings, found: Markers, *, is_recovered: bool) -> None:
+    """Print on standard error what to do about transactions that stay open."""
     if unproven := found.of(Verdict.UNPROVEN):
-        console.echo(_about_unproven(settings, unproven, failure), err=True)
-    if failure is None and (running := found.of(Verdict.RUNNING)):
+        console.echo(_about_unproven(settings, unproven, is_recovered=is_recovered), err=True)
+    if is_recovered and (running := found.of(Verdict.RUNNING)):
         names = some([f"{each.transactional_id} on {'{}-{}'.format(*each.where)}" for each in running])
         console.echo(f"Still open: {names}. Run the command again.", err=True)
 
 
-def _discard(settings: OperatorSettings) -> str:
-    return DISCARD.format(settings.write.command("recover"))
-
-
-def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], failure: KafkaEosError | None) -> str:
+def _about_unproven(settings: OperatorSettings, unproven: Sequence[Finding], *, is_recovered: bool) -> str:
     """Describe what to do about transactions that are not proven committed."""
     log = settings.write.commit_log
-    is_held_open = failure is not None and _discard(settings) in failure.way_out
     # An ABORT marker after a decided part in the commit log would resemble the coordinator's.
-    can_end = [each for each in unproven if (each.where != log if each.version is not None else not is_held_open)]
-    aborts = "".join(
-        f"\n    {console.abort_command(settings.client, each.where, each.start_offset)}" for each in can_end
-    )
+    can_abort = [each for each in unproven if each.version is None or each.where != log]
+    aborts = _aborts(settings, can_abort)
     text = f"Open on a partition, and not proven committed or aborted: {len(unproven)}."
-    if is_held_open:
-        return f"{text} To discard the records of the decided version there:{aborts}"
-    if any(each not in can_end for each in unproven):
+    if len(can_abort) < len(unproven):
         text += " A decided part in the commit log blocks no reader; only compaction waits for it."
-    elif all(each.where == log for each in can_end):
+    elif all(each.where == log for each in unproven):
         return (
             f"Open in the commit log only: {len(unproven)}. No reader waits there, and no decision names what is open. So that compaction "
             f"continues:{aborts}"
         )
-    if failure is not None:
+    if not is_recovered:
         text += " First do what the error says."
-    if not can_end:
+    if not aborts:
         return text
     # `resolve --as rewrite --allow-duplicates` replaces a decision without checking its rows.
     return (
-        f"{text} {'Look' if failure is None else 'If they still block readers then, look'} at their records from the start offset on, with "
+        f"{text} {'Look' if is_recovered else 'If they still block readers then, look'} at their records from the start offset on, with "
         "isolation.level=read_uncommitted: they may be committed, if somebody has resolved their version as rewrite. Kafka's own tool "
         "aborts them, which discards these records on the partition. "
         + ("" if is_random_write_id(settings.write_id) else "Then run the job, which writes what is not decided. ")
         + f"Write by hand only the rows that the topic lacks after that:{aborts}"
+    )
+
+
+def _aborts(settings: OperatorSettings, findings: Sequence[Finding]) -> str:
+    return "".join(
+        f"\n    {console.abort_command(settings.client, each.where, each.start_offset)}" for each in findings
     )
 
 

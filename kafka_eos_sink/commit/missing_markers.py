@@ -79,6 +79,7 @@ class Finding:
 
     start_offset  where the open transaction begins
     version       None if no newest decision lists the transaction
+    outcome       what the facts prove of a decided transaction; None if its producer may not be the id's own
     marker        only if it is missing
     """
 
@@ -88,6 +89,7 @@ class Finding:
     version: int | None
     verdict: Verdict
     reason: str
+    outcome: Outcome | None = None
     marker: TransactionMarker | None = None
 
 
@@ -205,6 +207,7 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
 
 def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, producer: ProducerState) -> Finding:
     identity, start = part.identity, producer.current_txn_start_offset
+    outcome = None if facts is None else outcome_of(facts)
 
     def finding(verdict: Verdict, reason: str, marker: TransactionMarker | None = None) -> Finding:
         return Finding(
@@ -214,6 +217,7 @@ def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, p
             version=part.version,
             verdict=verdict,
             reason=reason,
+            outcome=outcome,
             marker=marker,
         )
 
@@ -232,8 +236,7 @@ def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, p
         by = "its coordinator reports exactly this transaction as CompleteCommit"
         by = by if facts.coordinator is Coordinator.COMMITTED else "its marker in another partition is COMMIT"
         return finding(Verdict.MISSING, f"decided, and {by}", _commit_marker(part, producer))
-    proof = outcome_of(facts)
-    known = "committed, but not everywhere" if proof is Outcome.COMMITTED else proof.value
+    known = "committed, but not everywhere" if outcome is Outcome.COMMITTED else outcome_of(facts).value
     return finding(Verdict.UNPROVEN, f"its coordinator reports {state}, and commit log and topics show: {known}")
 
 

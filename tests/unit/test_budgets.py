@@ -43,8 +43,8 @@ LINES = {
     # complete commands of an unknown write id, the version of an undecided decision, a write above a void version: 28
     # the code before a lost response, in every message that says "no response": 12; a copied decision is no log: 12
     # the line of a batch that abort finished says whether it may run again: 3
-    # the way out for a batch without any marker, whose rows nobody has seen, or of which some are gone: 9
-    "commit": 6_216,
+    # the way out for a batch without any marker, whose rows nobody has seen, or of which some are gone: 12
+    "commit": 6_219,
     # with what hostile rows must not do, and turns for several producers of one client; reasons of a delivery timeout: 50
     "producer": 2_958,
     # with figures and history of a batch, the copier of lost transactions, what a cluster must offer; advice for random write ids: 9; a
@@ -90,8 +90,8 @@ LINES = {
     # explain by the gravest message of a log, with what it says of this job: 74
     # explain reads log files, in any encoding, and messages in several lines with their causes, and says which are cut: 81
     # a blocked partition whose transaction no coordinator lists, whose it is, and the command that ends it: 43
-    # what to run when recovery needs discarded records, and what is left in the commit log: 15
-    "cli": 2_787,
+    # what to run when recovery needs discarded records, and what is left in the commit log: 26
+    "cli": 2_798,
 }
 # what each error code says about the rows of a write: 110; the command that installs what an extra needs: 60; values that pickle by
 # name: 44

@@ -251,7 +251,8 @@ def test_message_in_several_lines_is_not_its_cause(
         pieces = [whole[at : at + width] for at in range(0, len(whole), width)]
     earlier = failed("FENCED", Job.RANDOM).splitlines()[0]
     log = tmp_path / "log"
-    log.write_text("\n".join(["ERROR [KAFKA_EOS.ABORTED] cut", earlier, *pieces, "INFO end"]))
+    cut = ["ERROR [KAFKA_EOS.ABORTED] cut", *["INFO task"] * 25]
+    log.write_text("\n".join([earlier, *cut, *pieces, "INFO end"]))
     answers = re.search(r"Rows visible: \w+\. Safe to run again: [^.]+\.", whole)
     assert answers is not None
     shown = explained(capsys, str(log))

@@ -15,8 +15,10 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli import recover as command_line
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-from kafka_eos_sink.commit.values import log_partition_of
+from kafka_eos_sink.commit.outcome import Outcome
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC, log_partition_of
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
 from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError
 from kafka_eos_sink.operations import markers, operator
@@ -38,6 +40,7 @@ def said(
     *options: str,
     after: Sequence[Finding] | None = None,
     fails: bool = False,
+    way_out: str = "",
     **found: Any,
 ) -> tuple[int, str, str]:
     """Exit status and both outputs if the search finds this, and what partitions hold open `after` recovery."""
@@ -46,7 +49,7 @@ def said(
 
     def recovery(*_: object, **__: object) -> Recovered:
         if fails:
-            raise DecisionPendingError("DECIDED_NOT_FINISHED", "its rows are not proven visible")
+            raise DecisionPendingError("DECIDED_NOT_FINISHED", "its rows are not proven visible", way_out)
         return done
 
     monkeypatch.setattr(
@@ -165,6 +168,32 @@ def test_unproven_transaction_gets_the_command_that_aborts_it(
         "Then run the job, which writes what is not decided. Write by hand only the rows that the topic lacks after that"
         in advice
     )
+
+
+def test_only_what_nothing_proves_ended_is_discarded_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A transaction that is committed in another partition would lose rows, and an attempt's may be committed."""
+    way_out = refusals.DISCARD.format("kafka-eos recover --bootstrap-servers localhost:1 --write-id w") + "go on"
+    log = (DEFAULT_TOPIC, log_partition_of("w"))
+    findings = (
+        replace(FOUND, outcome=Outcome.OPEN),
+        replace(FOUND, outcome=Outcome.UNRESOLVED, start_offset=18),
+        replace(FOUND, outcome=Outcome.COMMITTED, start_offset=19),
+        replace(FOUND, outcome=None, start_offset=20),
+        replace(FOUND, version=None, start_offset=21),
+        replace(FOUND, outcome=Outcome.OPEN, where=log, start_offset=22),
+    )
+    _, _, err = said(monkeypatch, capsys, fails=True, way_out=way_out, findings=findings)
+    shown = err.splitlines()
+    assert [line.split()[-1] for line in shown if "kafka-transactions.sh" in line] == ["17", "18"]
+    assert shown[0] == "To discard the records of the decided version:"
+    assert "Run the commands above, then go on" in shown[-1]
+    assert "kafka-eos recover --b" not in err
+
+    _, _, err = said(monkeypatch, capsys, fails=True, way_out=way_out, findings=findings[2:])
+    assert "First do what the error says" in err
+    assert way_out in err.splitlines()[-1]
 
 
 def test_transaction_that_recovery_ended_is_not_reported(
