@@ -192,13 +192,13 @@ def test_command_names_the_query_of_a_stream_only() -> None:
 
 
 def test_every_command_with_a_write_id_is_made_by_its_write() -> None:
-    """`Write.command` makes them all, but that of the history, which has no commit log."""
+    """`Write.command` makes them all, but that of the history, which has no commit log; it is made beside it."""
     sources = {path.name: path.read_text() for path in sorted(COMMIT.rglob("*.py"))}
     assert sum(len(re.findall(r"command\(|_resolve\(", text)) for text in sources.values()) > 10
     by_hand = {name: re.findall(r".*--write-id \{.*", text) for name, text in sources.items()}
-    (by_hand_only,) = by_hand["refusals.py"]
+    (by_hand_only,) = by_hand["values.py"]
     assert "kafka-eos history --write-id {" in by_hand_only
-    assert [name for name, lines in by_hand.items() if lines] == ["refusals.py"]
+    assert [name for name, lines in by_hand.items() if lines] == ["values.py"]
 
 
 class Held:
