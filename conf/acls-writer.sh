@@ -46,7 +46,7 @@ done
 grant --operation Write --operation Read --operation Create --operation DescribeConfigs --topic "$log"
 grant --operation DescribeConfigs --cluster
 if [ -n "$history" ]; then
-    grant --operation Write --operation Create --topic "$(quoted "$history")"
+    grant --operation Write --operation Read --operation Create --topic "$(quoted "$history")"
 fi
 if [ -n "${DEAD_LETTER_TOPIC:-}" ]; then
     grant --operation Write --operation Read --operation DescribeConfigs --topic "$(quoted "$DEAD_LETTER_TOPIC")"

@@ -83,7 +83,11 @@ def check_here(options: Mapping[str, str]) -> tuple[bool, str]:
         sink = read_options(options)
         with connected(sink.client) as admin:
             found = check_cluster(
-                admin, topic=sink.topic, commit_log_topic=sink.commit_log_topic, timeout_ms=CHECK_TIMEOUT_MS
+                admin,
+                topic=sink.topic,
+                commit_log_topic=sink.commit_log_topic,
+                history_topic=sink.history_topic,
+                timeout_ms=CHECK_TIMEOUT_MS,
             )
     except Exception as error:  # each process has its line, whatever its brokers send
         return False, one_sentence(error)

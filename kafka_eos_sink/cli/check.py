@@ -24,6 +24,7 @@ def check(
     topic: Annotated[str | None, typer.Option(metavar="T", help="The topic to write to.")] = None,
     as_json: console.AsJson = False,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
+    history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Check whether a cluster works for exactly-once writes.
@@ -40,7 +41,13 @@ def check(
     from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        found = check_cluster(admin, topic=topic, commit_log_topic=commit_log_topic, timeout_ms=console.TIMEOUT_MS)
+        found = check_cluster(
+            admin,
+            topic=topic,
+            commit_log_topic=commit_log_topic,
+            history_topic=history_topic,
+            timeout_ms=console.TIMEOUT_MS,
+        )
     if as_json:
         names = ("about", "what", "found", "meaning")
         console.print_json([console.fields(each, *names) | {"result": each.result.value} for each in found])

@@ -26,7 +26,10 @@ from kafka_eos_sink.protocol.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
     MetadataRequest,
+    MetadataResponse,
 )
+from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
+from kafka_eos_sink.runtime.history_reading import WITHOUT_HISTORY
 from kafka_eos_sink.runtime.requirements import (
     EXPIRATION,
     MAX_TIMEOUT,
@@ -106,8 +109,19 @@ def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> CheckLin
 _cluster_rule = partial(_rule, "")
 
 
-def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, timeout_ms: int) -> list[CheckLine]:
+def check_cluster(
+    admin: Admin,
+    *,
+    topic: str | None,
+    commit_log_topic: str,
+    history_topic: str = DEFAULT_HISTORY_TOPIC,
+    timeout_ms: int,
+) -> list[CheckLine]:
     """Check everything that a write depends on.
+
+    Args:
+        topic: None to check only the cluster and the sink's own topics.
+        history_topic: Empty for none.
 
     Raises:
         BrokerUnavailableError: No broker can be reached. Every other problem is a finding.
@@ -129,6 +143,7 @@ def check_cluster(admin: Admin, *, topic: str | None, commit_log_topic: str, tim
             meaning = "it must hold only records of the sink: choose another topic"
             found.append(CheckLine(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
+    found.append(_history(admin, history_topic, deadline))
     return [*found, *_rights(admin, deadline, operations)]
 
 
@@ -231,18 +246,23 @@ def _cluster_operations(admin: Admin, deadline: int) -> int:
     return UNKNOWN_AUTHORIZED_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
+def _history(admin: Admin, name: str, deadline: int) -> CheckLine:
+    about, without = f"history {name}".rstrip(), f"without it, {WITHOUT_HISTORY}"
+    if not name:
+        return CheckLine(about, "topic", "switched off", _WARN, without)
+    described = _described(admin, name, deadline)
+    operations, error = described.topic_authorized_operations, described.error_code
+    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return CheckLine(about, "topic", "does not exist yet, the first write creates it")
+    if error:
+        found = ErrorCode.of(error).name
+        return CheckLine(about, "topic", found, _WARN, f"grant Read, Write and Create on it; {without}")
+    can_read = AclOperation.READ.is_in(operations)
+    return _rights_on(about, operations, _WARN, "" if can_read else f"; {without}")
+
+
 def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[CheckLine]:
-    client = admin.client
-    # Without automatic creation: the command must change nothing.
-    request = MetadataRequest(
-        topics=(MetadataRequest.Topic(name=name),),
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=True,
-    )
-    described = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
-    response = next((each for each in described if each.name == name), None)
-    if response is None:
-        raise ProtocolError(f"Metadata of topic {name!r} got a response that does not fit the request")
+    response = _described(admin, name, deadline)
     error = response.error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_commit_log:
         yield _created_log(admin, about, name, deadline)
@@ -258,7 +278,22 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
     yield from _configs(about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
-    yield _topic_rights(about, response.topic_authorized_operations)
+    yield _rights_on(about, response.topic_authorized_operations, _FAILS)
+
+
+def _described(admin: Admin, name: str, deadline: int) -> MetadataResponse.Topic:
+    client = admin.client
+    # Without automatic creation: the command must change nothing.
+    request = MetadataRequest(
+        topics=(MetadataRequest.Topic(name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    described = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
+    response = next((each for each in described if each.name == name), None)
+    if response is None:
+        raise ProtocolError(f"Metadata of topic {name!r} got a response that does not fit the request")
+    return response
 
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:
@@ -331,14 +366,14 @@ def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_co
         )
 
 
-def _topic_rights(about: str, operations: int) -> CheckLine:
+def _rights_on(about: str, operations: int, lacking: CheckResult, cost: str = "") -> CheckLine:
     needed = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     missing = " and ".join(each.name.title() for each in needed if not each.is_in(operations))
     return _rule(
         about,
         "rights",
         (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, ""),
-        (bool(missing), f"{missing} missing", _FAILS, f"grant {missing} on the topic"),
+        (bool(missing), f"{missing} missing", lacking, f"grant {missing} on the topic{cost}"),
         otherwise="Read, Write and Describe",
     )
 

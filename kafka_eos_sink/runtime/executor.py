@@ -38,7 +38,7 @@ from kafka_eos_sink.protocol.reactions import in_words, refusal
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_each_batch
 from kafka_eos_sink.runtime import driver_requests, failpoints, step_log
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
-from kafka_eos_sink.runtime.history_reading import read_history
+from kafka_eos_sink.runtime.history_reading import read_history, warn_of_unread
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
 from kafka_eos_sink.runtime.topics import cleanup_policy
@@ -148,10 +148,17 @@ class Executor:
                 self.admin, self.history_topic, step.write_id, limit=lost_log.MOST_SHOWN, timeout_ms=within_ms
             )
         except KafkaEosError as error:
-            # It is the second witness of a lost commit log, and most clusters have no need of it.
-            log.info(
-                "the history topic %r was not read for write id %r: %s", self.history_topic, step.write_id, error.code
-            )
+            # It is the second witness of a lost commit log. The first write on a cluster has none.
+            if isinstance(error, AuthorizationError):
+                warn_of_unread(self.client.config, self.history_topic)
+            elif error.code != "NO_HISTORY":
+                log.warning(
+                    "the history topic %r could not be read (%s), so it does not show whether write id %r has been used before. If its "
+                    "commit log was lost, and its last run is more than 7 days ago, this run writes a version again",
+                    self.history_topic,
+                    error.code,
+                    step.write_id,
+                )
             return ()
         return tuple(
             lost_log.InHistory(version=each.version, finished_ms=each.finished_ms, application_id=each.application_id)

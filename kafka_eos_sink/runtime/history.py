@@ -1,6 +1,7 @@
-"""The history topic: one record per decided batch, for people and monitoring.
+"""Writes the history topic: one record per decided batch, for people and monitoring.
 
-It is not part of the protocol: no failure of it changes how a batch is written.
+No failure of it changes how a batch is written. The first plan of a write id also reads the history (`commit.lost_log`): without a record,
+or without Read, a lost commit log is noticed for 7 days only, in place of 30.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -21,7 +23,8 @@ from kafka_eos_sink.protocol.reactions import TOO_LARGE
 from kafka_eos_sink.runtime import driver_requests
 from kafka_eos_sink.runtime.batch_record import BatchRecord, record_of
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR, create_first_accepted
+from kafka_eos_sink.runtime.history_reading import warn_of_unread
+from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR, create_first_accepted, lacks_read
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ def write(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True)
         return
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
     is_large = problem in {code.name for code in TOO_LARGE}
-    rights = "Grant Write on the topic, and Create if it is missing"
+    rights = "Grant Write and Read on the topic, and Create if it is missing"
     warn_once(
         f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). "
         f"{'Raise max.message.bytes of the topic' if is_large else rights}; an empty option history.topic switches the history off",
@@ -101,6 +104,9 @@ def _append(admin: Admin, topic: str, record: BatchRecord, create: bool) -> str 
             return None
         if found is None:
             create_first_accepted(admin, topic, 1, _CREATIONS, deadline)
+        elif lacks_read(found) and not is_random_write_id(record.write_id):
+            # Only the first plan of a write id reads the history, and by now the right may have been taken away.
+            warn_of_unread(admin.client.config, topic)
         count = 1 if found is None else len(found.partitions)
     key = record.write_id.encode()
     where = topic, (murmur2_bytes(key) & 0x7FFFFFFF) % count

@@ -9,10 +9,12 @@ from functools import partial
 from operator import eq
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, ProtocolError
+from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import read_each_batch
@@ -30,6 +32,19 @@ TAIL_WITHIN_MS = 15_000
 """For how long the tail is read. A record of 200 bytes can take 30 ms to parse, and a batch of 1 MB 400 ms to decompress."""
 FETCH_WITHIN_MS = 2_000
 """How long a Fetch may take beyond the time limit of its reading."""
+WITHOUT_HISTORY = (
+    "a lost commit log is noticed for 7 days only (transactional.id.expiration.ms), not for 30; then a batch job would write its versions "
+    "again"
+)
+
+
+def warn_of_unread(config: ClientConfig, topic: str) -> None:
+    """Warn once that the principal may not Read the history, and what that costs."""
+    warn_once(
+        f"the principal of this write may not Read the history topic {topic!r}, so {WITHOUT_HISTORY}. To grant Read, put the principal in "
+        f"place of P: kafka-acls.sh --bootstrap-server {config.bootstrap_servers_text} --add --allow-principal P --operation Read "
+        f"--topic {topic}"
+    )
 
 
 def read_history(

@@ -71,11 +71,16 @@ def require_readable_topic(settings: WriteSettings, admin: Admin) -> None:
 
 
 def _require_read(topic: TopicMetadata | None) -> None:
-    operations = 0 if topic is None else topic.topic_authorized_operations
+    if topic is not None and lacks_read(topic):
+        raise refusals.may_not_read([str(topic.name)])
+
+
+def lacks_read(topic: TopicMetadata) -> bool:
+    """Whether the broker reports that the principal may not Read the topic."""
     # A broker shows a topic only to those who may Describe it. Without that bit it reports no rights, and the check before the decision
     # finds out.
-    if topic is not None and AclOperation.DESCRIBE.is_in(operations) and not AclOperation.READ.is_in(operations):
-        raise refusals.may_not_read([str(topic.name)])
+    operations = topic.topic_authorized_operations
+    return AclOperation.DESCRIBE.is_in(operations) and not AclOperation.READ.is_in(operations)
 
 
 def require_topic(settings: WriteSettings, admin: Admin) -> TopicMetadata | None:

@@ -113,7 +113,8 @@ SINK = _rows(
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it, the row fails the write.",
         target=ProducerConfig),
     Setting("history.topic", kinds.TOPIC_OR_NONE,
-        "Receives one record per decided batch, for `kafka-eos history`. The sink creates it if it is missing. Empty: no history."),
+        "Receives one record per decided batch, for `kafka-eos history`. The sink creates it if it is missing. "
+        "Empty: no history, and a lost commit log is noticed for 7 days only, not for 30."),
     Setting("userMetadata", kinds.USER_METADATA, "Free text that the history keeps with each batch, like Delta Lake's option."),
     Setting("partitioner", kinds.PARTITIONER,
         "Chooses the partition: `default` (Java's hash of the key), `round-robin` or your function `f(batch, topic, partitions)`.",

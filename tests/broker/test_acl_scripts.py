@@ -68,6 +68,9 @@ WRITER: Mapping[Right, str] = {
     Right("BROKER", "kafka-cluster", "DESCRIBE_CONFIGS"): r"transaction\.max\.timeout\.ms may not be read",
     Right("TOPIC", HISTORY, "WRITE"): rf"history topic '{HISTORY}' lacks records.*TOPIC_AUTHORIZATION_FAILED",
     Right("TOPIC", HISTORY, "CREATE"): r"history topic '.*' lacks records.*TOPIC_AUTHORIZATION_FAILED.*Create",
+    Right(
+        "TOPIC", HISTORY, "READ"
+    ): rf"may not Read the history topic '{HISTORY}'.*7 days.*--operation Read --topic {HISTORY}",
     Right("TOPIC", LETTERS, "WRITE"): rf"\[KAFKA_EOS\.TOPIC_AUTHORIZATION_FAILED\].*{LETTERS}.*Write",
     Right("TOPIC", LETTERS, "READ"): rf"may not Read {LETTERS}\.",
     Right("TOPIC", LETTERS, "DESCRIBE_CONFIGS"): rf"settings of the dead letter topic '{LETTERS}' were not checked",

@@ -25,7 +25,7 @@ from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
-from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.operations.cluster_view import ClusterWatch
 from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.producer.rows import Rows
@@ -156,6 +156,7 @@ USERS: dict[str, tuple[Right, ...]] = {
     **{f"prefix-{verb}": (*without("topic", "READ", "WRITE"), *PREFIX) for verb in ("allows", "denies")},
     NO_LOG_YET: EVERYTHING,
     "history": EVERYTHING,
+    "history-unread": (*EVERYTHING, Right("letters", "WRITE")),
     "top": without("commit-log", "READ"),
     "watch": (
         Right("commit-log", "READ"),
@@ -234,7 +235,10 @@ def guarded() -> Iterator[EmbeddedKafka]:
         topics = [
             confluent.NewTopic("source", 1),
             *(confluent.NewTopic(f"data-{user}", 2) for user in USERS),
-            *(confluent.NewTopic(f"letters-{user}", 1) for user in ("letters", "letters-unread", "topic-write")),
+            *(
+                confluent.NewTopic(f"letters-{user}", 1)
+                for user in ("letters", "letters-unread", "topic-write", "history-unread")
+            ),
             *(
                 confluent.NewTopic(f"log-{user}", 16, config={"cleanup.policy": "compact"})
                 for user in USERS
@@ -441,11 +445,50 @@ def test_missing_right_on_history_topic_warns_once_and_commits(
     given = replace(settings_of(guarded, "history"), history_topic="log-everything")
     for version in (3, 4):
         write_all(varied(given, version=version))
-    (warning,) = [record.getMessage() for record in caplog.records if "history topic" in record.getMessage()]
+    unread, warning = [record.getMessage() for record in caplog.records if "history topic" in record.getMessage()]
+    assert "may not Read the history topic 'log-everything'" in unread
     assert "TOPIC_AUTHORIZATION_FAILED" in warning
     assert "'log-everything'" in warning
-    assert "Grant Write on the topic, and Create" in warning
+    assert "Grant Write and Read on the topic, and Create" in warning
     assert len(read_committed(guarded.plaintext_servers, "data-history")) == 4 * ROWS
+
+
+def unread_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "may not Read the history" in record.getMessage()]
+
+
+@pytest.mark.feature("lost commit log")
+def test_history_that_may_not_be_read_is_one_warning(guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Also for a write whose first run had the right, or was older: such a run does not read the history."""
+    history = "letters-history-unread"
+    given = replace(settings_of(guarded, "history-unread"), history_topic=history)
+    before = read_committed(guarded.plaintext_servers, history)
+    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    write_all(varied(given, client=super_user, version=2))
+    assert unread_warnings(caplog) == []
+    for version in (3, 4):
+        write_all(varied(given, version=version))
+    # Of another write, whose first plan reads the history.
+    write_all(varied(given, write_id="kafka-eos/another/data-history-unread"))
+    (warning,) = unread_warnings(caplog)
+    assert f"history topic {history!r}" in warning
+    assert "7 days" in warning
+    grant = f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add --allow-principal P --operation Read"
+    assert warning.endswith(f"{grant} --topic {history}")
+    assert len(read_committed(guarded.plaintext_servers, history)) == len(before) + 4
+    assert_nothing_open(guarded.plaintext_servers)
+
+
+@pytest.mark.feature("lost commit log")
+def test_first_plan_of_a_write_warns_of_a_history_that_it_may_not_read(
+    guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A planner is another process than the commit, and its warning comes before the rows are written."""
+    given = replace(settings_of(guarded, "history-unread"), history_topic="letters-history-unread")
+    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    write_all(varied(given, client=super_user))
+    session.plan(varied(given, write_id="kafka-eos/new/data-history-unread"))
+    assert len(unread_warnings(caplog)) == 1
 
 
 def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> None:
@@ -542,3 +585,18 @@ def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
     log = "commit log log-commit-log-write"
     assert found("commit-log-write")[log, "rights"] == ("Read missing", CheckResult.FAILS)
     assert CheckResult.FAILS not in {result for _, result in found("everything").values()}
+
+    def of_history(user: str, topic: str) -> CheckLine:
+        with NetworkClient(client_of(guarded, user)) as client:
+            findings = check_cluster(
+                Admin(client), topic=None, commit_log_topic=f"log-{user}", history_topic=topic, timeout_ms=15_000
+            )
+        (line,) = (each for each in findings if each.about.startswith("history"))
+        return line
+
+    unread = of_history("history-unread", "letters-history-unread")
+    assert (unread.what, unread.found, unread.result) == ("rights", "Read missing", CheckResult.WARNING)
+    assert "a lost commit log is noticed for 7 days only" in unread.meaning
+    hidden = of_history("history-unread", "log-everything")
+    assert (hidden.what, hidden.result) == ("topic", CheckResult.WARNING)
+    assert "a lost commit log is noticed for 7 days only" in hidden.meaning
