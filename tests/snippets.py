@@ -141,6 +141,7 @@ SHOWN_AFTER: dict[str, str] = {
     "docs/stream.md#kill-it-and-watch:3": "~ next_start",
     "docs/changes.md#start-with-a-new-checkpoint": "group",
     "docs/records.md#dead-letters:2": "dead_letter",
+    "docs/batch.md#an-empty-source:2": "without_rows",
     "docs/cli.md#kafka-eos-top": "decided",
     "docs/cli.md#kafka-eos-recover": "decided",
     "docs/cli.md#kafka-eos-offsets": "group",

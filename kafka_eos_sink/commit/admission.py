@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import resolve_command, run_again, version_of
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
@@ -11,6 +12,8 @@ from kafka_eos_sink.commit.values import (
     Plan,
     SettledDecision,
     TaskOutcome,
+    Write,
+    iso_utc,
 )
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
@@ -41,11 +44,43 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     if batch.streaming or batch.foreach_query:
         return _admit_to_stream(plan, batch, settled)
     if batch.version in newest.written_versions:
-        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
+        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch)
     if batch.version < newest.written_versions.floor:
         raise refusals.version_too_old(plan.write, batch, newest.written_versions.floor)
     is_above_void = settled.status is DecisionStatus.VOID and newest.version < batch.version
     return None, _above_void(plan, batch, newest) if is_above_void else None
+
+
+def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None = None) -> str:
+    """Describe a version that is not written again.
+
+    Args:
+        settled: Its decision, None if the log holds only newer ones.
+    """
+    write, which = plan.write, "To see which run wrote it"
+    if settled is None or settled.rows is None:
+        wrote, which = "", f"{which}, and how many rows, unless an operator recorded it"
+    else:
+        wrote = f", with {settled.rows:,} rows" + (f" in {', '.join(settled.topics)}" if settled.topics else "")
+        if settled.finished_ms is not None:
+            wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
+        if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
+            return f"{version_of(batch.version, write.id)} is already written{wrote}, so this run wrote nothing. {_fill(plan.write, batch)}"
+    see = "" if write.is_random else f". {which}: {write.history_command}"
+    return f"{version_of(batch.version, write.id)} is already written{wrote}, so this run wrote nothing{see}"
+
+
+def recorded_empty(write: Write, batch: BatchIdentity) -> str:
+    """Describe a batch job's version that its first run has written without a row."""
+    return (
+        f"{version_of(batch.version, write.id)} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
+        f"version will write nothing. {_fill(write, batch)}"
+    )
+
+
+def _fill(write: Write, batch: BatchIdentity) -> str:
+    rewrite = resolve_command(write, batch.query_id, batch.version, "rewrite")
+    return f"If its rows come later, run this, then {run_again(write.id)}: {rewrite}"
 
 
 def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
@@ -119,11 +154,11 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
             raise refusals.different_batch(plan.write, batch, newest)
-        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
+        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
     if batch.offsets_hash != newest.offsets_hash:
         raise refusals.different_batch(plan.write, batch, newest)
     if same_form:
-        return TaskOutcome.ALREADY_COMMITTED, refusals.skipped(plan.write, batch.version)
+        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
     return TaskOutcome.ALREADY_COMMITTED, (
         f"version {batch.version} of write id {plan.write.id!r} was committed with topic option {newest.topic!r} and schema "
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "

@@ -201,13 +201,6 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
     )
 
 
-def skipped(write: Write, version: int) -> str:
-    """A version that is not written again."""
-    which = f". To see which run wrote it, unless an operator recorded it: {write.history_command}"
-    where = "" if job_of(write.id) is Job.RANDOM else which
-    return f"{version_of(version, write.id)} counts as written; this run wrote nothing{where}"
-
-
 def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefusedError:
     return WriteRefusedError(
         "VERSION_TOO_OLD",

@@ -318,6 +318,8 @@ def _require_resolvable(
             yield from _warn_of_given_up(decision, failure)
         return
     if _is_finished(query, taken):
+        if decision.is_empty:
+            return  # no row of it is visible
         if not was_settled:
             # Also with --allow-duplicates, which was meant for what could not be finished.
             raise resolve_refusals.counts_as_written(

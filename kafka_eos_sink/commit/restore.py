@@ -86,7 +86,8 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
             finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
-        finished.decisions.append(decision)
+        finished_ms = query.done["finished_ms"] if is_done and query.done is not None else None
+        finished.decisions.append(replace(decision, finished_ms=finished_ms))
     return finished
 
 
@@ -116,7 +117,12 @@ def finish_decision(
 
 
 def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
-    return SettledDecision(decision=replace(decision, transactions=(), user_metadata=None), status=status)
+    return SettledDecision(
+        decision=replace(decision, transactions=(), user_metadata=None),
+        status=status,
+        rows=sum(prepared.rows for prepared in decision.transactions),
+        topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
+    )
 
 
 def finish(

@@ -208,6 +208,11 @@ class Decision(PickledByName):
         return bool(self.copies) and not self.transactions
 
     @property
+    def is_empty(self) -> bool:
+        """Whether a run has decided the version without a row."""
+        return not (self.transactions or self.copies or self.resolution)
+
+    @property
     def is_unwritten(self) -> bool:
         """Whether the version is void or resolved as rewrite: its next run writes it."""
         return self.is_void or self.resolution == "rewrite"
@@ -237,11 +242,15 @@ class SettledDecision(PickledByName):
     """A query id's newest decision after recovery; tasks compare their batch with it.
 
     ``decision`` is without its transactions, so only ``status`` tells whether it is void. If an operator decided (``resolution``), tasks
-    compare only the version.
+    compare only the version. The other fields are for messages: the rows of the transactions and their topics, dead letters included, and
+    when the version was finished, None if the log does not show it.
     """
 
     decision: Decision
     status: DecisionStatus
+    rows: int | None = None
+    topics: tuple[str, ...] = ()
+    finished_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

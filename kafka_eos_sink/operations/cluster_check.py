@@ -253,7 +253,7 @@ def _history(admin: Admin, name: str, deadline: int) -> CheckLine:
     described = _described(admin, name, deadline)
     operations, error = described.topic_authorized_operations, described.error_code
     if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return CheckLine(about, "topic", "does not exist yet, the first write creates it")
+        return CheckLine(about, "topic", "does not exist yet", meaning="the first write creates it")
     if error:
         found = ErrorCode.of(error).name
         return CheckLine(about, "topic", found, _WARN, f"grant Read, Write and Create on it; {without}")

@@ -1,7 +1,7 @@
-"""Writes the history topic: one record per decided batch, for people and monitoring.
+"""The history topic: one record per decided batch, for people and monitoring.
 
 No failure of it changes how a batch is written. The first plan of a write id also reads the history (`commit.lost_log`): without a record,
-or without Read, a lost commit log is noticed for 7 days only, in place of 30.
+or without Read, a lost commit log is noticed for 7 days instead of 30.
 """
 
 from __future__ import annotations

@@ -93,6 +93,22 @@ def test_missing_commit_log_is_no_failure(kafka: EmbeddedKafka, capsys: pytest.C
     assert "does not exist yet, the first write creates it" in " ".join(capsys.readouterr().out.split())
 
 
+def test_history_that_is_missing_or_switched_off_is_shown(kafka: EmbeddedKafka) -> None:
+    with connected(kafka.bootstrap_servers) as admin:
+
+        def line(topic: str) -> CheckLine:
+            log = unique_topic("log")
+            found = check_cluster(admin, topic=None, commit_log_topic=log, history_topic=topic, timeout_ms=30_000)
+            (of_history,) = (each for each in found if each.about.startswith("history"))
+            return of_history
+
+        missing = line(unique_topic("history"))
+        assert (missing.found, missing.result) == ("does not exist yet", CheckResult.WORKS)
+        off = line("")
+        assert (off.found, off.result) == ("switched off", CheckResult.WARNING)
+        assert "a lost commit log is noticed for 7 days only" in off.meaning
+
+
 def test_no_broker_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--bootstrap-servers", "nonsense"]) == 1
     assert "[KAFKA_EOS.BOOTSTRAP_SERVERS]" in capsys.readouterr().err

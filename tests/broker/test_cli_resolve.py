@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, rows_of, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
@@ -94,6 +100,78 @@ def test_resolve_committed_gives_up_only_what_is_gone(
     assert len(read_committed(servers, topic)) == left
     assert_nothing_open(servers, [topic])
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
+
+
+def without_rows(given: session.WriteSettings) -> None:
+    """Write the batch of one task that Spark gives no row."""
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    session.commit(given, plan, [session.write_task(given, plan, task, iter([]))])
+
+
+def test_empty_version_warns_and_is_written_after_its_command(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    write_all(varied(given, version=2))
+    assert caplog.messages == []
+    without_rows(given)
+    (line,) = caplog.messages
+    assert f"version 3 of write id {given.write.id!r} is recorded as written, with 0 rows" in line
+    caplog.clear()
+
+    # The source has rows by now.
+    assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
+    (again,) = caplog.messages
+    assert re.search(
+        r"is already written, with 0 rows \(20\d\d-.*\), so this run wrote nothing\. If its rows come later", again
+    )
+    command = line[line.index("kafka-eos resolve") :]
+    assert again.endswith(command)
+    assert main([*shlex.split(command)[1:], "--yes"]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.endswith("run the same version again; none of its rows is visible.\n")
+    caplog.clear()
+
+    assert {message.outcome for message in write_all(given)} == {TaskOutcome.PREPARED}
+    assert len(read_committed(servers, topic)) == 4 * ROWS
+    assert caplog.messages == []
+    # It is not empty now, so the same command is refused.
+    assert main([*shlex.split(command)[1:], "--yes"]) == 1
+    assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in capsys.readouterr().err
+    write_all(given)
+    assert f"with {2 * ROWS} rows in {topic} (20" in caplog.text
+    assert_nothing_open(servers, [topic])
+
+
+def test_version_of_dead_letters_alone_is_not_empty(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic, letters = create_topic(servers), create_topic(servers)
+    given = write_settings(kafka, topic)
+    given = replace(given, producer=replace(given.producer, dead_letter_topic=letters))
+    plan = session.plan(given)
+    rows = replace(rows_of(topic, 0), partition=pa.array([99] * ROWS, pa.int32()))
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    session.commit(given, plan, [session.write_task(given, plan, task, iter([rows]))])
+    assert "with 0 rows" not in caplog.text
+    write_all(given)
+    assert f"is already written, with {ROWS} rows in {letters} (20" in caplog.text
+    assert resolve(kafka, given.write.id, 3, "rewrite") == 1
+    assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in capsys.readouterr().err
+
+
+def test_empty_batch_of_a_query_does_not_warn(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """Also of a foreachBatch function, and of a job without txnAppId, whose run writes again."""
+    topic = create_topic(kafka.bootstrap_servers)
+    stream = varied(write_settings(kafka, topic, write_id=unique_topic("stream"), query_id="q"), streaming=True)
+    in_function = varied(write_settings(kafka, topic), foreach_query="q", foreach_call="call", version=0)
+    random = varied(write_settings(kafka, topic), write_id=random_write_id(None, str(uuid4())))
+    for given in (varied(stream, version=0), varied(stream, version=1), in_function, random):
+        without_rows(given)
+    assert caplog.messages == []
 
 
 def test_different_batch_is_skipped_after_resolve_committed(

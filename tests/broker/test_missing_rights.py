@@ -457,7 +457,6 @@ def unread_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "may not Read the history" in record.getMessage()]
 
 
-@pytest.mark.feature("lost commit log")
 def test_history_that_may_not_be_read_is_one_warning(guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
     """Also for a write whose first run had the right, or was older: such a run does not read the history."""
     history = "letters-history-unread"
@@ -479,7 +478,6 @@ def test_history_that_may_not_be_read_is_one_warning(guarded: EmbeddedKafka, cap
     assert_nothing_open(guarded.plaintext_servers)
 
 
-@pytest.mark.feature("lost commit log")
 def test_first_plan_of_a_write_warns_of_a_history_that_it_may_not_read(
     guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

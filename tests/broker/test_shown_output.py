@@ -252,6 +252,15 @@ def _of_query(world: World, batch: int) -> session.WriteSettings:
     return world.settings(batch, write_id=f"kafka-eos-{query_id}", query_id=query_id)
 
 
+def without_rows(world: World) -> None:
+    """The second version of the nightly job found an empty source."""
+    world.write(world.settings(VERSION - 1))
+    given = world.settings()
+    plan = session.plan(given)
+    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    session.commit(given, plan, [session.write_task(given, plan, task, iter([]))])
+
+
 def dead_letter(world: World) -> None:
     """A row with a partition that the topic lacks, and the option ``dead.letter.topic``."""
     create_topic(world.servers, "orders-dead-letters", partitions=1)
@@ -292,6 +301,7 @@ STATES: dict[str, Callable[[World], None]] = {
         group,
         killed_query,
         dead_letter,
+        without_rows,
         next_run,
         next_start,
     )

@@ -62,7 +62,6 @@ def test_silent_broker_delays_the_batch_by_two_seconds_at_most(
     assert len([text for text in warnings if f"history topic {history_topic!r} lacks records" in text]) == 1
 
 
-@pytest.mark.feature("lost commit log")
 def test_history_that_no_broker_returns_is_a_warning_of_the_first_plan(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

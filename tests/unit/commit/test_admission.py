@@ -62,9 +62,35 @@ def test_the_same_version_is_skipped() -> None:
     outcome, line = admit(plan(decided()), BATCH)
     assert outcome is SKIP
     assert line == (
-        f"version 5 of write id 'w' counts as written; this run wrote nothing. To see which run wrote it, unless an operator recorded it: "
-        f"{WRITE.history_command}"
+        "version 5 of write id 'w' is already written, so this run wrote nothing. To see which run wrote it, and how many rows, unless an "
+        f"operator recorded it: {WRITE.history_command}"
     )
+
+
+def test_skipped_version_shows_its_rows_their_topics_and_time() -> None:
+    wrote = replace(decided(), rows=12_345, topics=("t", "t-letters"), finished_ms=1_700_000_000_000)
+    _, line = admit(plan(wrote), BATCH)
+    assert line == (
+        "version 5 of write id 'w' is already written, with 12,345 rows in t, t-letters (2023-11-14T22:13:20+00:00), so this run wrote "
+        f"nothing. To see which run wrote it: {WRITE.history_command}"
+    )
+
+
+def test_skipped_version_without_rows_names_the_way_out_of_a_batch_job() -> None:
+    empty = replace(decided(offsets_hash=None), rows=0)
+    batch = replace(BATCH, streaming=False, offsets_hash=None)
+    _, line = admit(plan(empty), batch)
+    assert line is not None
+    assert line.startswith(
+        "version 5 of write id 'w' is already written, with 0 rows, so this run wrote nothing. If its rows come"
+    )
+    assert line.endswith("--version 5 --as rewrite --query-id q")
+    # A query reads the same rows again.
+    for query in (BATCH, replace(batch, foreach_query="a query")):
+        _, line = admit(plan(empty), query)
+        assert line is not None
+        assert "with 0 rows, so" in line
+        assert "rewrite" not in line
 
 
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:
