@@ -104,7 +104,7 @@ NOT_RUN = {
     f"{PAGE_OF_A_CLUSTER}#write:4": "reads the two rows that the page wrote",
     f"{PAGE_OF_A_CLUSTER}#write:5": "shows the two rows that the page wrote",
     "docs/clusters.md#what-a-copy-contains": "configures MirrorMaker 2",
-    "docs/clusters.md#move-a-batch-job:3": _NO_TOOLS,
+    "docs/clusters.md#move-a-batch-job:4": _NO_TOOLS,
     "docs/upgrade.md#brokers": f"{_NO_TOOLS}; broker/test_transaction_version_changes.py raises the feature while writes run",
     "docs/performance.md#six-settings": "starts the reader's own program",
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
@@ -115,6 +115,7 @@ NOT_RUN = {
     "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
     "docs/read.md#kafka-connect": "needs Kafka Connect",
     "docs/read.md#kcat": "needs kcat",
+    "docs/runbooks.md#runbooks": "sets variables that every test of a command sets",
     "docs/monitor.md#watch-your-writes": "sets a variable that every test of a command sets",
     "docs/monitor.md#prometheus": "installs a package",
     "docs/monitor.md#logs": "sets a variable; unit/test_logs.py tests its values",
@@ -136,7 +137,7 @@ PICTURES = {
 """Blocks that are no code."""
 
 SHOWN_AFTER: dict[str, str] = {
-    "docs/clusters.md#move-a-batch-job:4": "new_cluster",
+    "docs/clusters.md#move-a-batch-job:5": "new_cluster",
     "docs/stream.md#kill-it-and-watch": "killed_query",
     "docs/stream.md#kill-it-and-watch:3": "~ next_start",
     "docs/changes.md#start-with-a-new-checkpoint": "group",

@@ -11,7 +11,7 @@ import typer
 from model.exhausted import EXHAUSTED, LARGE, NOT_ENDED, STATES, WALKED
 from model.mutations import MUTATIONS
 
-from documents import DOCUMENTS, README, ROOT, read
+from documents import DOCUMENTS, README, ROOT, is_kafka_eos, read, words_of
 from kafka_eos_sink.cli.main import application
 from kafka_eos_sink.commit.write_states import WriteState
 from tests.campaign.mutants import MUTANTS
@@ -30,6 +30,8 @@ PLACEHOLDERS = {
     "O": ("--offset", "--start-offset"),
 }
 """Letters that stand for a value, and the options before them; --start-offset is of Kafka's own tools."""
+ABOUT_YES = {"docs/runbooks.md", "docs/cli.md"}
+"""Pages that say what ``--yes`` is for; no block shows it."""
 
 
 def page(name: str) -> str:
@@ -116,6 +118,24 @@ def test_commands_that_connect_accept_a_properties_file() -> None:
 def test_runbooks_list_the_commands_with_a_confirmation() -> None:
     (asking,) = re.findall(r"^(.*) show what they would do and ask", page("runbooks.md"), re.MULTILINE)
     assert named_commands(asking) == commands_with("--yes")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_only_pages_on_automation_show_a_command_without_its_question(document: Path) -> None:
+    """With ``--yes``, a command prints its warnings after it has acted."""
+    name = document.relative_to(ROOT).as_posix()
+    of_commands = [each.name for each in read(document).blocks if re.search(r"--yes\b", each.text)]
+    assert of_commands == []
+    assert "--yes" not in document.read_text("utf-8") or name in ABOUT_YES
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_block_has_a_command_below_one_that_asks(document: Path) -> None:
+    """Pasted as a whole, the question would read the next line as its answer."""
+    asking = commands_with("--yes")
+    for block in read(document).blocks:
+        *above, _ = [command for command in block.commands() if block.language != "text"] or [""]
+        assert [each for each in above if is_kafka_eos(each) and words_of(each)[0] in asking] == [], block.name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
