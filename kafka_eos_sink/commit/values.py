@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal
@@ -248,9 +248,9 @@ class SettledDecision(PickledByName):
 
     decision: Decision
     status: DecisionStatus
-    rows: int | None = None
-    topics: tuple[str, ...] = ()
-    finished_ms: int | None = None
+    rows: int | None = field(default=None, compare=False)
+    topics: tuple[str, ...] = field(default=(), compare=False)
+    finished_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,12 +86,35 @@ def test_versions_are_written_once_in_any_order(
     assert again.run([job.servers, job.topic, "10", "2", "nightly", "3", *options]) == 0, again.said()
     said = again.said()
     write_id = f"kafka-eos/nightly/{job.topic}"
-    assert f"version 3 of write id '{write_id}' counts as written; this run wrote nothing" in said
+    # A newer version is in the commit log, which has the rows of the newest one only.
+    assert f"version 3 of write id '{write_id}' is already written, so this run wrote nothing. To see which run" in said
     assert "onCheckpointRollback=rewrite has no effect on a batch job" in said
     job.assert_written("nightly 7", "nightly 3", "nightly 9", "nightly 8")
     capsys.readouterr()
     assert main([*printed_command(said, "history --write-id"), "--history-topic", job.history]) == 0
     assert spark.sparkContext.applicationId in capsys.readouterr().out
+
+
+def test_empty_first_run_warns_and_leads_to_the_rows(
+    spark: SparkSession, kafka: EmbeddedKafka, spark_environment: dict[str, str], tmp_path: Path
+) -> None:
+    job = Nightly(spark, kafka)
+
+    def run(rows: int) -> str:
+        driver = KillableJob(JOB, spark_environment, tmp_path)
+        options = [f"commit.log.topic={job.log}", f"history.topic={job.history}"]
+        assert driver.run([job.servers, job.topic, str(rows), "2", "nightly", "3", *options]) == 0, driver.said()
+        return driver.said()
+
+    write_id = f"kafka-eos/nightly/{job.topic}"
+    assert f"version 3 of write id '{write_id}' is recorded as written, with 0 rows" in run(0)
+    said = run(10)
+    assert f"version 3 of write id '{write_id}' is already written, with 0 rows (20" in said
+    assert read_uncommitted(job.servers, job.topic) == []
+    run_printed(said, "resolve")
+    assert "with 0 rows" not in run(10)
+    assert len(read_committed(job.servers, job.topic)) == 10
+    assert_nothing_open(job.servers, [job.topic, job.log])
 
 
 @pytest.mark.feature("lost commit log")
