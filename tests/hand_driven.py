@@ -17,7 +17,12 @@ class HandDrivenClient:
 
     def __init__(self) -> None:
         self.now = 0
-        self.config = SimpleNamespace(request_timeout_ms=30_000, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+        self.config = SimpleNamespace(
+            request_timeout_ms=30_000,
+            retry_backoff_ms=100,
+            retry_backoff_max_ms=1_000,
+            bootstrap_servers_text="localhost:9092",
+        )
         self.sent: list[PendingRequest] = []
         self.completions: list[Completion] = []
         self.updates_asked = 0

@@ -65,6 +65,7 @@ RUNS_IN = {
     "docs/errors.md#read-a-message:3": _EXPLAINED,
     "docs/errors.md#invalid_options": _MESSAGES,
     "docs/errors.md#unknown_topic": _MESSAGES,
+    "docs/errors.md#clock_skew": _MESSAGES,
     "docs/errors.md#transaction_too_old": _MESSAGES,
     "docs/errors.md#producer_fenced": _MESSAGES,
     "docs/errors.md#checkpoint_rolled_back": _MESSAGES,

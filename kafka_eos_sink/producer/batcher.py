@@ -57,24 +57,27 @@ class Batcher:
         if order is not None:
             numbers, sizes = numbers[order], sizes[order]
         ends = np.cumsum(sizes)
-        now, has_timestamps = self._client.clock(), columns.timestamp is not None
+        own = None if columns.timestamp is None else columns.timestamp.is_valid().to_numpy(zero_copy_only=False)
+        own = own if own is None or order is None else own[order]
+        now = self._client.clock()
         accumulator, topic = self._accumulator, group.topic.topic
         cuts = [
             cut
             for partition, start, stop in runs
             for cut in accumulator.cut(
-                accumulator.queue(topic, partition), ends, start, stop, now, has_timestamps=has_timestamps
+                accumulator.queue(topic, partition), ends, start, stop, now, has_timestamps=own is not None
             )
         ]
         encoded = encode_sections(columns, order, [cut.section for cut in cuts], self._wall_clock())
         for (queue, section, begins), records in zip(cuts, encoded, strict=True):
             if begins:
                 self.close(queue)
-            accumulator.append(queue, records, numbers[section.start : section.end], now, has_timestamps=has_timestamps)
+            where = slice(section.start, section.end)
+            accumulator.append(queue, records, numbers[where], now, own_timestamps=None if own is None else own[where])
             if queue.open_bytes >= accumulator.batch_size(topic):
                 self.close(queue)
 
-    def add_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
+    def add_block(self, topic: str, partition: int, block: RecordsBlock, *, own_timestamps: bool) -> None:
         """Append encoded records as one batch; wait while buffer.memory is full."""
         # The caller wrote the open rows of this partition before the block, so close their batch first.
         self.close(self._accumulator.queue(topic, partition))
@@ -84,6 +87,7 @@ class Batcher:
             partition=partition,
             block=block,
             created_ms=self._client.clock(),
+            own_timestamps=np.ones(block.record_count, np.bool_) if own_timestamps else None,
         )
         self._accumulator.add(batch)
         self._pump_if_due(batch)

@@ -101,8 +101,8 @@ def reduced_letters(rejected: BadRows) -> NumberedRows:
             raise InvalidRowError(
                 "DEAD_LETTER_TOPIC",
                 f"the dead letter topic {topic} rejected the letter of row {~number} of the task, even without value and headers: "
-                f"{rejected.reason.rstrip('.')}. Give the topic cleanup.policy=delete, a max.message.bytes of at least {ENOUGH_BYTES} and "
-                "no message.timestamp.before.max.ms or message.timestamp.after.max.ms below an hour, or set another dead.letter.topic",
+                f"{rejected.reason.rstrip('.')}. Give the topic cleanup.policy=delete and a max.message.bytes of at least {ENOUGH_BYTES}, "
+                "or set another dead.letter.topic",
             )
         key = None if columns.key is None else columns.key[at].as_py()
         key, value, headers = _reduced(key, columns.value[at].as_py(), reasons)

@@ -42,6 +42,8 @@ class OpenBatch:
     """Clock ms of the first row."""
     sections: list[memoryview] = field(default_factory=list)
     row_numbers: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    own_timestamps: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    """As `ProducerBatch.own_timestamps`, per section; empty without timestamps."""
     record_count: int = 0
     size: int = 0
     """Bytes of the sections."""
@@ -60,8 +62,8 @@ class ProducerBatch:
     block: RecordsBlock
     created_ms: int
     row_numbers: npt.NDArray[np.int64] | None = None
-    has_timestamps: bool = False
-    """False if no row had its own timestamp."""
+    own_timestamps: npt.NDArray[np.bool_] | None = None
+    """Which records have the timestamp of their row, and not one of this host's clock; None if none has."""
 
     identity: ProducerIdAndEpoch = (-1, -1)
     base_sequence: int = -1
@@ -91,7 +93,8 @@ class ProducerBatch:
     @property
     def memory_bytes(self) -> int:
         """Memory of the batch: its records and the numbers of their rows."""
-        return self.block.records_bytes + (0 if self.row_numbers is None else self.row_numbers.nbytes)
+        arrays = self.row_numbers, self.own_timestamps
+        return self.block.records_bytes + sum(array.nbytes for array in arrays if array is not None)
 
     def row_number(self, index: int) -> int | None:
         """Return the row number in the task of record ``index``; a letter has its row's."""
@@ -99,6 +102,14 @@ class ProducerBatch:
             return None
         number = int(self.row_numbers[index])
         return number if number >= 0 else ~number
+
+    def is_by_clock(self, index: int | None) -> bool:
+        """Whether a record's timestamp is from this host's clock; of each for None."""
+        if self.own_timestamps is None:
+            return True
+        if index is None:
+            return not self.own_timestamps.any()
+        return 0 <= index < self.record_count and not self.own_timestamps[index]
 
     def rows(self) -> NumberedRows:
         """Decode the rows; only a rejected batch needs them again."""
@@ -111,7 +122,7 @@ class ProducerBatch:
             value=pa.array([record.value for record in records], pa.binary()),
             key=pa.array([record.key for record in records], pa.binary()),
             headers=headers_array(headers) if any(headers) else None,
-            timestamp=pa.array([record.timestamp for record in records]) if self.has_timestamps else None,
+            timestamp=None if self.own_timestamps is None else pa.array([record.timestamp for record in records]),
         )
         partition = pa.repeat(pa.scalar(self.partition, pa.int32()), len(records))
         return NumberedRows(topic=self.topic, partition=partition, columns=columns, row_numbers=self.row_numbers)

@@ -16,6 +16,7 @@ between two batches, so the brokers work while it encodes the next batch.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -93,6 +94,8 @@ class Producer:
         self._slab_since = 0
         self._slab_limit = max(1, min(SLAB_BYTES, config.buffer_memory // 4))
         self._rows_seen = 0
+        self.dead_letters: Counter[tuple[str, str]] = Counter()
+        """How many rows became dead letters, by dead letter topic and code."""
         self._closed = False
 
     # identity and transaction
@@ -242,14 +245,19 @@ class Producer:
 
         After ``flush``, ``acknowledged`` has its offset.
         """
-        self.append_block(topic, partition, encode_rows([(key, value, ())], self._wall_clock()))
+        block = encode_rows([(key, value, ())], self._wall_clock())
+        self.append_block(topic, partition, block, own_timestamps=False)
 
-    def append_block(self, topic: str, partition: int, block: RecordsBlock) -> None:
-        """Append encoded records to the given partition as one batch, without a wait."""
+    def append_block(self, topic: str, partition: int, block: RecordsBlock, *, own_timestamps: bool = True) -> None:
+        """Append encoded records to the given partition as one batch, without a wait.
+
+        Args:
+            own_timestamps: False if their timestamps are from this host's clock.
+        """
         self._check_writable()
         with self._all_or_failed():
             self._client.want_topics([topic])
-            self._batcher.add_block(topic, partition, block)
+            self._batcher.add_block(topic, partition, block, own_timestamps=own_timestamps)
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -310,6 +318,8 @@ class Producer:
         self._batcher.limit_open_rows()
 
     def _dead_letter(self, bad: Sequence[BadRows]) -> None:
+        for group in bad:
+            self.dead_letters[str(self._config.dead_letter_topic), group.code] += group.rows.num_rows
         for letters in dead_letters(bad, self._config):
             self._add_letters(letters)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.partition_queue import OpenBatch, PartitionQueue, ProducerBatch
@@ -96,20 +99,26 @@ class RecordAccumulator:
         row_numbers: npt.NDArray[np.int64],
         now: int,
         *,
-        has_timestamps: bool,
+        own_timestamps: npt.NDArray[np.bool_] | None,
     ) -> None:
-        """Append encoded rows to the open batch of their partition, or open one."""
+        """Append encoded rows to the open batch of their partition, or open one.
+
+        Args:
+            own_timestamps: Which of the rows have a timestamp; None without the column.
+        """
         opened = queue.open
         if opened is None:
             opened = queue.open = OpenBatch(
                 base_timestamp=section.base_timestamp,
                 max_timestamp=section.max_timestamp,
-                has_timestamps=has_timestamps,
+                has_timestamps=own_timestamps is not None,
                 since=now,
             )
         opened.max_timestamp = max(opened.max_timestamp, section.max_timestamp)
         opened.sections.append(section.records)
         opened.row_numbers.append(row_numbers)
+        if own_timestamps is not None:
+            opened.own_timestamps.append(own_timestamps)
         opened.record_count += len(row_numbers)
         opened.size += len(section.records)
         self.open_bytes += len(section.records)
@@ -153,7 +162,7 @@ class RecordAccumulator:
             block=block,
             created_ms=now,
             row_numbers=np.concatenate(opened.row_numbers),
-            has_timestamps=opened.has_timestamps,
+            own_timestamps=np.concatenate(opened.own_timestamps) if opened.has_timestamps else None,
         )
         self.add(batch)
         return batch
@@ -204,7 +213,7 @@ class RecordAccumulator:
         half = int(np.searchsorted(ends, ends[-1] // 2, side="right"))
         half = min(max(half, 1), batch.record_count - 1)
         self._topic_batch_size[batch.topic] = max(1, min(self.batch_size(batch.topic), int(ends[-1]) // 2))
-        self._replace(batch, (rows.slice(0, half), rows.slice(half, batch.record_count - half)))
+        self._replace(batch, rows, np.split(np.arange(batch.record_count), [half]))
         return True
 
     def remove(self, batch: ProducerBatch, records: Sequence[int], error: KafkaEosError) -> BadRows:
@@ -212,23 +221,28 @@ class RecordAccumulator:
         rows = batch.rows()
         rejected = np.isin(np.arange(batch.record_count), records)
         kept = np.flatnonzero(~rejected)
-        self._replace(batch, [rows.take(kept)] if len(kept) else [])
+        self._replace(batch, rows, [kept] if len(kept) else [])
+        if batch.own_timestamps is not None:
+            own = pc.if_else(pa.array(batch.own_timestamps), rows.columns.timestamp, None)
+            rows = replace(rows, columns=replace(rows.columns, timestamp=own))
         return BadRows(error.code, error.message, rows.take(np.flatnonzero(rejected)))
 
-    def _replace(self, batch: ProducerBatch, pieces: Sequence[NumberedRows]) -> None:
+    def _replace(self, batch: ProducerBatch, rows: NumberedRows, pieces: Sequence[npt.NDArray[np.intp]]) -> None:
         # The parts keep the time of closing, because they must not extend delivery.timeout.ms.
         parts = [
             ProducerBatch(
                 topic=batch.topic,
                 partition=batch.partition,
                 # Rows without timestamps keep the timestamp of their batch.
-                block=encode_block(rows.columns, batch.block.base_timestamp, self._codec, self._level),
+                block=encode_block(
+                    rows.columns.take(pa.array(piece)), batch.block.base_timestamp, self._codec, self._level
+                ),
                 created_ms=batch.created_ms,
-                row_numbers=rows.row_numbers,
-                has_timestamps=batch.has_timestamps,
+                row_numbers=rows.row_numbers[piece],
+                own_timestamps=None if batch.own_timestamps is None else batch.own_timestamps[piece],
                 in_doubt=batch.in_doubt,  # the lost request held the rows of every part
             )
-            for rows in pieces
+            for piece in pieces
         ]
         queue = self.queue(batch.topic, batch.partition)
         batch.in_flight = False

@@ -295,9 +295,8 @@ class Sender:
             case Reaction.SPLIT:
                 self._too_large(batch, problem, now)
             case Reaction.CONFIGURATION | Reaction.ABORT_CONFIGURATION:
-                error = produce_errors.rejected_batch_error(batch, result)
-                named = (each.batch_index for each in result.record_errors)
-                self._rejected(batch, error, [at for at in named if 0 <= at < batch.record_count], now)
+                error, records = produce_errors.rejected_batch_error(batch, result, self._client)
+                self._rejected(batch, error, records, now)
             # A transactional producer must not bump its epoch. Its transaction aborts instead (KIP-360).
             case _ if not self._transactions.transactional and code in RESTARTS_SEQUENCES:
                 self._restart_sequences(queue, problem)

@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -136,9 +138,8 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
         # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
         max_version = 12 if identity.bumps_epoch else 11
-        call = single(
-            request, Route.LEADER, "commit log", partial(_read_produce, where), max_version=max_version, **_OPTIONS
-        )
+        read = partial(_read_produce, admin.client, where)
+        call = single(request, Route.LEADER, "commit log", read, max_version=max_version, **_OPTIONS)
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         # The batches after a failed one would be rejected for a gap in their sequence.
         if outcome.error_code != ErrorCode.NONE:
@@ -168,8 +169,10 @@ def _produce_request(
     )
 
 
-def _read_produce(where: TopicPartition, response: m.ProduceResponse) -> Iterator[_Read]:
+def _read_produce(client: NetworkClient, where: TopicPartition, response: m.ProduceResponse) -> Iterator[_Read]:
     for topic in response.responses:
         for each in topic.partition_responses:
             if (topic.name, each.index) == where:
+                if (skewed := clock_skew_error(where, each, client)) is not None:
+                    raise skewed
                 yield each.error_code, each.error_message, each.base_offset

@@ -73,21 +73,22 @@ def write(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True)
     place = admin.client.config, topic
     if time.monotonic() < _not_before.get(place, 0.0):
         return
+    do = "Grant Write and Read on the topic, and Create if it is missing"
     try:
         problem = _append(admin, topic, record, create)
     except KafkaEosError as failure:
-        problem = str(failure)
+        problem, do = (failure.brief, failure.way_out) if failure.way_out else (str(failure), do)
     except Exception as failure:  # The batch is committed, so no error here may fail it.
         problem = type(failure).__name__
     if problem is None:
         _not_before.pop(place, None)
         return
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
-    is_large = problem in {code.name for code in TOO_LARGE}
-    rights = "Grant Write and Read on the topic, and Create if it is missing"
+    if problem in {code.name for code in TOO_LARGE}:
+        do = "Raise max.message.bytes of the topic"
     warn_once(
-        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). "
-        f"{'Raise max.message.bytes of the topic' if is_large else rights}; an empty option history.topic switches the history off",
+        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). {do}; an empty option history.topic "
+        "switches the history off",
         about=("history", topic, problem.split("]")[0]),
     )
 

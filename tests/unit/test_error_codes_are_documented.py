@@ -18,7 +18,10 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import InvalidRowError, Job, KafkaEosError
+from kafka_eos_sink.producer.produce_errors import clock_skew_error
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.messages import ProduceResponse
 from kafka_eos_sink.runtime.topics import require_topic
 from kafka_eos_sink.settings.options import read_options
 
@@ -134,7 +137,20 @@ def wrong_options() -> KafkaEosError:
     return raised.value
 
 
-def examples() -> Mapping[str, KafkaEosError]:
+def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> KafkaEosError:
+    monkeypatch.setattr("platform.node", lambda: "worker-7")
+    text = "Timestamp 1795230131482 of message with offset 0 is out of range. The timestamp should be within [-1, 1795228930917]"
+    response = ProduceResponse.Topic.Partition(
+        index=0, error_code=ErrorCode.INVALID_TIMESTAMP, base_offset=-1, error_message=text
+    )
+    client: Any = SimpleNamespace(config=SimpleNamespace(bootstrap_servers_text="localhost:9092"))
+    error = clock_skew_error(("orders", 0), response, client)
+    assert error is not None
+    error.concern(Job.BATCH)
+    return error
+
+
+def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     """Heading -> the error of the message below it."""
     version = decision(ORDERS, 20261121)
     commit = f"the coordinator has not confirmed the commit of {ORDERS.id}.1.0 in time (REQUEST_TIMED_OUT)"
@@ -154,16 +170,17 @@ def examples() -> Mapping[str, KafkaEosError]:
     return {
         **concerned,
         "checkpoint_rolled_back": rolled_back,
+        "clock_skew": wrong_clock(monkeypatch),
         "unknown_topic": no_topic(),
         "invalid_options": wrong_options(),
     }
 
 
-def test_page_shows_messages_as_the_code_makes_them() -> None:
+def test_page_shows_messages_as_the_code_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines are broken for the page; a real message has one line."""
     shown = {
         (block.section if block.section != "producer_fenced" else "fenced"): " ".join(block.text.split())
         for block in read(ROOT / errors.PAGE).blocks
         if block.text.startswith("[KAFKA_EOS.")
     }
-    assert shown == {section: " ".join(str(error).split()) for section, error in examples().items()}
+    assert shown == {section: " ".join(str(error).split()) for section, error in examples(monkeypatch).items()}

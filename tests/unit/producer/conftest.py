@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,14 +73,17 @@ def append(
     """Append rows as the batcher does; returns the batches that they closed."""
     closed = []
     ends = np.cumsum(record_sizes(rows.columns))
-    has_timestamps = rows.columns.timestamp is not None
-    cuts = list(accumulator.cut(queue, ends, 0, len(ends), now, has_timestamps=has_timestamps))
+    timestamp = rows.columns.timestamp
+    own = None if timestamp is None else timestamp.is_valid().to_numpy(zero_copy_only=False)
+    cuts = list(accumulator.cut(queue, ends, 0, len(ends), now, has_timestamps=own is not None))
     encoded = encode_sections(rows.columns, None, [cut.section for cut in cuts], NOW_MS)
     for cut, records in zip(cuts, encoded, strict=True):
         if cut.begins and queue.open is not None:
             closed.append(accumulator.close(queue, now))
-        numbers = rows.row_numbers[cut.section.start : cut.section.end]
-        accumulator.append(queue, records, numbers, now, has_timestamps=has_timestamps)
+        where = slice(cut.section.start, cut.section.end)
+        accumulator.append(
+            queue, records, rows.row_numbers[where], now, own_timestamps=None if own is None else own[where]
+        )
     return closed
 
 
@@ -100,9 +104,14 @@ class Bench:
         client: Any = self.client
         self.sender = Sender(client, self.config, self.accumulator, self.transactions, Interceptors((), {}), backoff)
 
-    def batch(self, partition: int = 0, count: int = 10, first: int = 0) -> ProducerBatch:
-        queue = self.accumulator.queue("t", partition)
-        append(self.accumulator, queue, numbered_rows(count, first=first), self.client.now)
+    def batch(
+        self, partition: int = 0, count: int = 10, first: int = 0, own_timestamps: Container[int] = ()
+    ) -> ProducerBatch:
+        queue, rows = self.accumulator.queue("t", partition), numbered_rows(count, first=first)
+        if own_timestamps:
+            timestamp = pa.array([NOW_MS if at in own_timestamps else None for at in range(count)], pa.int64())
+            rows = replace(rows, columns=replace(rows.columns, timestamp=timestamp))
+        append(self.accumulator, queue, rows, self.client.now)
         return self.accumulator.close(queue, self.client.now)
 
     def turn(self, ms: int = 0) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 from types import SimpleNamespace
 from typing import Any
 
@@ -394,10 +395,10 @@ def test_rejected_records_are_dead_lettered_and_others_resent(bench: Any, answer
     b.sender.run_once(0)
     record_error = ProduceResponse.Topic.Partition.RecordError
     errors = tuple(record_error(batch_index=at, batch_index_error_message="old") for at in (3, 1))
-    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
+    b.client.answer(answer(ErrorCode.INVALID_RECORD, record_errors=errors))
     b.turn()
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
-    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
+    b.client.answer(answer(ErrorCode.INVALID_RECORD, record_errors=errors))
     seen = []
     for _ in range(2):
         b.turn(ms=1_000)
@@ -493,10 +494,91 @@ def test_rejected_batch_fails_if_in_doubt_or_no_record_is_named(
         b.client.lose() if before == "lost" else b.client.answer(answer(before))
         b.turn(ms=1_000)
     errors = tuple(ProduceResponse.Topic.Partition.RecordError(batch_index=at) for at in named)
-    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
+    b.client.answer(answer(ErrorCode.INVALID_RECORD, record_errors=errors))
     b.turn()
     assert b.sender.failure is not None
     assert b.sender.rejected == []
+
+
+CLOCK = "Timestamp 1795764520835 of message with offset 1 is out of range. The timestamp should be within [{}, {}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            CLOCK.format(-9223370241090255000, 1795762720835),
+            "the clock showed 2026-11-27T07:28:40.835+00:00, and the broker accepts no time later than 2026-11-27T06:58:40.835+00:00 "
+            "(message.timestamp.after.max.ms of the topic). ",
+        ),
+        (
+            # Kafka adds its largest number to its clock, which overflows.
+            CLOCK.format(1795766320835, -9223370241088454974),
+            "accepts no time earlier than 2026-11-27T07:58:40.835+00:00 (message.timestamp.before.max.ms of the topic). ",
+        ),
+        (CLOCK.format(1795766320835, 10**18), "accepts no time earlier than 2026-11-27T07:58:40.835+00:00 ("),
+        (CLOCK.format(-1, 10**15), f"accepts no time later than {10**15} ms since 1970 ("),
+        (
+            "another timestamp, please",
+            "another timestamp, please (message.timestamp.before.max.ms or message.timestamp.after.max.ms of",
+        ),
+        (
+            None,
+            "the broker named no limit of the timestamp (message.timestamp.before.max.ms or message.timestamp.after.max.ms of",
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_rejected_timestamp_of_the_clock_fails_the_task(
+    bench: Any, answer: Any, text: str | None, says: str, named: bool
+) -> None:
+    """With a dead letter topic too, and by brokers that name no record or no limit."""
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=5)
+    b.sender.run_once(0)
+    error = ProduceResponse.Topic.Partition.RecordError(batch_index=1, batch_index_error_message=text)
+    response = {"record_errors": (error,)} if named else {"message": text}
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, **response))
+    b.turn()
+    assert b.sender.failure.code == "CLOCK_SKEW"
+    assert (
+        f"topic t partition 0 rejected a timestamp that the sink took from the clock of host {platform.node()}: "
+        in str(b.sender.failure)
+    )
+    assert says in str(b.sender.failure)
+    assert b.sender.rejected == []
+
+
+@pytest.mark.parametrize("own", [{1, 3}, {1, 2, 3, 4}])
+def test_record_with_its_own_timestamp_is_at_fault_itself(bench: Any, answer: Any, own: set[int]) -> None:
+    """The response also names a record that was rejected for another cause, under the same code."""
+    b = bench(dead_letter_topic="dlq")
+    b.batch(count=5, own_timestamps=own)
+    b.sender.run_once(0)
+    record_error = ProduceResponse.Topic.Partition.RecordError
+    texts = {1: CLOCK.format(-1, 1), 3: CLOCK.format(-1, 1), 4: "Compacted topic cannot accept message without key"}
+    errors = tuple(record_error(batch_index=at, batch_index_error_message=text) for at, text in texts.items())
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=errors))
+    b.turn()
+    (rejected,) = b.sender.rejected
+    assert (rejected.code, rejected.rows.row_numbers.tolist()) == ("RECORD_REFUSED", [1, 3, 4])
+    # Only the timestamp of a row is the letter's header, not the clock's.
+    assert rejected.rows.columns.timestamp.is_valid().to_pylist() == [True, True, 4 in own]
+    assert b.sender.failure is None
+    # The remaining rows are sent again, and their clock is rejected: it was not at fault before.
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, record_errors=(record_error(batch_index=0),)))
+    b.turn()
+    assert b.sender.failure.code == "CLOCK_SKEW"
+
+
+def test_rejected_own_timestamps_do_not_blame_the_clock(bench: Any, answer: Any) -> None:
+    """A recovery copies records with their timestamps, and older brokers name no record."""
+    b = bench()
+    b.batch(count=5, own_timestamps={0, 1, 2, 3, 4})
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, message="invalid timestamp"))
+    b.turn()
+    assert b.sender.failure.code == "BROKER_REFUSED"
 
 
 def test_part_of_a_split_batch_in_doubt_makes_no_dead_letter(bench: Any, answer: Any) -> None:
