@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from kafka_eos_sink.commit.values import DeadLetters
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
 from kafka_eos_sink.operations.cluster_view import BlockedPartition
 from kafka_eos_sink.protocol.messages import TransactionState
@@ -42,6 +43,10 @@ def write(write_id: str = "w", version: int = 3, state: WriteState = "finished",
 def batch(version: int = 3, rows: int = 1000, write_ms: int | None = 200, **given: object) -> BatchRecord:
     fields: dict[str, object] = {"write_id": "w", "query_id": "batch", "finished_ms": version, "transactions": 1}
     return BatchRecord(version=version, rows=rows, write_ms=write_ms, **(fields | given))  # type: ignore[arg-type]
+
+
+def letters(**counts: int) -> tuple[DeadLetters, ...]:
+    return tuple(DeadLetters(topic="dead", code=code, rows=rows) for code, rows in counts.items())
 
 
 def blocked(*blocked_by: str, **given: object) -> BlockedPartition:

@@ -39,6 +39,7 @@ RUNS_IN = {
     "docs/services.md#aiven": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
     "docs/services.md#aiven:2": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
     "docs/services.md#microsoft-entra-id": "unit/settings/test_services.py::test_block_is_read_without_a_problem_or_warning",
+    "docs/records.md#dead-letters:4": "unit/runtime/test_batch_record.py::test_page_shows_the_warning_of_dead_letters",
     "docs/start.md#start-a-broker": _FIRST_PAGE,
     "docs/start.md#start-a-broker:2": _FIRST_PAGE,
     "docs/start.md#write-a-batch": _FIRST_PAGE,

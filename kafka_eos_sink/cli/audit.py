@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
         hidden = f"{part.hidden:,} offsets: {part.reason}" if part.reason else ""
         where = f"{part.topic}-{part.partition}"
         yield "", where, offsets, "", f"{part.found:,}", "", "", textwrap.wrap(hidden, _REASON_WIDTH)
+    if letters := audit.record.dead_letters:
+        text = f"{audit.record.dead_letter_rows:,} of these rows are dead letters: {letters_text(letters)}"
+        yield "", "", "", "", "", "", "", textwrap.wrap(text, _REASON_WIDTH)
 
 
 def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:

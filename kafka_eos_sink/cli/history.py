@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 
@@ -108,6 +109,9 @@ def history_table(found: Sequence[BatchRecord], *, with_ids: bool = False) -> Ta
 def _row(record: BatchRecord) -> console.Row:
     notes = [
         f"recovered by {record.recovered_by}" if record.recovered_by else "",
+        *textwrap.wrap(
+            f"dead letters: {letters_text(record.dead_letters)}" if record.dead_letters else "", _TEXT_WIDTH
+        ),
         f"{record.parts_copied} parts copied" if record.parts_copied else "",
         f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
         *textwrap.wrap(record.user_metadata or "", _TEXT_WIDTH),

@@ -32,10 +32,32 @@ _SHOWN_VERSIONS = 100
 _TRANSACTIONS = ("transactional id", "age", "times out in", "producer", "partitions")
 _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 _WRITES = (
-    *("write id", "version", "state", "finished", "finished (UTC)", "rows", "rows/s", "copied", "transactions"),
+    *(
+        "write id",
+        "version",
+        "state",
+        "finished",
+        "finished (UTC)",
+        "rows",
+        "dead letters",
+        "rows/s",
+        "copied",
+        "transactions",
+    ),
     "partition: offsets",
 )
-_RIGHT = {"age", "times out in", "hidden offsets", "version", "finished", "rows", "rows/s", "copied", "transactions"}
+_RIGHT = {
+    "age",
+    "times out in",
+    "hidden offsets",
+    "version",
+    "finished",
+    "rows",
+    "dead letters",
+    "rows/s",
+    "copied",
+    "transactions",
+}
 _STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
@@ -164,6 +186,7 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
         "" if with_offsets else age,
         (write.finished_at or "")[:19].replace("T", " ") if with_offsets else "",
         _number(write.rows),
+        _number(sum(each.rows for each in write.dead_letters or ()) or None),
         _number(line.rows_per_second),
         _number(line.parts_copied),
         _transactions(write) if with_offsets else "",

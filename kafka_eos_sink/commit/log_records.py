@@ -258,7 +258,7 @@ def _reader(kind: Any, name: str = "") -> Callable[[Any], Any]:
     if get_origin(kind) is tuple:
         (of, _) = get_args(kind)
         return partial(_tuple, _offset_range if of is OffsetRange else _reader(of))
-    values = [each for each in get_args(kind) if isinstance(each, type) and is_dataclass(each)]
+    values = [each for each in get_args(kind) if get_origin(each) is tuple or is_dataclass(each)]
     if values:
         return partial(_or_none, _reader(values[0]))
     if is_dataclass(kind):

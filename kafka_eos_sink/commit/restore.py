@@ -275,6 +275,7 @@ def _sort_copies(
                     rows=result.written.rows,
                     offsets=result.written.offsets,
                     written_bytes=result.written.written_bytes,
+                    dead_letters=entry.dead_letters,
                 )
             )
     return copies, gone

@@ -8,7 +8,7 @@ from enum import Enum
 from uuid import UUID
 
 from kafka_eos_sink.commit.procedure import Answered, Step, listed, text
-from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.commit.values import DeadLetters, OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
@@ -388,11 +388,15 @@ class WriteRows(Step["WrittenRows | None"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRows:
-    """``written_bytes`` is the size of the record batches as sent."""
+    """The rows of a transaction, dead letters included, and their record batches.
+
+    ``written_bytes`` is the size of the record batches as sent.
+    """
 
     rows: int
     offsets: tuple[OffsetRange, ...]
     written_bytes: int = 0
+    dead_letters: tuple[DeadLetters, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

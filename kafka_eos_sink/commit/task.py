@@ -98,6 +98,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
             rows=written.rows,
             offsets=written.offsets,
             written_bytes=written.written_bytes,
+            dead_letters=written.dead_letters,
         ),
     )
 

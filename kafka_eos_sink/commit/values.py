@@ -7,10 +7,12 @@ The driver writes the identities that it commits into a decision.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import chain
 from typing import Literal
 from uuid import UUID
 
@@ -143,13 +145,38 @@ def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters(PickledByName):
+    """How many rows went to a dead letter topic for one reason, a stable code."""
+
+    topic: str
+    code: str
+    rows: int
+
+
+def letters_text(found: Iterable[DeadLetters]) -> str:
+    """Return the number of rows for each code, the largest first."""
+    return ", ".join(f"{each.code} {each.rows:,}" for each in found)
+
+
+def summed(found: Iterable[DeadLetters]) -> tuple[DeadLetters, ...]:
+    """Return one number per topic and code, the largest first."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in found:
+        counts[each.topic, each.code] += each.rows
+    return tuple(
+        DeadLetters(topic=topic, code=code, rows=rows)
+        for (topic, code), rows in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTransaction(PickledByName):
     """A task attempt's flushed, open transaction, as commit and recovery need it.
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
-    ``offsets``; ``rows`` is their number. ``proven`` is true if an earlier decision named this transaction and its commit is proven. No
-    driver ends it again. ``written_bytes`` is the size of its record batches as sent, None if an earlier version of the sink wrote the
-    record.
+    ``offsets``; ``rows`` is their number, dead letters included. ``proven`` is true if an earlier decision named this transaction and its
+    commit is proven. No driver ends it again. ``written_bytes`` is the size of its record batches as sent. This and ``dead_letters`` are
+    None if an earlier version of the sink wrote the record.
     """
 
     partition: int
@@ -159,6 +186,7 @@ class PreparedTransaction(PickledByName):
     offsets: tuple[OffsetRange, ...]
     proven: bool = False
     written_bytes: int | None = None
+    dead_letters: tuple[DeadLetters, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +217,12 @@ class Decision(PickledByName):
     versions: Versions | None = None
     application_id: str | None = None
     user_metadata: str | None = None
+
+    @property
+    def dead_letters(self) -> tuple[DeadLetters, ...] | None:
+        """The dead letters of all transactions; None if one of them does not tell."""
+        found = [entry.dead_letters for entry in self.transactions]
+        return None if None in found else summed(chain.from_iterable(filter(None, found)))
 
     @property
     def written_versions(self) -> Versions:

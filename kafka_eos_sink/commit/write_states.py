@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from kafka_eos_sink.commit.log_records import parse_decision
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
 from kafka_eos_sink.commit.outcome import Outcome, in_log
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import Decision, OffsetRange, iso_utc, merged
+from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, iso_utc, merged
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 
@@ -43,6 +43,8 @@ class CommittedWrite:
     written           of a batch write, the versions that count as written; None for a stream, whose versions follow each other
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
     ranges            the offsets of its transactions
+    rows              dead letters included
+    dead_letters      by reason; None if an earlier version of the sink decided it
     """
 
     write_id: str
@@ -57,6 +59,7 @@ class CommittedWrite:
     aborted: int = 0
     finished_ms: int | None = None
     ranges: tuple[tuple[OffsetRange, ...], ...] = ()
+    dead_letters: tuple[DeadLetters, ...] | None = None
     resolution: str | None = None
     problem: str | None = None
 
@@ -82,6 +85,7 @@ class CommittedWrite:
             "finished_at": self.finished_at,
             "topic": self.topic,
             "rows": self.rows,
+            "dead_letters": None if self.dead_letters is None else [asdict(each) for each in self.dead_letters],
             "transactions": self.transactions,
             "committed_transactions": self.committed,
             "aborted_transactions": self.aborted,
@@ -179,5 +183,6 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         aborted=aborted,
         finished_ms=None if done is None else done.get("finished_ms"),
         ranges=tuple(prepared.offsets for prepared in decision.transactions),
+        dead_letters=decision.dead_letters,
         resolution=decision.resolution,
     )

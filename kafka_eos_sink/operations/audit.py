@@ -86,6 +86,7 @@ class BatchAudit:
             "finished_at": self.record.finished_at,
             "application_id": self.record.application_id,
             "expected": self.record.rows,
+            "dead_letters": self.record.dead_letters,
             "found": self.found,
             "missing": self.missing,
             "not_readable": self.not_readable,

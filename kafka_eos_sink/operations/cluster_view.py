@@ -322,7 +322,8 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
 
 def plausible(record: BatchRecord) -> bool:
     numbers = record.rows, record.parts_copied, record.written_bytes, record.attempts_ended, record.headroom_ms
-    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *record.phases_ms.values()))
+    letters = [each.rows for each in record.dead_letters or ()]
+    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *letters, *record.phases_ms.values()))
 
 
 def rows_per_second(records: Iterable[BatchRecord]) -> int | None:

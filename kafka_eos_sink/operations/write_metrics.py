@@ -54,7 +54,11 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
         "Batches that their own commit did not finish.",
         lambda batch: batch.recovered_by is not None,
     ),
-    "rows": ("Rows of finished batches.", lambda batch: batch.rows),
+    "rows": ("Rows of finished batches, dead letters included.", lambda batch: batch.rows),
+    "dead_letters": (
+        "Rows of finished batches that went to a dead letter topic.",
+        lambda batch: batch.dead_letter_rows,
+    ),
     "written_bytes": ("Bytes of record batches as sent, compressed.", lambda batch: batch.written_bytes or 0),
     "copied_transactions": (
         "Transactions that Kafka had aborted after their decision, and whose rows were copied.",

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import UNREADABLE, typed
-from kafka_eos_sink.commit.values import Decision, OffsetRange, Plan, TaskMessage, iso_utc, merged
+from kafka_eos_sink.commit.values import (
+    DeadLetters,
+    Decision,
+    OffsetRange,
+    Plan,
+    TaskMessage,
+    iso_utc,
+    letters_text,
+    merged,
+)
 from kafka_eos_sink.errors import one_line
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
@@ -26,6 +37,8 @@ class BatchRecord:
     """One decided batch; a figure is None if not measured, as for a dead driver.
 
     finished_ms     wall clock of the driver that finished it
+    rows            all rows of the batch, dead letters included
+    dead_letters    rows that went to a dead letter topic, by reason; None in the record of an earlier version of the sink
     written_bytes   record batches as sent, compressed
     plan_ms         from the start to the end of the plan
     write_ms        of the slowest task, from its first row to its last acknowledgement
@@ -59,6 +72,11 @@ class BatchRecord:
     user_metadata: str | None = None
     offsets: tuple[OffsetRange, ...] = ()
     producers: tuple[tuple[int, int], ...] = ()
+    dead_letters: tuple[DeadLetters, ...] | None = None
+
+    @property
+    def dead_letter_rows(self) -> int:
+        return sum(each.rows for each in self.dead_letters or ())
 
     @property
     def finished_at(self) -> str:
@@ -92,6 +110,7 @@ class BatchRecord:
         phases = [f"{name} {ms}" for name, ms in self.phases_ms.items()]
         parts = [
             f"{self.rows} rows",
+            f"{self.dead_letter_rows} dead letters" if self.dead_letters else None,
             None if self.written_bytes is None else f"{self.written_bytes} bytes",
             f"{self.transactions} transactions",
             f"ms: {', '.join(phases)}" if phases else None,
@@ -103,6 +122,21 @@ class BatchRecord:
         return one_line(
             f"{what} version {self.version} of write id {self.write_id!r}: {'; '.join(filter(None, parts))}"
         )
+
+
+def dead_letter_warning(found: Sequence[DeadLetters], rows: int, of: str, client: ClientConfig) -> str:
+    """Return the warning for a batch with dead letters.
+
+    Args:
+        rows: All rows of the batch.
+        of: The batch in words.
+    """
+    topics = list(dict.fromkeys(each.topic for each in found))
+    commands = (f"kafka-eos consume {client.command_options} --topic {shlex.quote(topic)}" for topic in topics)
+    return one_line(
+        f"{sum(each.rows for each in found):,} of {rows:,} rows of {of} went to the dead letter topic {', '.join(topics)}: "
+        f"{letters_text(found)}. To see them, with the reason of each: {'; '.join(commands)} --from-beginning --json"
+    )
 
 
 def parse_record(key: bytes | None, value: bytes | None, *, with_ranges: bool = True) -> BatchRecord | None:
@@ -136,6 +170,7 @@ def record_of(decision: Decision, finished_ms: int, **known: Any) -> BatchRecord
         written_bytes=None if None in sizes else sum(filter(None, sizes)),
         application_id=decision.application_id,
         user_metadata=decision.user_metadata,
+        dead_letters=decision.dead_letters,
         offsets=merged(part for entry in decision.transactions for part in entry.offsets),
         producers=tuple((entry.identity.producer_id, entry.identity.producer_epoch) for entry in decision.transactions),
         **known,

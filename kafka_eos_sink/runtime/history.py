@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.reactions import TOO_LARGE
 from kafka_eos_sink.runtime import driver_requests
-from kafka_eos_sink.runtime.batch_record import BatchRecord, record_of
+from kafka_eos_sink.runtime.batch_record import BatchRecord, dead_letter_warning, record_of
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.history_reading import warn_of_unread
 from kafka_eos_sink.runtime.topics import POLICY, REPLICATION_FACTOR, create_first_accepted, lacks_read
@@ -42,8 +42,14 @@ _partitions: dict[tuple[ClientConfig, str], int] = {}
 
 
 def report(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True) -> None:
-    """Log the line of a batch, and append its record if there is a history topic."""
+    """Log the line of a batch, and append its record if there is a history topic.
+
+    Dead letters are committed rows that their readers do not get, so each batch with some warns.
+    """
     log.info("%s", record.line(), extra=record.figures())
+    if record.dead_letters:
+        of = f"version {record.version} of write id {record.write_id!r}"
+        log.warning("kafka-eos: %s", dead_letter_warning(record.dead_letters, record.rows, of, admin.client.config))
     if topic:
         write(admin, topic, record, create=create)
 

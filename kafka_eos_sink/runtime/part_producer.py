@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.commit.values import DeadLetters, OffsetRange, summed
 from kafka_eos_sink.errors import KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -44,7 +44,14 @@ def flush_and_prove(producer: Producer) -> steps.WrittenRows:
             for (topic, partition), (first, last, _) in acknowledged
         ),
         written_bytes=producer.acknowledged_bytes,
+        dead_letters=dead_letters_of(producer),
     )
+
+
+def dead_letters_of(producer: Producer) -> tuple[DeadLetters, ...]:
+    """Return the rows that became dead letters, by reason."""
+    counts = producer.dead_letters.items()
+    return summed(DeadLetters(topic=topic, code=code, rows=rows) for (topic, code), rows in counts)
 
 
 def part_offset(producer: Producer, where: TopicPartition) -> int:

@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console, Group
 
-from cluster_views import EVIL, NOW, batch, blocked, transaction, write
+from cluster_views import EVIL, NOW, batch, blocked, letters, transaction, write
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.view import duration, view
@@ -168,6 +168,7 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         [batch(write_ms=-1)],
         [batch(written_bytes=-1)],
         [batch(headroom_ms=10**400)],
+        [batch(dead_letters=letters(NULL_TOPIC=-1))],
     ],
     ids=[
         "none",
@@ -178,6 +179,7 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         "negative time",
         "negative bytes",
         "huge headroom",
+        "negative dead letters",
     ],
 )
 def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:

@@ -12,7 +12,7 @@ from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome, by_marker
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
-from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, plan_nonce
+from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, PreparedTransaction, plan_nonce
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -220,9 +220,13 @@ STORED = LogRecord(
     rb'\"part_offset\":5,\"rows\":10,\"offsets\":[[\"orders\",0,10,19]],\"proven\":false}],\"resolution\":null,\"foreach_call\":null}"}',
 )
 """A decision as the first version with format 2 wrote it: all versions up to its own count as written."""
+LATER = (
+    rb"\"proven\":false,\"written_bytes\":100,"
+    rb"\"dead_letters\":[{\"topic\":\"dead\",\"code\":\"NULL_TOPIC\",\"rows\":3}]"
+)
 STORED_NOW = LogRecord(
     STORED.key,
-    (STORED.value or b"").replace(rb"\"proven\":false", rb"\"proven\":false,\"written_bytes\":100")[:-3]
+    (STORED.value or b"").replace(rb"\"proven\":false", LATER)[:-3]
     + rb",\"foreach_query\":\"\",\"versions\":{\"ranges\":[[2,2],[4,6]],\"floor\":1},\"application_id\":\"app\","
     + rb'\"user_metadata\":null}"}',
 )
@@ -240,7 +244,8 @@ def test_stored_decision_has_the_fields_of_now() -> None:
     """Also an older driver reads it: it knows some of the fields."""
     versions = Versions((VersionRange(2, 2), VersionRange(4, 6)), floor=1)
     now = replace(decision(parts=1), foreach_query="", versions=versions, application_id="app")
-    now = replace(now, transactions=(replace(now.transactions[0], written_bytes=100),))
+    letters = (DeadLetters(topic="dead", code="NULL_TOPIC", rows=3),)
+    now = replace(now, transactions=(replace(now.transactions[0], written_bytes=100, dead_letters=letters),))
     assert decision_records(now) == (STORED_NOW,)
     found = view_of(read(STORED_NOW, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
     assert found is not None

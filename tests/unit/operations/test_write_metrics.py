@@ -13,7 +13,7 @@ import prometheus_client
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster_views import EVIL, batch, blocked, transaction, write
+from cluster_views import EVIL, batch, blocked, letters, transaction, write
 from kafka_eos_sink import __version__
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
@@ -86,11 +86,11 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
         [write(version=3)],
         [
             batch(2, rows=10, write_ms=200, verify_ms=50, written_bytes=77, parts_copied=2, attempts_ended=3),
-            batch(3, rows=5, write_ms=None, recovered_by="abort"),
+            batch(3, rows=5, write_ms=None, recovered_by="abort", dead_letters=letters(NULL_TOPIC=3, UNKNOWN_TOPIC=1)),
         ],
     )
     found = after(first, later)
-    expected = {"batches": 2, "rows": 15, "written_bytes": 77, "recovered_batches": 1}
+    expected = {"batches": 2, "rows": 15, "dead_letters": 4, "written_bytes": 77, "recovered_batches": 1}
     for name, wanted in {**expected, "copied_transactions": 2, "ended_attempts": 3}.items():
         assert value(found, f"{name}_total", app_id="w") == wanted, name
     assert value(found, "batch_duration_seconds_count", app_id="w") == 1

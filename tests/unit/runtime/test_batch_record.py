@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from documents import ROOT, read
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import barrier_record, done_record
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.values import (
+    DeadLetters,
     Decision,
     OffsetRange,
     PreparedTransaction,
@@ -21,7 +24,13 @@ from kafka_eos_sink.commit.values import (
     TaskMessage,
 )
 from kafka_eos_sink.runtime import batch_record, stopwatch
-from kafka_eos_sink.runtime.batch_record import BatchRecord, parse_record, record_of_commit
+from kafka_eos_sink.runtime.batch_record import (
+    BatchRecord,
+    dead_letter_warning,
+    parse_record,
+    record_of,
+    record_of_commit,
+)
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
 from tests.model.scripted_cluster import BATCH, written
 
@@ -150,10 +159,53 @@ def test_line_shows_no_control_characters() -> None:
 
 def test_record_survives_json(clock: SimpleNamespace) -> None:
     record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
-    record = replace(record, user_metadata="ticket 7 \N{SNOWMAN}")
+    letters = (DeadLetters(topic="dead", code="NULL_TOPIC", rows=3),)
+    record = replace(record, user_metadata="ticket 7 \N{SNOWMAN}", dead_letters=letters)
+    assert ": 200 rows; 3 dead letters; 2000 bytes; " in record.line()
     assert parse_record(b"w", record.encoded()) == record
     assert parse_record(b"w", record.encoded(), with_ranges=False) == replace(record, offsets=(), producers=())
     assert json.loads(record.encoded())["format"] == 1
+
+
+def test_record_without_dead_letters_does_not_know_them() -> None:
+    """An earlier version of the sink wrote it, or finished such a version's batch."""
+    record = BatchRecord(write_id="w", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
+    older = {name: value for name, value in record.as_json().items() if name != "dead_letters"}
+    found = parse_record(b"w", json.dumps(older).encode())
+    assert found == record
+    assert (found.dead_letters, found.dead_letter_rows) == (None, 0)
+    assert record_of(DECISION, 1).dead_letters is None
+
+
+def test_dead_letters_of_all_tasks_are_summed() -> None:
+    def counted(of: PreparedTransaction, **counts: int) -> PreparedTransaction:
+        return replace(
+            of, dead_letters=tuple(DeadLetters(topic="d", code=code, rows=rows) for code, rows in counts.items())
+        )
+
+    one, two = DECISION.transactions
+    decision = replace(DECISION, transactions=(counted(one, A=1, B=2), counted(two, A=4)))
+    assert record_of(decision, 1).dead_letters == counted(one, A=5, B=2).dead_letters
+    assert record_of(replace(decision, transactions=(counted(one), counted(two))), 1).dead_letters == ()
+    assert record_of(replace(decision, transactions=(counted(one, A=1), two)), 1).dead_letters is None
+
+
+def test_page_shows_the_warning_of_dead_letters() -> None:
+    found = tuple(
+        DeadLetters(topic="orders-dead-letters", code=code, rows=rows)
+        for code, rows in (("RECORD_TOO_LARGE", 10), ("NO_SUCH_PARTITION", 2))
+    )
+    client = ClientConfig(bootstrap_servers=parse_bootstrap_servers("localhost:9092"))
+    of = "version 20261121 of write id 'kafka-eos/nightly-orders/orders'"
+    shown = [" ".join(block.text.split()) for block in read(ROOT / "docs" / "records.md").blocks]
+    assert dead_letter_warning(found, 400, of, client) in shown
+
+
+def test_warning_of_dead_letters_shows_no_control_characters() -> None:
+    """Other programs write the commit log, from which a recovery takes it."""
+    client = ClientConfig(bootstrap_servers=parse_bootstrap_servers("localhost:9092"))
+    letters = DeadLetters(topic="dead", code="A\n\x1b[31m", rows=1)
+    assert dead_letter_warning([letters], 1, "version 1", client).isprintable()
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
@@ -166,6 +218,8 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "negative time": {"finished_ms": -1},
     "offsets": {"offsets": [[1, 2]]},
     "producers": {"producers": 7},
+    "dead letters": {"dead_letters": [{"topic": "d", "code": "A", "rows": "many"}]},
+    "dead letters of no topic": {"dead_letters": [{"topic": "\x1b[31m", "code": "A", "rows": 1}]},
     "surrogate": {"user_metadata": "\ud800"},
     "other write": {"write_id": "v"},
 }
