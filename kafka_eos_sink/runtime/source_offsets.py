@@ -122,7 +122,7 @@ def _checkpoint_lost(
     values = dict.fromkeys(
         starting_offsets({**each, **{at: known[at] for at in each if at in known}}) for each in first.sources
     )
-    text = " and, for the next Kafka source, ".join(values)
+    text = " and, for another Kafka source, ".join(values)
     if len(text) > LONGEST_JSON:
         text = f"what this command prints: {write.offsets_command(first.group_id)}"
     writers = sorted({each for found in group.values() if (each := marked_write(found.metadata)) is not None})

@@ -1,7 +1,9 @@
 """A streaming query's checkpoint: the query's id and the offsets of its sources.
 
 Spark writes them before a batch begins and never changes them: ``metadata`` holds ``{"id": ...}``, ``offsets/<batch>`` a version
-line, a line of settings, and a line per source (OffsetSeqLog). ``sources/<number>/0`` holds the offsets at which a Kafka source began.
+line, a line of settings, and a line per source (OffsetSeqLog). In version 1, a source is the number of its line. In version 2, from
+Spark 4.2 on, the line begins with the source's name, and the order varies. ``sources/<name>/0`` holds the offsets at which a Kafka
+source began.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.errors import ConfigurationError, peer_text
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.spark.checkpoint_filesystem import open_location
 
-LOG_FORMAT = "v1"
+START_FORMAT = "v1"
+"""Of ``sources/<name>/0``, in every version of the offset log."""
+LOG_FORMATS = ("v1", "v2")
 OFFSETS_HEADER_LINES = 2
 NO_OFFSETS = "-"
 """Spark's entry for a source that has delivered no data yet."""
@@ -25,28 +29,33 @@ NO_OFFSETS = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """A batch's source offsets: the SHA-256 of their file, and a line per source."""
+    """A batch's source offsets: the SHA-256 of their file, and each source's by its name.
+
+    ``sources`` is empty in a ``log_format`` that is unknown.
+    """
 
     version: int
     sha256: str
     log_format: str
-    sources: tuple[str, ...]
+    sources: Mapping[str, str]
 
     def of_kafka(self) -> tuple[tuple[str, int, int], ...]:
         """Return (topic, partition, next offset) of all Kafka sources, sorted.
 
         Raises:
-            ConfigurationError: SOURCE_OFFSETS if no source is Kafka, or two sources read a partition to different offsets.
+            ConfigurationError: SOURCE_OFFSETS if no source is Kafka, two sources read a partition to different offsets, or the format is
+                unknown.
         """
-        if self.log_format != LOG_FORMAT:
+        if self.log_format not in LOG_FORMATS:
             raise ConfigurationError(
                 "SOURCE_OFFSETS",
-                f"the checkpoint's offsets have the format {self.log_format!r}, and the sink reads only {LOG_FORMAT}; remove the option "
+                f"the checkpoint's offsets have the format {peer_text(self.log_format)!r}, which Spark chose when the query first ran "
+                f"(spark.sql.streaming.offsetLog.formatVersion), and the sink reads only {' and '.join(LOG_FORMATS)}; remove the option "
                 "source.offsets.group",
             )
         found: dict[tuple[str, int], int] = {}
         kafka_sources = 0
-        for line in self.sources:
+        for line in self.sources.values():
             partitions = _kafka_offsets(line)
             if partitions is None:
                 continue
@@ -59,12 +68,20 @@ class BatchOffsets:
                         "commit; remove the option source.offsets.group",
                     )
         # If every line is NO_OFFSETS, one may be a Kafka source that has delivered no data yet.
-        if not kafka_sources and any(line != NO_OFFSETS for line in self.sources):
+        if not kafka_sources and any(line != NO_OFFSETS for line in self.sources.values()):
             raise ConfigurationError(
                 "SOURCE_OFFSETS",
                 "source.offsets.group commits the offsets of Kafka sources, and the query reads from none; remove the option",
             )
         return tuple(sorted((topic, partition, offset) for (topic, partition), offset in found.items()))
+
+
+def _sources(log_format: str, lines: list[str]) -> dict[str, str]:
+    if log_format == "v1":
+        return {str(number): line for number, line in enumerate(lines)}
+    if log_format == "v2":
+        return {name: offsets for name, _, offsets in (line.partition(":") for line in lines)}
+    return {}
 
 
 def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
@@ -126,7 +143,7 @@ class Checkpoint:
             version=version,
             sha256=hashlib.sha256(content).hexdigest(),
             log_format=lines[0],
-            sources=tuple(lines[OFFSETS_HEADER_LINES:]),
+            sources=_sources(lines[0], lines[OFFSETS_HEADER_LINES:]),
         )
 
     def first_offsets(self, batch: BatchOffsets) -> tuple[Mapping[TopicPartition, int], ...]:
@@ -136,15 +153,15 @@ class Checkpoint:
             batch: The checkpoint's first. It may end in partitions that were created after the start; Spark begins these at EARLIEST.
         """
         found = []
-        for number, line in enumerate(batch.sources):
+        for name, line in batch.sources.items():
             ends = _kafka_offsets(line)
             if not ends:
                 continue
             # A zero byte comes before the version (SPARK-19517, KafkaSourceInitialOffsetWriter).
-            version, _, initial = self._read(f"sources/{number}/0").lstrip(b"\0").decode().partition("\n")
+            version, _, initial = self._read(f"sources/{name}/0").lstrip(b"\0").decode().partition("\n")
             begins = _kafka_offsets(initial)
-            if version != LOG_FORMAT or begins is None:
-                raise ValueError(f"{self.location}/sources/{number}/0 is not what Spark's Kafka source writes there")
+            if version != START_FORMAT or begins is None:
+                raise ValueError(f"{self.location}/sources/{name}/0 is not what Spark's Kafka source writes there")
             found.append(dict.fromkeys(ends, EARLIEST) | begins)
         return tuple(found)
 

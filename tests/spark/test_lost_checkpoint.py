@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -36,8 +36,9 @@ class Copying(Stream):
         produce(self.servers, self.input, ((str(number), str(number)) for number in numbers), end="commit")
         self.sent += count
 
-    def rows(self, start: str = "earliest", topics: str = "") -> DataFrame:
+    def rows(self, start: str = "earliest", topics: str = "", name: str = "") -> DataFrame:
         source = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        source = source.name(name) if name else source
         source = source.option("subscribe", topics or self.input).option("startingOffsets", start)
         read = source.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 15).load()
         return read.selectExpr("key", "value")
@@ -172,6 +173,53 @@ def test_group_without_offsets_reveals_nothing(query: Copying) -> None:
     admin.delete_consumer_groups([query.group])[query.group].result(60)
     query.copy()
     assert query.numbers() == Counter(dict.fromkeys(range(20), 2))
+
+
+@pytest.fixture(params=[False, True], ids=["numbers", "names"])
+def format_2(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    """Spark writes offset logs of format 2, which name their sources; whether the query has given the names."""
+    if not hasattr(spark.readStream, "name"):
+        pytest.skip("before Spark 4.2 there is no format 2")
+    settings = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
+    if request.param:  # names imply the format
+        settings = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield request.param
+    for name in settings:
+        spark.conf.unset(name)
+
+
+def test_offset_log_of_format_2_serves_as_format_1_does(query: Copying, format_2: bool, code_of: CodeOf) -> None:
+    other = create_topic(query.servers, partitions=1)
+    produce(query.servers, other, (("a", str(number)) for number in range(60, 66)), end="commit")
+    options = {"source.offsets.group": query.group}
+
+    def both(start: str = "earliest", of_other: str = "earliest") -> DataFrame:
+        names = ("clicks", "views") if format_2 else ("", "")
+        return query.rows(start, name=names[0]).union(query.rows(of_other, other, names[1]))
+
+    query.send(40)
+    query.run(both(), **options)
+    log = (query.checkpoint / "offsets" / "0").read_text().splitlines()
+    assert log[0] == "v2"
+    assert {line.partition(":")[0] for line in log[2:]} == ({"clicks", "views"} if format_2 else {"0", "1"})
+    query.send(20)
+    query.run(both(), **options)  # a restart
+    stands = committed_offsets(query.servers, query.group)
+    assert (set(stands), stands[other, 0]) == ({(query.input, 0), (query.input, 1), (other, 0)}, 7)
+    assert query.numbers() == Counter(range(66))
+
+    query.lose_checkpoint()
+    text = query.fails(both(), **options)
+    assert code_of(text) == "CHECKPOINT_LOST"
+    starts = [json.loads(each) for each in pasted(text).split(" and, for another Kafka source, ")]
+    known = {topic: each for start in starts for topic, each in start.items()}
+    assert known == {query.input: {str(part): stands[query.input, part] for part in range(2)}, other: {"0": 7}}
+    query.lose_checkpoint()
+    query.run(both(json.dumps({query.input: known[query.input]}), json.dumps({other: known[other]})), **options)
+    assert query.numbers() == Counter(range(66))
+    query.assert_nothing_of_it_is_open()
 
 
 def test_added_topic_begins_where_the_new_query_begins(query: Copying, code_of: CodeOf) -> None:

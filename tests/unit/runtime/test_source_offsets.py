@@ -61,7 +61,7 @@ def refused(admin: Any, first: FirstBatch, rollback: str = "fail") -> WriteRefus
 def pasted(error: WriteRefusedError) -> list[Any]:
     """The values of startingOffsets that an error holds, one per source."""
     values = error.way_out.partition("continues exactly: ")[2].partition("; ")[0]
-    return [json.loads(each) for each in values.split(" and, for the next Kafka source, ")]
+    return [json.loads(each) for each in values.split(" and, for another Kafka source, ")]
 
 
 def test_batch_below_the_group_is_rejected_with_offsets() -> None:

@@ -75,9 +75,9 @@ def test_batch_is_committed_if_sparks_commit_file_exists(tmp_path: Path) -> None
 KAFKA_START = b'\0v1\n{"in":{"0":3,"1":0}}'
 
 
-def start_of(folder: Path, number: int, content: bytes) -> None:
-    (folder / "sources" / str(number)).mkdir(parents=True)
-    (folder / "sources" / str(number) / "0").write_bytes(content)
+def start_of(folder: Path, source: int | str, content: bytes) -> None:
+    (folder / "sources" / str(source)).mkdir(parents=True)
+    (folder / "sources" / str(source) / "0").write_bytes(content)
 
 
 @pytest.mark.feature("lost checkpoint")
@@ -88,6 +88,19 @@ def test_first_offsets_are_where_each_kafka_source_began(tmp_path: Path) -> None
     # Partition 2 was created between the start and the end of the batch.
     begins = {("in", 0): 3, ("in", 1): 0, ("in", 2): -2}, {("other", 0): 1}
     assert found.first_offsets(found.offsets(8)) == begins
+
+
+@pytest.mark.feature("lost checkpoint")
+def test_format_2_names_each_source(tmp_path: Path) -> None:
+    """Spark 4.2 and newer; without names the sources have numbers, in any order."""
+    lines = 'views:{"in":{"0":9}}', "rate_1:17", "quiet:-", '1:{"other":{"0":2,"1":5}}'
+    found = checkpoint(tmp_path, *lines, log_format="v2")
+    offsets = found.offsets(8)
+    assert offsets.sources == {"views": '{"in":{"0":9}}', "rate_1": "17", "quiet": "-", "1": '{"other":{"0":2,"1":5}}'}
+    assert offsets.of_kafka() == (("in", 0, 9), ("other", 0, 2), ("other", 1, 5))
+    start_of(tmp_path, "views", b'\0v1\n{"in":{"0":3}}')
+    start_of(tmp_path, "1", b'\0v1\n{"other":{"0":1}}')
+    assert found.first_offsets(offsets) == ({("in", 0): 3}, {("other", 0): 1, ("other", 1): -2})
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0v2\n{}", b"\0v1\n17", b"\0v1\n[]", b"\xff"], ids=repr)
@@ -102,7 +115,7 @@ def test_foreign_start_of_a_kafka_source_raises_a_read_error(tmp_path: Path, con
 def test_the_hash_is_that_of_the_whole_file(tmp_path: Path) -> None:
     found = checkpoint(tmp_path, "17").offsets(10)
     assert found.sha256 == hashlib.sha256((tmp_path / "offsets" / "10").read_bytes()).hexdigest()
-    assert (found.version, found.sources) == (10, ("17",))
+    assert (found.version, found.sources) == (10, {"0": "17"})
 
 
 def test_offsets_cover_all_kafka_sources_and_no_others(tmp_path: Path) -> None:
@@ -129,8 +142,9 @@ def test_kafka_source_without_offsets_yet_has_none(tmp_path: Path) -> None:
 
 
 def test_offsets_in_a_format_that_is_not_known_are_not_guessed(tmp_path: Path) -> None:
-    found = checkpoint(tmp_path, '{"orders":{"0":17}}', log_format="v2").offsets(10)
-    with pytest.raises(ConfigurationError, match=r"SOURCE_OFFSETS.*'v2'"):
+    found = checkpoint(tmp_path, '{"orders":{"0":17}}', log_format="v3").offsets(10)
+    text = r"SOURCE_OFFSETS.*format 'v3'.*reads only v1 and v2; remove the option source.offsets.group"
+    with pytest.raises(ConfigurationError, match=text):
         found.of_kafka()
 
 
