@@ -7,7 +7,7 @@ permission. A procedure in ``commit/`` gets any other code and decides its meani
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_eos_sink.runtime.source_offsets import mark_of
+from kafka_eos_sink.runtime.source_offsets import beside_members, mark_of, no_consumer_group
 
 MAX_BATCH_BYTES = 500_000
 """Limit of several records together: brokers accept batches up to about 1 MB by default."""
@@ -34,6 +34,8 @@ PRODUCE_TIMEOUT_MS = 30_000
 TOPIC_GONE_MS = 5_000
 """For how long a group coordinator may not know a topic that the query has read. Its metadata may lag."""
 UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+OUTSIDER = "kafka-eos"
+"""A member id that no group has. Coordinators accept offsets from it only for a group without members."""
 NO_PRODUCER = ProducerIdentity(transactional_id="", producer_id=-1, producer_epoch=-1, transaction_version=0)
 """The identity of a batch without a transaction."""
 _Read = tuple[int, str | None, Any]
@@ -63,8 +65,17 @@ def _answered(outcome: KeyResult[Any]) -> Answered:
     return Answered(error=outcome.error_code, earlier_error=outcome.earlier_code)
 
 
-def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: int) -> Answered:
-    """Commit a group's offsets in the transaction."""
+def commit_group_offsets(
+    admin: Admin, step: CommitGroupOffsets, deadline_ms: int, *, first_batch: bool = False
+) -> Answered:
+    """Commit a group's offsets in the transaction.
+
+    Args:
+        first_batch: Whether to refuse a group with members. Later, a stranger's consumer must not stop the query.
+
+    Raises:
+        ConfigurationError: SOURCE_OFFSETS if ``first_batch`` and the group has members, or if it is no consumer group.
+    """
     identity = step.identity
     producer: dict[str, Any] = {
         "transactional_id": identity.transactional_id,
@@ -86,8 +97,21 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
         added = admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id]
         if added.error_code != ErrorCode.NONE:
             return _answered(added)
+    # A coordinator accepts a transactional commit without a member id for every group (KIP-447: older clients send none). With a member
+    # id, it applies the rule of all other commits: only members commit to a group that has some (validateOffsetCommit).
+    outcome = _commit_offsets(admin, step, producer, OUTSIDER, deadline_ms)
+    if outcome.value == ErrorCode.UNKNOWN_MEMBER_ID:
+        beside_members(step.group_id, admin.client.config.bootstrap_servers_text, first_batch=first_batch)
+        outcome = _commit_offsets(admin, step, producer, "", deadline_ms)
+    return _answered(outcome)
+
+
+def _commit_offsets(
+    admin: Admin, step: CommitGroupOffsets, producer: Mapping[str, Any], member_id: str, deadline_ms: int
+) -> KeyResult[ErrorCode]:
+    """Send TxnOffsetCommit; the value is UNKNOWN_MEMBER_ID if the group has members, of which ``member_id`` is none."""
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
-    mark = mark_of(identity.transactional_id)
+    mark = mark_of(step.identity.transactional_id)
     for topic, partition, offset in step.offsets:
         committed = m.TxnOffsetCommitRequest.Topic.Partition(
             partition_index=partition, committed_offset=offset, committed_metadata=mark
@@ -95,6 +119,7 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
         topics.setdefault(topic, []).append(committed)
     request = m.TxnOffsetCommitRequest(
         **producer,
+        member_id=member_id,
         topics=tuple(
             m.TxnOffsetCommitRequest.Topic(name=name, partitions=tuple(each)) for name, each in topics.items()
         ),
@@ -113,12 +138,17 @@ def commit_group_offsets(admin: Admin, step: CommitGroupOffsets, deadline_ms: in
             gone = sorted({topic for (topic, _), code in found.items() if code == UNKNOWN_TOPIC})
             warn_once(f"group {step.group_id!r} gets no offsets of {', '.join(gone)}, which the cluster does not know")
             codes = {ErrorCode.NONE.value}
+        if ErrorCode.GROUP_ID_NOT_FOUND in codes:
+            raise no_consumer_group(step.group_id)
+        if ErrorCode.UNKNOWN_MEMBER_ID in codes and member_id:
+            return [(ErrorCode.NONE.value, None, ErrorCode.UNKNOWN_MEMBER_ID)]
         # A response without one of the partitions counts as lost. UNKNOWN_TOPIC, which is retried, is the least of the codes.
         return [(max(codes, key=abs), None, None)] if asked <= found.keys() else []
 
     about = f"{some(sorted(topics))} for source.offsets.group"
-    call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=5 if implicit else 4, **_OPTIONS)
-    return _answered(admin.perform(call, [step.group_id], deadline_ms)[step.group_id])
+    max_version = 5 if step.identity.bumps_epoch else 4
+    call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=max_version, **_OPTIONS)
+    return admin.perform(call, [step.group_id], deadline_ms)[step.group_id]
 
 
 def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeout_ms: int) -> Appended:

@@ -84,6 +84,8 @@ class Executor:
         self.history_topic = history_topic
         self.ended: list[tuple[steps.End, steps.EndResult]] = []
         """Every EndTxn that the procedures requested, and its result."""
+        self.first_batch = False
+        """Whether the batch is a query's first; see `driver_requests.commit_group_offsets`."""
         self.stopwatch = Stopwatch()
         topics = DataTopics(admin, timeout_ms=timeout_ms, max_block_ms=config.max_block_ms)
         proofs, copier = DataProofs(topics), RecordCopier(topics, where, config)
@@ -97,7 +99,10 @@ class Executor:
         )
         self._on(steps.AppendInTransaction, lambda step: driver_requests.append(admin, step, where, timeout_ms))
         self._on(
-            steps.CommitGroupOffsets, lambda step: driver_requests.commit_group_offsets(admin, step, self._deadline)
+            steps.CommitGroupOffsets,
+            lambda step: driver_requests.commit_group_offsets(
+                admin, step, self._deadline, first_batch=self.first_batch
+            ),
         )
         self._on(steps.EndTransactions, self._end_transactions)
         self._on(steps.ReadLog, self._read_log)

@@ -94,6 +94,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         user_metadata=None if metadata is None else metadata.encode("utf-8", "replace").decode(),
     )
     with _leased_executor(settings, plan) as executor:
+        executor.first_batch = batch.version == 0
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             return None

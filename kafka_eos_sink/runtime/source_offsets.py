@@ -1,4 +1,4 @@
-"""A lost checkpoint, which the group of ``source.offsets.group`` reveals.
+"""The group of ``source.offsets.group``: it reveals a lost checkpoint, and is the query's alone.
 
 A query with a new checkpoint has a new query id, under which the commit log has no decision. The group's offsets are committed with each
 decision, so the rows below them are written. A first batch that begins below them would write these rows again.
@@ -7,6 +7,7 @@ decision, so the rows below them are written. A first batch that begins below th
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from kafka_eos_sink.client.transactions_admin import CommittedOffset
 from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import Write
-from kafka_eos_sink.errors import MissingApiError, WriteRefusedError, peer_text
+from kafka_eos_sink.errors import ConfigurationError, MissingApiError, WriteRefusedError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import TopicPartition
 
@@ -99,6 +100,38 @@ def require_checkpoint(admin: Admin, write: Write, first: FirstBatch, rollback: 
             "from the source, or startingOffsets is latest, its default. To write them, delete the checkpoint, and start the query with "
             f"the startingOffsets that this command prints: {write.offsets_command(first.group_id)}"
         )
+
+
+def beside_members(group_id: str, servers: str, *, first_batch: bool) -> None:
+    """Warn of members in the group; before a query's first batch is decided, refuse.
+
+    Raises:
+        ConfigurationError: SOURCE_OFFSETS.
+    """
+    found = f"consumer group {group_id!r} of source.offsets.group has members: another program reads with it"
+    members = (
+        f"kafka-consumer-groups.sh --bootstrap-server {servers} --describe --members --group {shlex.quote(group_id)}"
+    )
+    if first_batch:
+        raise ConfigurationError(
+            "SOURCE_OFFSETS",
+            f"{found}. The offsets of this query would move that program to other records, and its commits would hide a lost checkpoint",
+            f"Give the query a group of its own, or stop the members: {members}",
+        )
+    warn_once(
+        f"{found}. Both overwrite each other's offsets: the lag is wrong, that program skips or repeats records, and after a lost "
+        f"checkpoint the query would continue at the wrong offsets. Stop the members, or restart the query with a group of its own: "
+        f"{members}"
+    )
+
+
+def no_consumer_group(group_id: str) -> ConfigurationError:
+    """Return the error for a group of another type."""
+    return ConfigurationError(
+        "SOURCE_OFFSETS",
+        f"the group {group_id!r} of source.offsets.group is no consumer group, but for example a share group (KIP-932), which holds no "
+        "offsets; give the query a group of its own",
+    )
 
 
 def _compared(

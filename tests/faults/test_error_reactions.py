@@ -597,8 +597,8 @@ def offsets() -> Iterator[Case]:
         "=": "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
     aborts = f"UNKNOWN_PRODUCER_ID TRANSACTION_ABORTABLE {UNLISTED_CODES}"
-    of_group_members = """ILLEGAL_GENERATION UNKNOWN_MEMBER_ID FENCED_INSTANCE_ID FENCED_MEMBER_EPOCH STALE_MEMBER_EPOCH
-        GROUP_ID_NOT_FOUND OFFSET_METADATA_TOO_LARGE"""
+    of_group_members = """ILLEGAL_GENERATION FENCED_INSTANCE_ID FENCED_MEMBER_EPOCH STALE_MEMBER_EPOCH
+        OFFSET_METADATA_TOO_LARGE"""
     yield from again(m.AddOffsetsToTxnRequest, anything, codes, versions=(0,), way="offsets")
     rows = {"=": "GROUP_AUTHORIZATION_FAILED", "TRANSACTION_ABORTED": aborts}
     yield from ends(m.AddOffsetsToTxnRequest, anything, rows, versions=(0,), after=loading, way="offsets")
@@ -610,8 +610,19 @@ def offsets() -> Iterator[Case]:
     rows = {
         "=": "GROUP_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED",
         "BROKER_REFUSED": of_group_members,
+        "SOURCE_OFFSETS": "GROUP_ID_NOT_FOUND",
         "TRANSACTION_ABORTED": aborts,
     }
+    # A group with members: the sink warns, and sends the same offsets without a member id.
+    yield from again(
+        m.TxnOffsetCommitRequest,
+        anything,
+        "UNKNOWN_MEMBER_ID",
+        versions=(2, 0),
+        in_a_row=False,
+        after=loading,
+        way="offsets",
+    )
     yield from ends(m.TxnOffsetCommitRequest, anything, rows, after=loading, way="offsets")
     yield from ends(m.TxnOffsetCommitRequest, anything, superseded, after=loading, way="offsets", fenced=True)
     codes = f"COORDINATOR_LOAD_IN_PROGRESS UNSTABLE_OFFSET_COMMIT {COORDINATOR} {QUOTA}"
