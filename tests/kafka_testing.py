@@ -159,7 +159,9 @@ def delete_topic(bootstrap_servers: str, name: str) -> None:
     wait_until(lambda: name not in topic_names(bootstrap_servers), f"the end of topic {name}")
 
 
-def change_config(bootstrap_servers: str, kind: Literal["topic", "broker", "group"], name: str, key: str, value: str) -> None:
+def change_config(
+    bootstrap_servers: str, kind: Literal["topic", "broker", "group"], name: str, key: str, value: str
+) -> None:
     """Sets a dynamic property and waits until the broker shows it: the controller has it first, and the broker follows."""
     admin = _confluent_admin(bootstrap_servers)
     entry = confluent_kafka.admin.ConfigEntry(

@@ -164,7 +164,9 @@ def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> Non
     assert_every_row_once(other_kafka, topic, times=3)
 
 
-def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKafka) -> None:
+def test_offsets_of_a_group_are_committed_with_the_batch(
+    other_kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
     servers = other_kafka.bootstrap_servers
     source, topic, group = create_topic(servers, partitions=2), create_topic(servers), unique_topic("group")
     offsets = GroupOffsets(group_id=group, offsets=((source, 0, 7), (source, 1, 8)))
@@ -172,13 +174,18 @@ def test_offsets_of_a_group_are_committed_with_the_batch(other_kafka: EmbeddedKa
     write_all(given)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group})
     found = consumer.committed([confluent_kafka.TopicPartition(source, partition) for partition in (0, 1)], timeout=30)
-    consumer.close()
     assert [each.offset for each in found] == [7, 8]
     with connected(servers) as admin:
         read = admin.group_offsets(group, None, admin.client.clock() + 30_000)
     assert {where: each.committed_offset for where, each in read.items()} == {(source, 0): 7, (source, 1): 8}
     assert {marked_write(each.metadata) for each in read.values()} == {given.write.id}
-    assert_every_row_once(other_kafka, topic)
+    assert caplog.messages == []
+    consumer.subscribe([source])
+    wait_until(consumer.assignment, "the member's partitions", meanwhile=lambda: consumer.poll(0.1))
+    write_all(varied(given, version=4))
+    consumer.close()
+    assert f"group '{group}' of source.offsets.group has members" in caplog.text
+    assert_every_row_once(other_kafka, topic, times=2)
 
 
 def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from threading import Timer
 
 import confluent_kafka
 import kafka as kafka_python
@@ -17,27 +14,11 @@ from confluent_kafka.admin import AdminClient
 
 from dead_writes import ROWS, tasks, write_all, write_settings
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.runtime import session
 from kafka_testing import PATIENCE_S, change_config, create_topic, read_committed, unique_topic, wait_until
+from tests.broker.share_reader import share_reader
 
 END = "the end"
-
-
-@contextmanager
-def share_reader(kafka: EmbeddedKafka, jars: Path, group: str, topic: str) -> Iterator[Iterator[list[str]]]:
-    """Kafka's own share consumer; yields offset and value of what it gets."""
-    program = [str(Path(__file__).with_name("ShareReader.java")), kafka.bootstrap_servers, group, topic]
-    command = [str(find_java().executable), "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as reader:
-        assert reader.stdout is not None
-        stuck = Timer(PATIENCE_S, reader.kill)
-        stuck.start()
-        try:
-            yield (line.rstrip("\n").split(" ", 1) for line in reader.stdout)
-        finally:
-            stuck.cancel()
-            reader.kill()
 
 
 @pytest.mark.parametrize(("isolation", "attempts"), [(None, 2), ("read_committed", 1)])

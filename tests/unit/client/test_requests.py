@@ -383,6 +383,35 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
 
 
+@pytest.mark.feature("consumer offsets")
+def test_members_of_a_group_cost_a_second_request_only_if_there_are_some(caplog: pytest.LogCaptureFixture) -> None:
+    """The sink commits as a member that the group does not have; a broker accepts that of a group without members."""
+
+    def committed(code: int) -> Any:
+        return SimpleNamespace(
+            topics=[SimpleNamespace(name="in", partitions=[SimpleNamespace(partition_index=0, error_code=code)])]
+        )
+
+    members = ErrorCode.UNKNOWN_MEMBER_ID.value
+    step = CommitGroupOffsets(IDENTITY, "group", (("in", 0, 5),))
+
+    def members_sent(*codes: int, first_batch: bool = False) -> list[str]:
+        opened, brokers = admin(scripted(*map(committed, codes)))
+        try:
+            driver_requests.commit_group_offsets(opened, step, DEADLINE_MS, first_batch=first_batch)
+        except KafkaEosError as error:
+            return [error.code]
+        return [request.member_id for _, request, _ in brokers.requests(m.TxnOffsetCommitRequest)]
+
+    assert members_sent(0) == members_sent(0, first_batch=True) == ["kafka-eos"]
+    assert caplog.messages == []
+    assert members_sent(members, 0) == ["kafka-eos", ""]
+    assert "has members" in caplog.text
+    assert members_sent(members, 0, first_batch=True) == ["SOURCE_OFFSETS"]
+    assert members_sent(members, members) == ["BROKER_REFUSED"]  # no broker does that
+    assert members_sent(ErrorCode.GROUP_ID_NOT_FOUND.value) == ["SOURCE_OFFSETS"]
+
+
 @pytest.mark.parametrize("version", [0, 2])
 def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> None:
     """Where AddOffsetsToTxn comes first (version 0), and where TxnOffsetCommit does."""
