@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import create_topic, read_uncommitted, unique_topic
+from kafka_testing import create_topic, read_uncommitted, unique_topic, wait_until
 from tests.spark.streams import Stream, committed_offsets, lag, produce
 
 CodeOf = Callable[[str], str]
@@ -250,3 +250,20 @@ def test_query_that_shares_a_group_needs_one_of_its_own(
     assert "give this one a source.offsets.group of its own" in text
     second.run(query.rows(), **{"source.offsets.group": unique_topic("group")})
     assert second.numbers() == Counter(range(20))
+
+
+def test_query_starts_once_no_consumer_is_in_its_group(query: Copying, code_of: CodeOf) -> None:
+    query.send(20)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": query.servers, "group.id": query.group})
+    try:
+        consumer.subscribe([query.input])
+        wait_until(consumer.assignment, "the consumer's partitions", meanwhile=lambda: consumer.poll(0.1))
+        text = query.fails(query.rows(), **{"source.offsets.group": query.group})
+    finally:
+        consumer.close()
+    assert code_of(text) == "SOURCE_OFFSETS"
+    assert "has members" in text
+    assert query.numbers() == Counter()
+    query.copy()
+    query.assert_every_row_once()
+    assert lag(query.servers, query.group, query.input) == 0
