@@ -28,6 +28,7 @@ RUNS_IN = {
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
+    "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
     "docs/migrate.md#a-query-and-its-checkpoint": _MIGRATED,
     "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",

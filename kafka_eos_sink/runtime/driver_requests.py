@@ -109,7 +109,7 @@ def commit_group_offsets(
 def _commit_offsets(
     admin: Admin, step: CommitGroupOffsets, producer: Mapping[str, Any], member_id: str, deadline_ms: int
 ) -> KeyResult[ErrorCode]:
-    """Send TxnOffsetCommit; the value is UNKNOWN_MEMBER_ID if the group has members, of which ``member_id`` is none."""
+    """Send TxnOffsetCommit; the value is UNKNOWN_MEMBER_ID if the group has members."""
     topics: dict[str, list[m.TxnOffsetCommitRequest.Topic.Partition]] = {}
     mark = mark_of(step.identity.transactional_id)
     for topic, partition, offset in step.offsets:

@@ -1,4 +1,4 @@
-"""The group of ``source.offsets.group``: it reveals a lost checkpoint, and is the query's alone.
+"""The group of ``source.offsets.group``, which also reveals a lost checkpoint.
 
 A query with a new checkpoint has a new query id, under which the commit log has no decision. The group's offsets are committed with each
 decision, so the rows below them are written. A first batch that begins below them would write these rows again.
@@ -116,11 +116,11 @@ def beside_members(group_id: str, servers: str, *, first_batch: bool) -> None:
         raise ConfigurationError(
             "SOURCE_OFFSETS",
             f"{found}. The offsets of this query would move that program to other records, and its commits would hide a lost checkpoint",
-            f"Give the query a group of its own, or stop the members: {members}",
+            f"Give the query its own group, or stop the members: {members}",
         )
     warn_once(
         f"{found}. Both overwrite each other's offsets: the lag is wrong, that program skips or repeats records, and after a lost "
-        f"checkpoint the query would continue at the wrong offsets. Stop the members, or restart the query with a group of its own: "
+        f"checkpoint the query would continue at the wrong offsets. Stop the members, or restart the query with its own group: "
         f"{members}"
     )
 
@@ -130,7 +130,7 @@ def no_consumer_group(group_id: str) -> ConfigurationError:
     return ConfigurationError(
         "SOURCE_OFFSETS",
         f"the group {group_id!r} of source.offsets.group is no consumer group, but for example a share group (KIP-932), which holds no "
-        "offsets; give the query a group of its own",
+        "offsets; give the query its own group",
     )
 
 

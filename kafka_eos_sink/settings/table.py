@@ -108,7 +108,7 @@ SINK = _rows(
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` uses the idempotent producer, without transactions and without a commit log."),
     Setting("source.offsets.group", kinds.GROUP,
-        "Streams only: consumer group that receives the Kafka source's offsets with each batch. It also reveals a lost checkpoint."),
+        "Streams only: consumer group for the source's offsets of each batch, without members. It also reveals a lost checkpoint."),
     Setting("dead.letter.topic", kinds.TOPIC,
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it, the row fails the write.",
         target=ProducerConfig),

@@ -29,7 +29,7 @@ NO_OFFSETS = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """A batch's source offsets: the SHA-256 of their file, and each source's by its name.
+    """A batch's source offsets by source, and the SHA-256 of their file.
 
     ``sources`` is empty in a ``log_format`` that is unknown.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from dead_writes import ROWS, tasks, write_all, write_settings
+from documents import all_blocks
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.java import find_java, run_to_end
 from kafka_eos_sink.runtime import session
 from kafka_testing import PATIENCE_S, change_config, create_topic, read_committed, unique_topic, wait_until
 from tests.broker.share_reader import share_reader
@@ -36,7 +39,15 @@ def test_share_group_reads_aborted_rows_unless_its_group_reads_committed(
     assert producer.flush(30) == 0
     change_config(servers, "group", group, "share.auto.offset.reset", "earliest")
     if isolation is not None:
-        change_config(servers, "group", group, "share.isolation.level", isolation)
+        (shown,) = [block for block in all_blocks() if block.name == "docs/read.md#share-groups"]
+        command = shown.text.replace("\\\n", " ")
+        command = command.replace("localhost:9092", servers).replace("orders-workers", group)
+        tool, *arguments = shlex.split(command.replace("read_committed", isolation))
+        assert tool == "kafka-configs.sh"
+        status, printed = run_to_end(
+            find_java().command(Path(f"{kafka_jars}/*"), "kafka.admin.ConfigCommand", *arguments)
+        )
+        assert status == 0, printed
     found: dict[str, str] = {}
     with share_reader(kafka, kafka_jars, group, topic) as records:
         for offset, value in records:
