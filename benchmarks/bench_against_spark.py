@@ -23,6 +23,7 @@ from rich.console import Console
 
 from benchmarks.bench_copy import measure_recovery
 from benchmarks.bench_streaming import (
+    UNIX_SOCKETS,
     WARM_UP,
     MicroBatches,
     measure_batch_writes,
@@ -30,7 +31,7 @@ from benchmarks.bench_streaming import (
     measure_timeline,
 )
 from benchmarks.cells import KINDS, Cell, full_grid, small_grid
-from benchmarks.contenders import Contender, contenders_of
+from benchmarks.contenders import EQUAL, EQUAL_SETTINGS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds, total_cpu_seconds
 from benchmarks.discard import DiscardDataSource
 from benchmarks.failures import ATTEMPTS, Failures, measure_failures
@@ -127,9 +128,10 @@ def bench(
 ) -> None:
     """Measure kafka-eos, Spark's own Kafka sink and a writer that drops its rows.
 
-    All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. Their
-    settings are the defaults but for the compression. Then the latency of small micro-batches and batch writes, the recovery of lost
-    transactions, and the records that readers see after a task or a job failed.
+    All write the same rows, computed while they are written, from one Spark application to one embedded broker, in turns. The cell sets
+    the compression; otherwise each sink has its own defaults. Spark's sink writes once more at equal settings: with the batch size and the
+    linger of kafka-eos. Spark talks to its Python workers over Unix sockets, from Spark 4.1 on. The other parts are the latency of small
+    micro-batches and batch writes, the recovery of lost transactions, and the records that readers see after a task or a job failed.
     """
     chosen = parts.split(",")
     if chart is not None and chosen == ["recovery"]:
@@ -149,7 +151,9 @@ def bench(
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
-            quiet_spark(f"local[2, {ATTEMPTS}]", folder, jars, {"spark.driver.memory": "2g"}, {}) as spark,
+            quiet_spark(
+                f"local[2, {ATTEMPTS}]", folder, jars, {"spark.driver.memory": "2g", **UNIX_SOCKETS}, {}
+            ) as spark,
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
@@ -177,18 +181,27 @@ def bench(
         kafka.stop()
     cpus = os.cpu_count() or 1
     if print_json:
-        versions = {"kafka_version": kafka_version, "spark_version": spark_version, "cpus": cpus}
-        typer.echo(json.dumps({**versions, **found.as_json(cpus)}, indent=2))
+        setup = {"kafka_version": kafka_version, "spark_version": spark_version, "cpus": cpus}
+        sockets = {"unix_sockets": _has_unix_sockets(spark_version)}
+        typer.echo(json.dumps({**setup, **sockets, **found.as_json(cpus)}, indent=2))
     method = (
         f"median of {rounds} rounds after {warm_up} to warm up, {megabytes} MB each, Spark {spark_version} local[2], "
-        f"Kafka {kafka_version} on the same {cpus} cores"
+        f"Kafka {kafka_version} on the same {cpus} cores, {'Unix sockets' if _has_unix_sockets(spark_version) else 'TCP'} to Python"
     )
+    if any(each.contender == EQUAL for each in found.measured):
+        method += f"; equal settings: {', '.join(f'{name}={value}' for name, value in EQUAL_SETTINGS.items())}"
     if chart is not None:
         draw_chart(found.measured, found.latency, found.failures, chart, method)
     if timeline is not None and found.timeline is not None:
         draw_timeline(found.timeline, timeline, f"{load.name}, Spark {spark_version} local[2], Kafka {kafka_version}")
     found.show(console)
     console.print(f"[dim]{method}[/]")
+
+
+def _has_unix_sockets(spark_version: str) -> bool:
+    """Return whether this Spark has `UNIX_SOCKETS`; an older one ignores the setting."""
+    major, minor = spark_version.split(".")[:2]
+    return (int(major), int(minor)) >= (4, 1)
 
 
 @dataclass(slots=True)

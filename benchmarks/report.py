@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cells import Cell
-from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender
+from benchmarks.contenders import BUILT_IN, CONTENDERS, EQUAL, FLOOR, KAFKA_EOS, Contender
 from benchmarks.cpu_seconds import CpuSeconds
 from benchmarks.failures import Failures
 from benchmarks.peak_memory import PeakMemory
@@ -38,7 +38,7 @@ __all__ = [
     "latency_json",
     "latency_table",
     "limit_seconds",
-    "ratio_to_built_in",
+    "ratio_to",
     "ratio_to_floor",
     "recovery_json",
     "recovery_table",
@@ -126,10 +126,10 @@ def _of(contender: Contender, cell: Cell, measured: Iterable[Measured]) -> Measu
     return next((each for each in measured if each.contender == contender and each.cell == cell), None)
 
 
-def ratio_to_built_in(measured: Measured, all_measured: Iterable[Measured]) -> float | None:
-    """Return the ratio of rows per second to Spark's sink; None without its result."""
-    built_in = _of(BUILT_IN, measured.cell, all_measured)
-    return None if built_in is None else measured.rows_per_second / built_in.rows_per_second
+def ratio_to(contender: Contender, measured: Measured, all_measured: Iterable[Measured]) -> float | None:
+    """Return the ratio of rows per second to a contender in the same cell; None without its result."""
+    other = _of(contender, measured.cell, all_measured)
+    return None if other is None else measured.rows_per_second / other.rows_per_second
 
 
 def limit_seconds(cell: Cell, all_measured: Sequence[Measured], cpus: int) -> float | None:
@@ -145,12 +145,15 @@ def limit_seconds(cell: Cell, all_measured: Sequence[Measured], cpus: int) -> fl
 
 
 def bench_table(all_measured: Sequence[Measured]) -> Table:
-    """Make a table with one line per cell and contender; ratios are to Spark's sink."""
+    """Make a table with one line per cell and contender.
+
+    The first ratio is to Spark's sink with its defaults, the second to Spark's sink at equal settings.
+    """
     numbers = (
         "rows/s",
         "median s",
         "fastest to\nslowest",
-        "ratio",
+        "ratio: defaults,\nequal settings",
         "CPU s/M: Spark,\nPython, Kafka",
         "peak MB:\nPython, JVM",
     )
@@ -164,13 +167,14 @@ def bench_table(all_measured: Sequence[Measured]) -> Table:
                 table.add_section()
             cell = measured.cell
             table.add_row(Text(f"{cell.name}, {cell.rows:,} rows", style="bold"))
-        contender, ratio = measured.contender, ratio_to_built_in(measured, all_measured)
+        contender = measured.contender
+        ratios = [ratio_to(each, measured, all_measured) for each in (BUILT_IN, EQUAL)]
         table.add_row(
             Text(f"  {_name(contender)}"),
             f"{measured.rows_per_second:,.0f}",
             f"{median(measured.seconds):.2f}",
             f"{min(measured.seconds):.2f} to {max(measured.seconds):.2f}",
-            Text("" if ratio is None else f"{ratio:.2f}", style="bold" if contender == KAFKA_EOS else ""),
+            Text(_ratios(ratios), style="bold" if contender == KAFKA_EOS else ""),
             _cpu(measured.cpu_per_million_rows),
             _memory(measured.memory),
         )
@@ -184,6 +188,10 @@ def failures_table(all_failures: Sequence[Failures]) -> Table:
     for each in all_failures:
         table.add_row(_name(each.contender), f"{each.retried:.2f}", f"{each.run_again:.2f}")
     return table
+
+
+def _ratios(ratios: Sequence[float | None]) -> str:
+    return "" if not any(ratios) else ", ".join("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
 
 
 def _cpu(cpu: CpuSeconds | None) -> str:
@@ -204,11 +212,13 @@ def as_json(all_measured: Sequence[Measured], cpus: int) -> list[dict[str, Any]]
     return [
         {
             "contender": measured.contender.name,
+            "settings": dict(measured.contender.settings),
             "cell": asdict(measured.cell),
             "rows": measured.rows,
             "seconds": [round(seconds, 4) for seconds in measured.seconds],
             "rows_per_second": round(measured.rows_per_second),
-            "ratio_to_built_in": ratio_to_built_in(measured, all_measured),
+            "ratio_to_built_in": ratio_to(BUILT_IN, measured, all_measured),
+            "ratio_to_equal_settings": ratio_to(EQUAL, measured, all_measured),
             "limit_seconds": limit_seconds(measured.cell, all_measured, cpus),
             "cpu_seconds_per_million_rows": None if (cpu := measured.cpu_per_million_rows) is None else asdict(cpu),
             "peak_megabytes": None if measured.memory is None else asdict(measured.memory),

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, NO_HISTORY
+from benchmarks.contenders import BUILT_IN, CONTENDERS, EQUAL, FLOOR, KAFKA_EOS, NO_HISTORY
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -45,10 +45,12 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
         assert len(each["seconds"]) == 1
         assert each["rows_per_second"] > 0
         assert each["ratio_to_built_in"] > 0
+        assert each["ratio_to_equal_settings"] > 0
+        assert each["settings"] == (EQUAL.settings if each["contender"] == EQUAL.name else {})
         assert each["limit_seconds"] > 0
         assert each["peak_megabytes"]["jvm"] > 100
         # So few rows that are only dropped may cost a worker less than the tick by which the kernel counts.
-        assert each["peak_megabytes"]["python"] > 20 or each["contender"] in (BUILT_IN.name, FLOOR.name)
+        assert each["peak_megabytes"]["python"] > 20 or each["contender"] in (BUILT_IN.name, EQUAL.name, FLOOR.name)
     failures = {each["contender"]: (each["retried"], each["run_again"]) for each in found["failures"]}
     assert list(failures) == [each.name for each in CONTENDERS if each is not FLOOR]
     for contender in CONTENDERS[1:]:
@@ -56,6 +58,7 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
         assert retried == 1 or contender.guarantee == "at least once", contender.name
         assert (run_again == 1) == contender.guarantee.startswith("exactly once"), contender.name
     assert failures[BUILT_IN.name][0] > 1
+    assert failures[EQUAL.name][0] > 1
     assert not found["latency"]
     assert found["recovery"] is None
 
@@ -80,7 +83,8 @@ def test_ratios_to_spark_and_to_dropped_rows_keep_wide_margins(
     writes = {each["contender"]: each for each in found["latency"] if each["kind"] == "batch write"}
     assert list(writes) == [FLOOR.name, KAFKA_EOS.name, NO_HISTORY.name, BUILT_IN.name]
     assert all(len(each["ms"]) == 10 for each in writes.values())
-    assert writes[KAFKA_EOS.name]["ratio_to_floor"] <= 3
+    # Over Unix sockets, a write whose rows are dropped needs less than half of its time over TCP: 3.5 on a quiet machine.
+    assert writes[KAFKA_EOS.name]["ratio_to_floor"] <= 7
 
     for part in ("copy", "whole_recovery"):
         assert len(found["recovery"][part]["seconds"]) == 2

@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench_against_spark import _Results, _Run, _turns, bench
+from benchmarks.bench_against_spark import _has_unix_sockets, _Results, _Run, _turns, bench
 from benchmarks.cells import BASE, Cell, full_grid, small_grid
-from benchmarks.contenders import BUILT_IN, CONTENDERS, FLOOR, KAFKA_EOS, Contender, contenders_of
+from benchmarks.contenders import BUILT_IN, CONTENDERS, EQUAL, FLOOR, KAFKA_EOS, Contender, contenders_of
 from benchmarks.cpu_seconds import CpuSeconds
 from benchmarks.failures import Failures
 from benchmarks.peak_memory import PeakMemory
@@ -34,13 +34,14 @@ from benchmarks.report import (
     latency_json,
     latency_table,
     limit_seconds,
-    ratio_to_built_in,
+    ratio_to,
     ratio_to_floor,
     recovery_json,
     recovery_table,
 )
 from benchmarks.timed import COMMIT, PLAN, TASK, Span, driver_ms, spans_of
 from benchmarks.timeline import draw_timeline, timeline_of
+from kafka_eos_sink.producer.config import ProducerConfig
 
 CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
@@ -77,12 +78,41 @@ def test_speed_is_that_of_the_median_round() -> None:
     assert measured(KAFKA_EOS, 1.0, 5.0, 2.0, 4.0, 2.5).rows_per_second == pytest.approx(400_000)
 
 
-def test_ratio_is_to_the_built_in_sink_in_the_same_cell() -> None:
+@pytest.mark.parametrize("other", [BUILT_IN, EQUAL], ids=["defaults", "equal settings"])
+def test_ratio_is_to_sparks_sink_in_the_same_cell(other: Contender) -> None:
     ours = measured(KAFKA_EOS, 1.0)
-    others = [measured(BUILT_IN, 8.0, cell=replace(BASE, codec="none")), measured(BUILT_IN, 3.0)]
-    assert ratio_to_built_in(ours, [ours, *others]) == pytest.approx(3.0)
-    assert ratio_to_built_in(others[1], others) == pytest.approx(1.0)
-    assert ratio_to_built_in(measured(KAFKA_EOS, 1.0, cell=replace(BASE, codec="zstd")), others) is None
+    others = [measured(other, 8.0, cell=replace(BASE, codec="none")), measured(other, 3.0)]
+    assert ratio_to(other, ours, [ours, *others]) == pytest.approx(3.0)
+    assert ratio_to(other, others[1], others) == pytest.approx(1.0)
+    assert ratio_to(other, measured(KAFKA_EOS, 1.0, cell=replace(BASE, codec="zstd")), others) is None
+
+
+def test_equal_settings_are_the_defaults_of_kafka_eos() -> None:
+    defaults = ProducerConfig()
+    assert EQUAL.settings == {
+        "kafka.batch.size": str(defaults.batch_size),
+        "kafka.linger.ms": str(defaults.linger_ms),
+    }
+    assert [each for each in CONTENDERS if each.settings] == [EQUAL]
+
+
+def test_results_say_which_settings_sparks_sink_had() -> None:
+    found = [measured(KAFKA_EOS, 1.0), measured(BUILT_IN, 2.0), measured(EQUAL, 1.25)]
+    shown = lines(bench_table(found))
+    assert any("ratio: defaults," in line for line in shown)
+    assert any(re.search(r"\bequal settings +Python", line) for line in shown)
+    names = ("kafka-eos, exactly once", "Spark's Kafka sink, at least once", "Spark's Kafka sink at equal settings, at")
+    ratios = [next(line for line in shown if name in line).partition(" to ")[2].split()[1:] for name in names]
+    assert ratios == [["2.00,", "1.25"], ["1.00,", "0.62"], ["1.60,", "1.00"]]
+    ours, defaults, equal = as_json(found, cpus=2)
+    assert (ours["ratio_to_built_in"], ours["ratio_to_equal_settings"]) == (2.0, 1.25)
+    assert (ours["settings"], defaults["settings"], equal["settings"]) == ({}, {}, EQUAL.settings)
+    assert "-, 1.25" in "\n".join(lines(bench_table([found[0], found[2]])))
+
+
+@pytest.mark.parametrize(("version", "has"), [("4.0.2", False), ("4.1.0", True), ("4.10.0", True), ("5.0.0", True)])
+def test_unix_sockets_are_claimed_from_spark_4_1_on(version: str, has: bool) -> None:
+    assert _has_unix_sockets(version) == has
 
 
 def test_cpu_time_is_per_million_rows_over_all_rounds() -> None:
@@ -123,8 +153,9 @@ def test_table_of_all_sinks_keeps_its_figures_in_a_file() -> None:
     found = [measured(each, 2.0, cpu=CPU, memory=PeakMemory(jvm=1_500, python=220)) for each in CONTENDERS]
     out = io.StringIO()
     Console(file=out, width=140).print(bench_table(found))
+    assert "…" not in out.getvalue()
     for line in [line for line in out.getvalue().splitlines() if re.match(r"  \w", line)]:
-        assert re.search(r"[\d,]+ +2\.00 +2\.00 to 2\.00 .*1\.00, 1\.50, 0\.50 +220, 1,500", line), line
+        assert re.search(r"[\d,]+ +2\.00 +2\.00 to 2\.00 +1\.00, 1\.00 +1\.00, 1\.50, 0\.50 +220, 1,500", line), line
 
 
 def test_failures_table_and_json_show_records_per_row() -> None:
@@ -137,6 +168,7 @@ def test_json_holds_every_round() -> None:
     (found,) = as_json([measured(KAFKA_EOS, 1.0, 2.0)], cpus=2)
     assert found["seconds"] == [1.0, 2.0]
     assert found["ratio_to_built_in"] is None
+    assert found["ratio_to_equal_settings"] is None
     assert found["limit_seconds"] is None
     assert found["cpu_seconds_per_million_rows"] is None
     assert found["cell"]["codec"] == "lz4"
@@ -164,7 +196,8 @@ def test_grids_hold_every_axis_with_cells_of_enough_bytes() -> None:
 
 
 def test_contenders_are_chosen_by_name() -> None:
-    assert [each.name for each in contenders_of("usual")] == ["rows dropped", "kafka-eos", "Spark's Kafka sink"]
+    usual = ["rows dropped", "kafka-eos", "Spark's Kafka sink", "Spark's Kafka sink at equal settings"]
+    assert [each.name for each in contenders_of("usual")] == usual
     assert contenders_of("all") == list(CONTENDERS)
     assert [each.name for each in contenders_of("confluent-kafka,kafka-eos")] == ["confluent-kafka", "kafka-eos"]
     with pytest.raises(ValueError, match="nobody is unknown; choose usual, all, or from"):
@@ -264,9 +297,9 @@ def test_skipped_parts_are_empty_in_json_and_have_no_table() -> None:
 
 
 CHART_INCHES = {
-    "throughput": 0.8 + 0.35 * 6,
-    "costs": 2 * (0.8 + 0.3 * 7),
-    "failures": 0.8 + 0.45 * 6,
+    "throughput": 0.8 + 0.35 * 7,
+    "costs": 2 * (0.8 + 0.3 * 8),
+    "failures": 0.8 + 0.45 * 7,
     "latency": 0.8 + 0.5 * 3,
 }
 
