@@ -36,7 +36,7 @@ test: lint  ## style, types, and the tests with the strongest evidence (25 minut
 	@$(TESTS) --tier test
 
 .PHONY: test-all
-test-all: lint  ## style, types, and all tests but the exhaustive tables (40 minutes)
+test-all: lint  ## style, types, and all tests but the exhaustive tables (1,200 more tests than make test)
 	@$(TESTS) --tier all
 
 .PHONY: model

@@ -127,7 +127,7 @@ def _of(contender: Contender, cell: Cell, measured: Iterable[Measured]) -> Measu
 
 
 def ratio_to(contender: Contender, measured: Measured, all_measured: Iterable[Measured]) -> float | None:
-    """Return the ratio of rows per second to a contender in the same cell; None without its result."""
+    """Return the ratio of rows per second to a contender; None without its result."""
     other = _of(contender, measured.cell, all_measured)
     return None if other is None else measured.rows_per_second / other.rows_per_second
 

@@ -26,6 +26,7 @@ _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_
 RUNS_IN = {
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
+    "README.md#60-seconds:2": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
     "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
@@ -75,6 +76,7 @@ RUNS_IN = {
     "docs/errors.md#lost_parts": _MESSAGES,
     "docs/internals/benchmarks.md#how-to-measure": "spark/test_bench.py::test_benchmark_measures_all_sinks",
     "docs/internals/benchmarks.md#how-to-measure:2": _BENCH_OPTIONS,
+    "docs/performance.md#measure-your-own-write:3": "spark/test_bench.py::test_benchmark_measures_all_sinks",
     "docs/secure.md#certificates": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
     "docs/secure.md#tokens": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
     "docs/secure.md#try-it-on-your-machine": "broker/test_cli_broker_security.py::test_secured_broker_prints_what_the_page_shows",

@@ -58,10 +58,10 @@ def resolve(
 
     Run `kafka-eos recover` first, and read the rows in the topic with isolation.level=read_committed.
 
-    committed: every row that matters is in the topic, and the next run skips the version. Recovery runs first. It copies all
-    lost rows or none, and a warning shows the rows that stay missing. If recovery finishes the version, nothing is recorded,
-    unless --any-batch lets the next run skip it with another schema, topic or source offsets. If the commit log has no records
-    for the stream, or only older versions, the stream continues with the version after V.
+    committed: every row that matters is in the topic, and the next run skips the version. Recovery runs first. If it finishes
+    the version, there is nothing to record, except with --any-batch: the next run is then skipped even if it has another schema,
+    topic or source offsets. Otherwise a warning shows the rows that stay missing, because recovery copies all lost rows or none.
+    If the commit log has no records for the stream, or only older versions, the stream continues with the version after V.
 
     rewrite: none of its rows is in the topic, and the next run writes the version. Rejected if some of its rows are visible, or
     may become visible, or if Read is missing. --allow-duplicates skips this check: visible rows are then there twice.

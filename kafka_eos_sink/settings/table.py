@@ -101,7 +101,8 @@ SINK = _rows(
     Setting("txnAppId", kinds.ID, "Name of a batch job, which makes it safe to run again: the sink writes each `txnVersion` of it once."),
     Setting("txnVersion", integer(0, INT64_MAX), "Version of this write, together with `txnAppId`. Versions need no order."),
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
-        "What a streaming query does with a batch below its newest written batch: `fail`, `skip`, or `rewrite` it and all later batches."),
+        "What a query or `foreachBatch` does with a batch below its newest: `fail`, `skip`, or `rewrite` it and all later ones. "
+        "`rewrite` also starts a new checkpoint in spite of `CHECKPOINT_LOST`."),
     Setting("transactional.id.prefix", kinds.ID,
         "First part of each transactional id. Of a stream, the whole write id: by default `kafka-eos-<query id>`.", default="kafka-eos"),
     Setting("commit.log.topic", kinds.TOPIC, "Compacted topic for the sink's decisions. The sink creates it if it is missing."),

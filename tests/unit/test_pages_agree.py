@@ -97,12 +97,26 @@ def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
     assert {row[heading.index(each)] for row in runs for each in ("missing", "more than once", "left open")} == {"0"}
 
 
-def test_speed_of_the_readme_is_that_of_the_figures() -> None:
-    _, _, rows = page("performance.md").partition(" | times the limit | ratio |\n|---")
-    ratios = [float(row.split("|")[-2]) for row in rows.split("\n\n")[0].splitlines()[1:]]
-    assert len(ratios) == 8
-    (shown,) = re.findall(r"\[([\d.]+) to ([\d.]+)\]\(docs/performance", README.read_text("utf-8"))
-    assert shown == (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+RANGE = r"(?<![\d.])(\d\.\d) to (\d\.\d)(?!\d)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        r"^\| Rows per second.*\n\| \.\.\. with equal.*",  # README
+        r"^- \*\*Throughput:.*\n.*",  # performance.md
+        r"^\| \[rows per second\].*",  # comparison.md
+        r"^Large writes.*\n.*",  # faq.md
+    ],
+    ids=["readme", "performance", "comparison", "faq"],
+)
+def test_speed_is_that_of_the_figures_with_defaults_and_with_equal_settings(lines: str) -> None:
+    rows = [line.split("|") for line in section(page("performance.md"), "Figures").splitlines() if line[:1] == "|"]
+    assert [row[1].partition(":")[0].strip() for row in rows[2:]] == ["its defaults", "equal settings"]
+    wanted = [tuple(f"{float(ratio):.1f}" for ratio in row[2:4]) for row in rows[2:]]
+    pages = "\n".join([README.read_text("utf-8"), *map(page, ("performance.md", "comparison.md", "faq.md"))])
+    (claim,) = re.findall(lines, pages, re.MULTILINE)
+    assert re.findall(RANGE, claim) == wanted
 
 
 @pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), section(page("metrics.md"), "States")])
