@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,9 +12,9 @@ from pathlib import Path
 import nbformat
 
 from dead_writes import POINTS
+from documents import ROOT, all_blocks
 
-REPOSITORY = Path(__file__).parents[2]
-NOTEBOOKS = REPOSITORY / "notebooks"
+NOTEBOOKS = ROOT / "notebooks"
 PATIENCE_S = 280
 """Twice of it is less than a test may take."""
 
@@ -36,11 +35,9 @@ def run(script: Path, program: str) -> str:
 
 
 def test_readme_program_writes_each_row_once(tmp_path: Path) -> None:
-    readme = (REPOSITORY / "README.md").read_text("utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    ((program, shown),) = (block for block in blocks if "EmbeddedKafka" in block[0])
-    out = run(tmp_path / "quick_start.py", program)
-    assert out == shown
+    blocks = {block.name: block.text for block in all_blocks()}
+    out = run(tmp_path / "quick_start.py", blocks["README.md#60-seconds"])
+    assert out.strip() == blocks["README.md#60-seconds:2"].strip()
 
 
 COUNTED = """
