@@ -51,6 +51,13 @@ def peer_text(text: str) -> str:
     return one_line(text[:PEER_CHARACTERS])
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun: ``1 write``, ``2 writes``, ``2 batches``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
 class Visible(StrEnum):
     """Whether consumers can see rows of the write that failed."""
 

@@ -23,6 +23,7 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
+from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime import batch_record
 
@@ -292,11 +293,6 @@ def abort_command(config: ClientConfig, where: TopicPartition, start_offset: int
     at = ["--topic", where[0], "--partition", str(where[1]), "--start-offset", str(start_offset)]
     servers = config.bootstrap_servers_text
     return shlex.join(["kafka-transactions.sh", "--bootstrap-server", servers, *of_login, "abort", *at])
-
-
-def counted(number: int, noun: str) -> str:
-    """Return the number with its noun: ``1 write``, ``2 writes``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def echo(text: str, *, err: bool = False) -> None:

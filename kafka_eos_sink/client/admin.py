@@ -12,16 +12,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS, coordinator_state
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.requests import Route
 from kafka_eos_sink.client.topics_admin import TopicsAdmin
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, MissingApiError
 
 _MAX_IDLE = 4
+_WHY_MS = 5_000
 
 
 class Admin(TransactionsAdmin, TopicsAdmin):
     """The driver's queries and commands to one cluster, on one `NetworkClient`."""
+
+    def _why_no_coordinator(self, route: Route) -> str:
+        topic = GROUPS if route is Route.GROUP_COORDINATOR else TRANSACTIONS
+        # The caller's deadline has passed, so the queries have their own.
+        try:
+            return coordinator_state(self, topic, self.client.clock() + _WHY_MS).text
+        except KafkaEosError:
+            return ""
 
 
 _idle: OrderedDict[tuple[int, ClientConfig], Admin] = OrderedDict()

@@ -352,8 +352,14 @@ class Requests:
         operation.settle(key, outcome)
 
     def _raise_blocked(self, operation: _Operation[K, V]) -> None:
-        """Raise the deadline's error with the transaction that blocks a key, if one does."""
+        """Raise the deadline's error with what a key waits for, if that is known."""
         retry, blocked_by = operation.retry, operation.call.blocked_by
+        if retry.last_code is ErrorCode.COORDINATOR_NOT_AVAILABLE and (
+            why := self._why_no_coordinator(operation.call.route)
+        ):
+            raise BrokerUnavailableError(
+                "NO_COORDINATOR", f"{retry.what} did not succeed before its deadline: {why}"
+            ) from None
         if blocked_by is None:
             return
         for key in operation.open:
@@ -363,6 +369,10 @@ class Requests:
                 raise retry.timeout() from None
 
     # coordinators
+
+    def _why_no_coordinator(self, route: Route) -> str:
+        """Describe, for an error message, why no coordinator responds; empty if unknown."""
+        return ""
 
     def _coordinator(self, route: Route, each: str) -> int | None:
         key = (route, each)

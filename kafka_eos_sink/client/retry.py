@@ -32,7 +32,7 @@ class Retry:
         self.reason = "no response"
         self._client = client
         self._attempts = 0
-        self._has_code = False
+        self.last_code: ErrorCode | None = None
         self._metadata_is_old = False
         self._node: int | None = None
         config = client.config
@@ -46,7 +46,7 @@ class Retry:
         if not isinstance(error, (LostResponse, BrokerUnavailableError)):
             raise error
         # The deadline itself cut the last try short. An earlier error code describes the cluster better.
-        if not (self._has_code and self.expired):
+        if not (self.last_code is not None and self.expired):
             self.reason = error.message
             self._node = node_id
         # The broker may be down. Fresh metadata lists the brokers that are up.
@@ -56,7 +56,7 @@ class Retry:
         """Return the reaction to an error code, and record the code of a retry."""
         action = reaction(request, code)
         if action in RETRIES:
-            self._has_code = True
+            self.last_code = ErrorCode.of(code)
             self.reason = f"{what} returned {ErrorCode.of(code).name}"
             self._node = node_id
             # A retry of a Metadata request is itself the refresh.

@@ -12,12 +12,27 @@ from functools import partial
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions
+from kafka_eos_sink.client.coordinator_topics import (
+    GROUPS,
+    TRANSACTIONS,
+    CoordinatorTopic,
+    coordinator_state,
+    required_in_sync,
+)
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, KafkaEosError, ProtocolError, peer_text
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    KafkaEosError,
+    ProtocolError,
+    counted,
+    peer_text,
+)
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
@@ -39,6 +54,7 @@ from kafka_eos_sink.runtime.requirements import (
     REQUEST_BYTES,
     TWO_PHASE_COMMIT,
     UNVERIFIED,
+    broker_count,
     broker_settings,
     missing_apis,
     missing_two_phase_commit,
@@ -52,7 +68,6 @@ from kafka_eos_sink.runtime.requirements import (
 from kafka_eos_sink.runtime.topics import (
     FEW_TASKS_BYTES,
     MAX_BYTES,
-    broker_count,
     create_commit_log,
     created_configs,
     small_decisions,
@@ -136,6 +151,7 @@ def check_cluster(
     if missing_apis(versions, NEEDED):
         return found
     found += _transactions(admin, deadline)
+    found += (coordinators := [_coordinator(admin, each, deadline) for each in (TRANSACTIONS, GROUPS)])
     operations = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, f"topic {topic}", topic, deadline)
@@ -144,14 +160,15 @@ def check_cluster(
             found.append(CheckLine(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     found.append(_history(admin, history_topic, deadline))
-    return [*found, *_rights(admin, deadline, operations)]
+    return [*found, _ids(admin, deadline, coordinators[0]), _right_to_write_markers(operations)]
 
 
 def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
     client = admin.client
     brokers = [broker for node_id, broker in sorted(client.metadata.brokers.items()) if node_id >= 0]
-    names = f"{len(brokers)} broker{'s' if len(brokers) != 1 else ''}"
-    yield CheckLine("", "connection", f"{names}, cluster {peer_text(str(client.metadata.cluster_id))}")
+    yield CheckLine(
+        "", "connection", f"{counted(len(brokers), 'broker')}, cluster {peer_text(str(client.metadata.cluster_id))}"
+    )
     levels: list[int] = []
     for broker in brokers:
         what, address = f"broker {broker.node_id}", f"{peer_text(broker.host)}:{broker.port}"
@@ -236,6 +253,17 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         yield _cluster_rule(name, hidden, (bool(problem), str(shown), _WARN, problem), otherwise=str(shown))
 
 
+def _coordinator(admin: Admin, topic: CoordinatorTopic, deadline: int) -> CheckLine:
+    state = coordinator_state(admin, topic, deadline)
+    problem = f"{'' if state.is_sure else 'perhaps '}{state.problem}" if state.problem else ""
+    meaning = "; ".join(filter(None, (problem, state.way_out)))
+    if topic is GROUPS:
+        meaning = f"only source.offsets.group needs it; {meaning}"
+    unread = (not state.is_sure, state.found, _UNKNOWN, meaning)
+    worst = _WARN if topic is GROUPS else _FAILS
+    return _cluster_rule(topic.name, unread, (bool(state.problem), state.found, worst, meaning), otherwise=state.found)
+
+
 def _cluster_operations(admin: Admin, deadline: int) -> int:
     client = admin.client
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
@@ -277,7 +305,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
-    yield from _configs(about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
+    yield from _configs(admin, about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
     yield _rights_on(about, response.topic_authorized_operations, _FAILS)
 
 
@@ -329,20 +357,23 @@ def _replication_factor(topic: TopicMetadata) -> int:
     return min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
 
 
-def _configs(about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool) -> Iterator[CheckLine]:
+def _configs(
+    admin: Admin, about: str, topic: TopicMetadata, configs: Mapping[str, str], is_commit_log: bool
+) -> Iterator[CheckLine]:
     if not configs:
         grant = "grant DescribeConfigs on the topic to check them"
         yield CheckLine(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
     shown = number(configs, "min.insync.replicas")
     insync, factor = 1 if shown is None else shown, _replication_factor(topic)
-    below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < insync]
+    least = required_in_sync(admin, insync, factor)
+    below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < least]
     rejected = "they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"
     yield _rule(
         about,
         "min.insync.replicas",
-        (factor < insync, str(insync), _FAILS, f"more than the {factor} replicas: no write can succeed"),
+        (factor < least, str(insync), _FAILS, f"more than the {factor} replicas: no write can succeed"),
         (bool(below), f"{insync}; partitions {below} have fewer in sync", _FAILS, rejected),
         (insync < 2, str(insync), _WARN, single),
         otherwise=str(insync),
@@ -378,17 +409,24 @@ def _rights_on(about: str, operations: int, lacking: CheckResult, cost: str = ""
     )
 
 
-def _rights(admin: Admin, deadline: int, operations: int) -> Iterator[CheckLine]:
+def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
     # Only Describe can be checked: Write on a transactional id shows only when a write uses it.
     what = f"transactional ids {DEFAULT_PREFIX}..."
+    if coordinator.result is _FAILS:
+        return CheckLine("", what, "not checked", _UNKNOWN, f"no coordinator without {coordinator.what}")
     try:
-        admin.describe_transactions((_CHECK_ID,), deadline)
-        yield CheckLine("", what, "may be described")
+        admin.describe_transactions((_CHECK_ID,), min(deadline, admin.client.clock() + _BROKER_TIMEOUT_MS))
     except AuthorizationError:
         meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
-        yield CheckLine("", what, "missing Describe permission", _WARN, meaning)
+        return CheckLine("", what, "missing Describe permission", _WARN, meaning)
+    except BrokerUnavailableError as failure:
+        return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
+    return CheckLine("", what, "may be described")
+
+
+def _right_to_write_markers(operations: int) -> CheckLine:
     can_write = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
     unsure = (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
     none = (not can_write, "none", _OK, "only an administrator needs Alter on the cluster")
     what = "rights of kafka-eos recover --write-markers"
-    yield _cluster_rule(what, unsure, none, otherwise="Alter or ClusterAction on the cluster")
+    return _cluster_rule(what, unsure, none, otherwise="Alter or ClusterAction on the cluster")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions, api_name
+from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS, CoordinatorTopic, coordinator_state
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -25,6 +27,7 @@ from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 NEEDED: Mapping[type[Request[Any]], str] = {
     m.MetadataRequest: "find leaders",
@@ -57,6 +60,9 @@ REQUEST_BYTES = "socket.request.max.bytes"
 TWO_PHASE_COMMIT = "transaction.two.phase.commit.enable"
 DAY_MS = 86_400_000
 BROKER_WITHIN_MS = 3_000
+BROKERS_JOIN_MS = 15_000
+"""For how long a plan waits for the brokers of a cluster that starts, if they are too few for the topic of a coordinator."""
+JOIN_POLL_MS = 250
 VERIFYING_ADD_PARTITIONS = 4
 """AddPartitionsToTxn version of leaders that verify at the coordinator (Kafka 3.6, KIP-890)."""
 UNVERIFIED = (
@@ -83,6 +89,9 @@ def require_brokers(settings: WriteSettings, admin: Admin) -> int:
     deadline = admin.client.clock() + settings.producer.max_block_ms
     require_apis(admin, deadline)
     found = broker_settings(admin, deadline)
+    topics = (TRANSACTIONS,) if settings.first_batch is None else (TRANSACTIONS, GROUPS)
+    for topic in topics:
+        require_coordinator(admin, topic, found, deadline)
     require_verified_appends(admin, found, deadline)
     timeout_ms = transaction_timeout(settings, found)
     if settings.producer.two_phase_commit:
@@ -98,6 +107,41 @@ def require_brokers(settings: WriteSettings, admin: Admin) -> int:
         if warning:
             warn_once(warning)
     return timeout_ms
+
+
+def require_coordinator(admin: Admin, topic: CoordinatorTopic, found: Mapping[str, str], deadline: int) -> None:
+    """Require that Kafka can create the topic of a coordinator, or has created it.
+
+    A missing coordinator would only show at the deadline of a request. The other brokers of a cluster that starts join soon.
+
+    Args:
+        found: The brokers' settings. If they are sufficient, no request is sent.
+
+    Raises:
+        ConfigurationError: NO_COORDINATOR.
+    """
+    factor, in_sync = number(found, topic.factor), number(found, topic.in_sync)
+    if factor is None or (factor <= broker_count(admin, deadline) and (in_sync is None or in_sync <= factor)):
+        return
+    now = admin.client.clock()
+    # The last query also needs time: past the deadline, its error would replace the reason.
+    until = now + min(BROKERS_JOIN_MS, (deadline - now) // 2)
+    waits = False
+    # A state that heals when brokers start again is left to the requests, which wait longer.
+    while (state := coordinator_state(admin, topic, deadline)).problem and state.is_sure and not state.heals:
+        if admin.client.clock() >= until:
+            raise ConfigurationError("NO_COORDINATOR", state.problem, f"{state.way_out[:1].upper()}{state.way_out[1:]}")
+        if not waits:
+            log.warning("%s; waiting up to %d ms for brokers to join", state.problem, until - admin.client.clock())
+            waits = True
+        admin.client.wait(JOIN_POLL_MS, until)
+
+
+def broker_count(admin: Admin, deadline: int) -> int:
+    # Before the first response the metadata holds the bootstrap servers only. Their number is not the brokers'.
+    if min(admin.client.metadata.brokers) < 0:
+        admin.client.wait_for_metadata(deadline)
+    return len(admin.client.metadata.brokers)
 
 
 def require_apis(admin: Admin, deadline: int) -> None:
@@ -121,7 +165,8 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
     Verification is on only if every broker that responds has it on: each leader decides for itself.
     """
     try:
-        names = (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES, TWO_PHASE_COMMIT)
+        of_topics = (name for topic in (TRANSACTIONS, GROUPS) for name in (topic.factor, topic.in_sync))
+        names = (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES, TWO_PHASE_COMMIT, *of_topics)
         found = admin.describe_configs("broker", None, names, deadline)
         if bumps_epoch(admin.transaction_version(deadline)):
             return found

@@ -21,7 +21,7 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
 from kafka_eos_sink.protocol.messages import AclOperation, CreateTopicsResponse
-from kafka_eos_sink.runtime.requirements import number
+from kafka_eos_sink.runtime.requirements import broker_count, number
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,8 @@ def create_commit_log(
         return create_first_accepted(admin, topic, LOG_PARTITIONS, CREATIONS, deadline, validate_only=validate_only)
     except (AuthorizationError, BrokerRefusedError) as rejected:
         # The command must not contain settings that the cluster has rejected.
-        command = _create_command(admin, topic, 0 if isinstance(rejected, TopicSettingsError) else brokers)
+        has_rejected = isinstance(rejected, TopicSettingsError) and brokers >= REPLICATION_FACTOR
+        command = _create_command(admin, topic, 0 if has_rejected else brokers)
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
             f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: {command}",
@@ -223,11 +224,13 @@ def create_first_accepted(
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:
-    safe = brokers >= REPLICATION_FACTOR
+    # With fewer brokers than default.replication.factor, Kafka creates a topic only if the command names a factor.
+    replicas = min(brokers, REPLICATION_FACTOR)
+    safe = replicas == REPLICATION_FACTOR
     return (
         f"kafka-topics.sh --bootstrap-server {admin.client.config.bootstrap_servers_text} --create --topic {topic} "
         f"--partitions {LOG_PARTITIONS} "
-        + (f"--replication-factor {REPLICATION_FACTOR} " if safe else "")
+        + (f"--replication-factor {replicas} " if replicas else "")
         + " ".join(f"--config {name}={value}" for name, value in (SAFE if safe else COMPACTED).items())
     )
 
@@ -250,13 +253,6 @@ def visible_configs(admin: Admin, topic: str, names: Sequence[str] | None, deadl
 def cleanup_policy(admin: Admin, topic: str, deadline: int) -> str | None:
     """Return a topic's cleanup.policy, None without DescribeConfigs."""
     return visible_configs(admin, topic, (POLICY,), deadline).get(POLICY)
-
-
-def broker_count(admin: Admin, deadline: int) -> int:
-    # Before the first response the metadata holds the bootstrap servers only. Their number is not the brokers'.
-    if min(admin.client.metadata.brokers) < 0:
-        admin.client.wait_for_metadata(deadline)
-    return len(admin.client.metadata.brokers)
 
 
 def created_configs(made: CreateTopicsResponse.Topic) -> Mapping[str, str]:

@@ -27,6 +27,7 @@ def admin(*, level: int = 30, **settings: str) -> Any:
         any_node=lambda _: 1,
         versions=lambda _: BrokerVersions(api_versions={}),
         config=SimpleNamespace(bootstrap_servers_text="a:1"),
+        finalized_features=dict,
     )
     shown = {name.replace("_", "."): value for name, value in settings.items()}
     return SimpleNamespace(
@@ -53,7 +54,7 @@ def test_broker_that_rejects_the_login_is_named_with_the_code() -> None:
 def test_settings_are_one_line() -> None:
     topic: Any = SimpleNamespace(partitions=())
     configs = {"unclean.leader.election.enable": LINE, "cleanup.policy": LINE}
-    found = list(cluster_check._configs("topic t", topic, configs, True))
+    found = list(cluster_check._configs(admin(), "topic t", topic, configs, True))
     assert sum("executor db7" in each.found for each in found) == 2
     assert not any("\n" in each.found for each in found)
 
@@ -84,7 +85,7 @@ def test_every_release_from_4_3_on_may_omit_markers(level: int, result: cluster_
 def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
     topic: Any = SimpleNamespace(partitions=())
     with pytest.raises(ProtocolError, match=r"min\.insync\.replicas is .* not a number") as caught:
-        list(cluster_check._configs("topic t", topic, {"min.insync.replicas": value}, False))
+        list(cluster_check._configs(admin(), "topic t", topic, {"min.insync.replicas": value}, False))
     assert "\n" not in caught.value.message
     with pytest.raises(ProtocolError, match="not a number"):
         list(cluster_check._transactions(admin(transaction_max_timeout_ms=value), 0))
