@@ -48,7 +48,7 @@ class CoordinatorState:
 
     found    the topic in a few words
     problem  why it serves no request; empty if it does, as far as the cluster shows
-    way_out  what an administrator does
+    way_out  what an administrator does; without a problem, what Kafka does
     is_sure  False if a missing right hides what would prove the problem
     heals    brokers that start again end the problem
     """
@@ -129,7 +129,7 @@ def _of_missing(
         )
     if is_hidden:
         return CoordinatorState(found=shown, way_out="grant Describe on the topic to see its replicas", is_sure=False)
-    return CoordinatorState(found=f"{shown}; Kafka creates it with {counted(factor, 'replica')}")
+    return CoordinatorState(found=shown, way_out=f"Kafka creates it with {counted(factor, 'replica')}")
 
 
 _WHERE = " in the properties of every broker, and restart them"

@@ -261,7 +261,12 @@ def _coordinator(admin: Admin, topic: CoordinatorTopic, deadline: int) -> CheckL
         meaning = f"only source.offsets.group needs it; {meaning}"
     unread = (not state.is_sure, state.found, _UNKNOWN, meaning)
     worst = _WARN if topic is GROUPS else _FAILS
-    return _cluster_rule(topic.name, unread, (bool(state.problem), state.found, worst, meaning), otherwise=state.found)
+    return _cluster_rule(
+        topic.name,
+        unread,
+        (bool(state.problem), state.found, worst, meaning),
+        (True, state.found, _OK, state.way_out),
+    )
 
 
 def _cluster_operations(admin: Admin, deadline: int) -> int:

@@ -224,7 +224,7 @@ def create_first_accepted(
 
 
 def _create_command(admin: Admin, topic: str, brokers: int) -> str:
-    # With fewer brokers than default.replication.factor, Kafka creates a topic only if the command names a factor.
+    # With fewer brokers than default.replication.factor, Kafka creates a topic only with a smaller factor in the command.
     replicas = min(brokers, REPLICATION_FACTOR)
     safe = replicas == REPLICATION_FACTOR
     return (

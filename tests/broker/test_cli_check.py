@@ -67,13 +67,12 @@ def test_check_exits_1_when_a_write_would_fail(kafka: EmbeddedKafka, capsys: pyt
     assert "does not exist" in captured.out
     assert captured.err == "kafka-eos: 1 of these would make a write fail\n"
 
+    # From Kafka 4.0 on, a topic of one replica accepts writes in spite of min.insync.replicas=2.
     topic = create_topic(servers, partitions=1, configs={"min.insync.replicas": "2", "cleanup.policy": "delete"})
     found = results(kafka, topic, topic)
     fails = {where: finding.found for where, finding in found.items() if finding.result is CheckResult.FAILS}
     about, log = f"topic {topic}", f"commit log {topic}"
     assert fails == {
-        (about, "min.insync.replicas"): "2",
-        (log, "min.insync.replicas"): "2",
         (log, "partitions"): "1",
         (log, "cleanup.policy"): "delete",
         (about, "topic"): "the commit log",
