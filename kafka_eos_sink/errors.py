@@ -52,10 +52,8 @@ def peer_text(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return the number with its noun: ``1 write``, ``2 writes``, ``2 batches``."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+    """Return the number with its noun: ``1 write``, ``2,000 writes``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 class Visible(StrEnum):

@@ -1,7 +1,8 @@
-"""Log set-up by ``KAFKA_EOS_LOG`` (environment), and warnings once per process."""
+"""Log set-up by ``KAFKA_EOS_LOG`` (environment), warnings once per process, and any encoding."""
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import os
@@ -87,3 +88,13 @@ def warn_once(warning: str | Callable[[], str], about: object = None) -> None:
 def forget() -> None:
     """Log every warning again; for tests."""
     _silent_until.clear()
+
+
+def escape_unencodable() -> None:
+    """Let standard output and error escape the characters that their encoding lacks.
+
+    Rows and ids hold any text, and a terminal, a pipe or a file may be Latin-1 or ASCII.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")

@@ -59,7 +59,7 @@ def audit(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
         batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
-        console.require_found(records, batch, history_topic, config)
+        console.require_found(records, batch, history_topic, config, write_id)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     if as_json:
         console.print_json(audits)
@@ -86,7 +86,7 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
     )
     for part in audit.partitions:
         offsets = f"{part.first_offset}..{part.last_offset}"
-        hidden = f"{part.hidden:,} offsets: {part.reason}" if part.reason else ""
+        hidden = f"{console.counted(part.hidden, 'offset')}: {part.reason}" if part.reason else ""
         where = f"{part.topic}-{part.partition}"
         yield "", where, offsets, "", f"{part.found:,}", "", "", textwrap.wrap(hidden, _REASON_WIDTH)
     if letters := audit.record.dead_letters:
@@ -96,8 +96,8 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
 
 def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:
     versions = "; ".join(
-        f"version {each.record.version} has {each.found} of {each.record.rows} rows, {each.missing} missing"
+        f"version {each.record.version} has {each.found:,} of {console.counted(each.record.rows, 'row')},  {each.missing} missing"
         for each in wrong[:3]
     )
-    more = f" and {len(wrong) - 3} more versions" if len(wrong) > 3 else ""
+    more = f" and {console.counted(len(wrong) - 3, 'more version')}" if len(wrong) > 3 else ""
     return f"the topics do not hold what write id {write_id!r} decided: {versions}{more}; compare the rows with verify_exactly_once.py"

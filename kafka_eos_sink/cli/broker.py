@@ -169,8 +169,8 @@ def _create(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
             # The cluster's default replication factor is its number of nodes.
             made = admin.create_topic(name, int(partitions), -1, {}, deadline)
             found = admin.topic(name, deadline) if made is None else None
-            kept = "" if found is None else f" was kept, with {len(found.partitions)} partitions"
-            typer.echo(f"Topic {name}{kept or f' was created, with {partitions} partitions'}.", err=True)
+            what, count = ("created", int(partitions)) if found is None else ("kept", len(found.partitions))
+            typer.echo(f"Topic {name} was {what}, with {console.counted(count, 'partition')}.", err=True)
 
 
 def _listener(

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
+from kafka_eos_sink.commit.refusals import if_transactional_id
 from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.errors import counted as counted
@@ -276,14 +277,16 @@ NO_DECISION = "The commit log holds no decision of {write_id}."
 """What `status` and `recover` say of a write id that a run has begun and none has decided."""
 
 
-def require_found(found: Sequence[Any], what: str, history_topic: str, config: ClientConfig) -> None:
+def require_found(
+    found: Sequence[Any], what: str, history_topic: str, config: ClientConfig, write_id: str | None = None
+) -> None:
     """Raise `BrokerRefusedError` if the history lacks what the command was to show."""
     if not found:
         raise BrokerRefusedError(
             "NO_HISTORY",
             f"the history {history_topic!r} on {config.bootstrap_servers_text} holds no {what}",
-            "If the write has another history.topic, name it with "
-            f"--history-topic. To see the write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
+            f"{if_transactional_id(write_id or '')}If the write has another history.topic, name it with --history-topic. To see the "
+            f"write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
         )
 
 

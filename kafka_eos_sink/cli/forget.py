@@ -89,7 +89,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
         return
     if not yes:
-        console.echo(_effect(f"one of these {len(ids)} write ids" if len(ids) > 1 else ids[0]))
+        console.echo(_effect(f"one of these {console.counted(len(ids), 'write id')}" if len(ids) > 1 else ids[0]))
         require_agreement(f"Forget {console.counted(len(ids), 'write id')}?")
     failed = 0
     for each in ids:

@@ -66,7 +66,7 @@ def history(
         found = read_history(admin, history_topic, name, limit=limit, timeout_ms=within, is_prefix=any_of)
     console.present(found, as_json, partial(history_table, with_ids=any_of))
     whose = f"a write id that begins with {prefix!r}" if any_of else repr(write_id)
-    console.require_found(found, f"batch of {whose}", history_topic, config)
+    console.require_found(found, f"batch of {whose}", history_topic, config, write_id)
 
 
 def _show_row(row: RowOrigin, as_json: bool) -> None:
@@ -112,8 +112,8 @@ def _row(record: BatchRecord) -> console.Row:
         *textwrap.wrap(
             f"dead letters: {letters_text(record.dead_letters)}" if record.dead_letters else "", _TEXT_WIDTH
         ),
-        f"{record.parts_copied} parts copied" if record.parts_copied else "",
-        f"{record.attempts_ended} attempts ended" if record.attempts_ended else "",
+        f"{console.counted(record.parts_copied, 'part')} copied" if record.parts_copied else "",
+        f"{console.counted(record.attempts_ended, 'attempt')} aborted" if record.attempts_ended else "",
         *textwrap.wrap(record.user_metadata or "", _TEXT_WIDTH),
     ]
     return (

@@ -17,6 +17,7 @@ from kafka_eos_sink import __version__
 from kafka_eos_sink.cli import EXIT_FAILURE
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import install_command
+from kafka_eos_sink.logs import escape_unencodable
 
 if TYPE_CHECKING:
     import typer
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0 for success, 1 for a failure (one sentence on standard error), 2 for wrong usage, 130 if interrupted.
     """
+    escape_unencodable()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     wanted = arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS
     try:

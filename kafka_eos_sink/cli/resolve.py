@@ -116,7 +116,11 @@ def describe_state(writes: Sequence[CommittedWrite], query_id: str | None, versi
     held = "holds" if newest.version == version else "ends with"
     state = f"resolved as {newest.resolution}" if newest.resolution else newest.state
     topics = ", ".join(dict.fromkeys(part.topic for part in newest.offsets))
-    rows = f", {newest.rows:,} rows{f' in {topics}' if topics else ''}" if newest.resolution is None else ""
+    rows = (
+        ""
+        if newest.resolution or newest.rows is None
+        else f", {console.counted(newest.rows, 'row')}{f' in {topics}' if topics else ''}"
+    )
     return f"The commit log {held} version {newest.version} of query id {newest.query_id}: {state}{rows}."
 
 
@@ -150,7 +154,7 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{before.version}; the versions in between count as written elsewhere."
         )
     if before == decision:
-        rows = f"finished, with {sum(prepared.rows for prepared in decision.transactions):,} rows"
+        rows = f"finished, with {console.counted(sum(prepared.rows for prepared in decision.transactions), 'row')}"
         state = "resolved as committed" if decision.resolution else rows
         return f"{name} is already {state}. Its next run skips it, and nothing was recorded."
     if decision.resolution == "committed":

@@ -154,7 +154,9 @@ def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
     for topic, group in groupby(sorted(partitions), itemgetter(0)):
         numbers = [str(number) for _, number in group]
         many = len(numbers) > _SHOWN_PARTITIONS
-        lines.append(f"{topic} ({len(numbers)} partitions)" if many else f"{topic} {','.join(numbers)}")
+        lines.append(
+            f"{topic} ({console.counted(len(numbers), 'partition')})" if many else f"{topic} {','.join(numbers)}"
+        )
     return lines
 
 
@@ -212,7 +214,7 @@ def _versions(written: Versions) -> str:
     """List the highest ranges of versions, and what the commit log no longer shows."""
     ranges = [str(each) for each in written.ranges[-_SHOWN_VERSIONS:]]
     more = len(written.ranges) - len(ranges)
-    lower = [f"{more} lower ranges (--json)"] if more else []
+    lower = [f"{console.counted(more, 'lower range')} (--json)"] if more else []
     unknown = f"; below {written.floor} the commit log does not show them" if written.floor else ""
     return (", ".join([*lower, *ranges]) or "none") + unknown
 

@@ -156,7 +156,7 @@ def _of_existing(
     if leaderless:
         return CoordinatorState(
             found=shown,
-            problem=f"{leaderless} of {len(partitions)} partitions of {topic.name} have no leader",
+            problem=f"{leaderless} of {counted(len(partitions), 'partition')} of {topic.name} have no leader",
             way_out="start the brokers that are down",
             heals=True,
         )
@@ -171,7 +171,7 @@ def _of_existing(
         shown_least = INSYNC if in_sync is None else f"{INSYNC}={in_sync}"
         return CoordinatorState(
             found=shown,
-            problem=f"{behind} of {len(partitions)} partitions of {topic.name} have fewer replicas in sync than {shown_least}",
+            problem=f"{behind} of {counted(len(partitions), 'partition')} of {topic.name} have fewer replicas in sync than {shown_least}",
             way_out="start the brokers that are down",
             is_sure=in_sync is not None,
             heals=True,

@@ -18,7 +18,7 @@ from kafka_eos_sink.client.connection import Versions
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, KafkaEosError, counted
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest
@@ -240,7 +240,11 @@ class Requests:
         known = self.client.metadata.topics.get(topic)
         is_listed = known is not None and (known.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or known.partitions)
         if known is not None and is_listed and partition_of(known, partition) is None:
-            size = f"it has {len(known.partitions)} partitions" if known.partitions else "there is no such topic"
+            size = (
+                f"it has {counted(len(known.partitions), 'partition')}"
+                if known.partitions
+                else "there is no such topic"
+            )
             return BrokerRefusedError(
                 "UNKNOWN_TOPIC",
                 f"{topic}-{partition} did not appear in the cluster before the deadline: {size}; create it, or grant Describe on "

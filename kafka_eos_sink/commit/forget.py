@@ -21,7 +21,7 @@ from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.values import Run, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
-from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError, counted
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -107,7 +107,10 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
     for query in view.queries("decision"):
         # Raises if a decision is unreadable: its transactions are unknown.
         _ = query.newest
-    pending = [f"{len(opened)} transactions are open (first: {opened[0].transactional_id})"] if opened else []
+    pending = []
+    if opened:
+        are = "is" if len(opened) == 1 else "are"
+        pending.append(f"{counted(len(opened), 'transaction')} {are} open (first: {opened[0].transactional_id})")
     states = ("decided", "prepared", "undecided") if opened else ("decided",)
     pending += [_pending(each) for each in writes_in(view) if each.state in states]
     if pending:
@@ -135,6 +138,6 @@ def _pending(write: CommittedWrite) -> str:
     states = {
         "decided": "is decided and not finished",
         "undecided": "has a decision without an outcome",
-        "prepared": f"has {write.transactions} prepared transactions without an outcome",
+        "prepared": f"has {counted(write.transactions, 'prepared transaction')} without an outcome",
     }
     return f"{what} of query id {write.query_id!r} {states[write.state]}"

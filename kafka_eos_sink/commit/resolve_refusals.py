@@ -164,10 +164,11 @@ def begins_warning(request: ResolveRequest, query_id: str, others: Sequence[str]
     write, version = request.run.write, request.version
     holds = f"NOTHING of write id {write.id!r}" if lacks_write else f"no decision of query id {query_id!r}"
     known = f" It holds query ids {some([*map(repr, others)])} of this write id." if others else ""
+    hint = refusals.if_transactional_id(write.id) if lacks_write else ""
     return (
         f"The commit log holds {holds}.{known} Version {version}, and every version below it, would count as written: no run would "
-        "write their rows. Go on only if the commit log was lost, or another one holds them, and the topic holds every row. If an id is "
-        f"mistyped, see those that the commit log holds: {write.status_of_all}"
+        f"write their rows. Go on only if the commit log was lost, or another one holds them, and the topic holds every row. {hint}If an "
+        f"id is mistyped, see those that the commit log holds: {write.status_of_all}"
     )
 
 

@@ -42,6 +42,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
+    counted,
 )
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -219,8 +220,8 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
         yield from Warn(refusals.void_warning(decision, gone))
         return logged
     yield from Warn(
-        f"version {decision.version} of write id {decision.write_id!r}: {sum(entry.rows for entry in copies)} rows of "
-        f"{len(copies)} transactions that had been aborted after the decision were copied from the log"
+        f"version {decision.version} of write id {decision.write_id!r}: {counted(sum(entry.rows for entry in copies), 'row')} of "
+        f"{counted(len(copies), 'transaction')} that had been aborted after the decision were copied from the log"
     )
     return logged
 
@@ -260,10 +261,10 @@ def _sort_copies(
     gone: list[str] = []
     for entry, identity, result in zip(lost, identities, results, strict=True):
         if isinstance(result, Gone):
-            gone.append(f"{entry.rows} rows of Spark partition {entry.partition}: {result.why}")
+            gone.append(f"{counted(entry.rows, 'row')} of Spark partition {entry.partition}: {result.why}")
         elif result.written.rows != entry.rows:
             gone.append(
-                f"{entry.rows - result.written.rows} of {entry.rows} rows of Spark partition {entry.partition} are gone from "
+                f"{entry.rows - result.written.rows:,} of {counted(entry.rows, 'row')} of Spark partition {entry.partition} are gone from "
                 f"{refusals.describe_ranges([entry])}"
             )
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kafka_eos_sink.errors import one_sentence
+from kafka_eos_sink.logs import escape_unencodable
 from kafka_eos_sink.settings.kafka_properties import options_from_file
 from kafka_eos_sink.settings.table import PROPERTIES_FILE
 
@@ -127,6 +128,7 @@ def end(name: str, run: Callable[[], str]) -> int:
 
     ``run`` returns the line for standard output. A failure is one sentence on standard error and status 1.
     """
+    escape_unencodable()
     try:
         # A stack trace of Spark and the JVM would hide the one sentence that the user needs.
         done = run()

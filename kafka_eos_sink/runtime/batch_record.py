@@ -22,7 +22,7 @@ from kafka_eos_sink.commit.values import (
     letters_text,
     merged,
 )
-from kafka_eos_sink.errors import one_line
+from kafka_eos_sink.errors import counted, one_line
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
 
@@ -109,13 +109,13 @@ class BatchRecord:
         """Return the figures as text. Control characters are replaced."""
         phases = [f"{name} {ms}" for name, ms in self.phases_ms.items()]
         parts = [
-            f"{self.rows} rows",
-            f"{self.dead_letter_rows} dead letters" if self.dead_letters else None,
-            None if self.written_bytes is None else f"{self.written_bytes} bytes",
-            f"{self.transactions} transactions",
+            counted(self.rows, "row"),
+            counted(self.dead_letter_rows, "dead letter") if self.dead_letters else None,
+            None if self.written_bytes is None else counted(self.written_bytes, "byte"),
+            counted(self.transactions, "transaction"),
             f"ms: {', '.join(phases)}" if phases else None,
-            None if self.attempts_ended is None else f"{self.attempts_ended} attempts ended",
-            f"{self.parts_copied} parts copied",
+            None if self.attempts_ended is None else f"{counted(self.attempts_ended, 'attempt')} aborted",
+            f"{counted(self.parts_copied, 'part')} copied",
             None if self.headroom_ms is None else f"{self.headroom_ms} ms to the transaction timeout",
         ]
         what = "written" if self.recovered_by is None else f"recovered by {self.recovered_by}:"

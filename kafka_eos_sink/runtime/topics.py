@@ -17,6 +17,7 @@ from kafka_eos_sink.errors import (
     ConfigurationError,
     InvalidRowError,
     TopicSettingsError,
+    counted,
 )
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.dead_letters import ENOUGH_BYTES
@@ -179,7 +180,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     if found is None or partitions < LOG_PARTITIONS:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has {partitions} partitions and needs {LOG_PARTITIONS}; choose another "
+            f"the commit log topic {topic!r} has {counted(partitions, 'partition')} and needs {LOG_PARTITIONS}; choose another "
             f"commit.log.topic, or delete the topic and create it again: {_create_command(admin, topic, brokers)}",
         )
     configs = _required_configs(admin, topic, deadline)

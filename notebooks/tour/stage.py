@@ -298,7 +298,7 @@ def _history_row(record: BatchRecord) -> dict[str, object]:
 
     figures = record.figures()
     notes = [
-        f"{record.attempts_ended} attempt ended" if record.attempts_ended else "",
+        f"{record.attempts_ended} attempt aborted" if record.attempts_ended else "",
         "finished by a later run" if record.recovered_by else "",
         f"{record.parts_copied} transactions copied" if record.parts_copied else "",
     ]

@@ -87,5 +87,5 @@ def test_tour_runs_and_its_claims_hold(tmp_path: Path) -> None:
     doubled = [each["doubled"] for each in kills if each["sink"] != "kafka-eos"]
     assert doubled == sorted(doubled)
     assert doubled[-1] > 0
-    for claim in ("attempt ended", "finished by a later run", "transactions copied"):
+    for claim in ("attempt aborted", "finished by a later run", "transactions copied"):
         assert claim in shown, f"the history does not show it: {claim}"

@@ -143,7 +143,7 @@ def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
     record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
     assert record.line() == (
         "written version 3 of write id 'w': 200 rows; 2000 bytes; 2 transactions; "
-        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts ended; 0 parts copied; "
+        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts aborted; 0 parts copied; "
         "50200 ms to the transaction timeout"
     )
     # A field that hides one of the logger's own raises.
