@@ -126,11 +126,12 @@ def _notice(settings: OperatorSettings, to_do: str) -> AbstractContextManager[No
 def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, abort_unknown: bool) -> str:
     missing, others = len(held.of(Verdict.MISSING)), len(found.opened) - found.decided
     decided = [write for write in found.writes if write.state == "decided"]
+    unproven = [write for write in decided if write.version in held.unproven]
     effects = (
         (missing * write_markers, "missing COMMIT marker", "write {} (KAFKA-20734)"),
         (found.decided, "open transaction", "commit {} of decided versions"),
         (sum(write.aborted for write in decided), "decided transaction", "copy the rows of {} that Kafka has aborted"),
-        (len(decided), "decided version", "find proof that the rows of {} are visible"),
+        (len(decided) - len(unproven), "decided version", "find proof that the rows of {} are visible"),
         (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
     )
     would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
@@ -138,6 +139,11 @@ def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, a
     text += (
         f"{'; '.join(would)}." if would else "change nothing else: no transaction is open, and every version has ended."
     )
+    if unproven:
+        versions = some([str(write.version) for write in unproven])
+        text += (
+            f" Nothing proves whether the rows of version {versions} are visible: recover would fail with UNRESOLVED, which shows what to do."
+        )
     if missing and not write_markers:
         text += f" Missing: {console.counted(missing, 'COMMIT marker')} (KAFKA-20734). Add --write-markers to write what is missing."
     if write_markers and not missing:

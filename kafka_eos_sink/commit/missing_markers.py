@@ -205,6 +205,25 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
     return tuple(finding for finding in found if finding is not None)
 
 
+def unproven_versions(
+    evidence: Evidence, producers: Mapping[TopicPartition, Sequence[ProducerState]]
+) -> frozenset[int]:
+    """Return the decided versions that recovery cannot prove, which ends with UNRESOLVED.
+
+    Args:
+        producers: As for `judge`.
+    """
+    versions = {part.identity: part.version for part in evidence.parts}
+    held = held_by(producers)
+    return frozenset(
+        versions[entry.identity]
+        for entry, facts in evidence.decided
+        # Recovery ends what the coordinator has not.
+        if facts.coordinator is not Coordinator.NOT_ENDED
+        and outcome_of(where_held(entry, facts, held)) in (Outcome.OPEN, Outcome.UNRESOLVED)
+    )
+
+
 def _judge_decided(evidence: Evidence, facts: Facts | None, part: DecidedPart, producer: ProducerState) -> Finding:
     identity, start = part.identity, producer.current_txn_start_offset
     outcome = None if facts is None else outcome_of(facts)

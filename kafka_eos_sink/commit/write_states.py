@@ -141,10 +141,16 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
         yield of_query(version=_version_of(undecided[-1]), state="undecided")
         return
     named = set() if decision is None else {prepared.part_offset for prepared in decision.transactions}
+    # A part below an operator's decision waits for none. Its marker can be missing in the log for ever.
+    given_up = found.offset if found is not None and found.decision.resolution else -1
     waiting = Counter(
         part.value["version"]
         for part in query.newest_parts.values()
-        if part.outcome is Outcome.OPEN and part.value and "version" in part.value and part.offset not in named
+        if part.outcome is Outcome.OPEN
+        and part.value
+        and "version" in part.value
+        and part.offset not in named
+        and part.offset > given_up
     )
     for version, transactions in sorted(waiting.items()):
         yield of_query(version=version, state="prepared", transactions=transactions)

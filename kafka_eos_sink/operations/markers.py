@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.admin import Admin, connected
-from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge
+from kafka_eos_sink.commit.missing_markers import Finding, Verdict, gather, judge, unproven_versions
 from kafka_eos_sink.commit.steps import POLL_MS
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.operations.operator import OperatorSettings, connected_to_log
@@ -24,12 +24,14 @@ class Markers:
     written      whether the missing markers were written and are in effect
     no_response  partitions (topic-partition) whose leaders did not respond, or the coordinators
     unreadable   topics without the Read permission
+    unproven     decided versions whose rows nothing proves visible
     """
 
     findings: tuple[Finding, ...] = ()
     written: bool = False
     no_response: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    unproven: frozenset[int] = frozenset()
 
     def of(self, verdict: Verdict) -> list[Finding]:
         return [each for each in self.findings if each.verdict is verdict]
@@ -118,6 +120,7 @@ def find_markers(settings: OperatorSettings, *, write: bool = False) -> Markers:
             written=bool(written),
             no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
             unreadable=tuple(sorted(unreadable)),
+            unproven=unproven_versions(evidence, producers),
         )
 
 

@@ -595,6 +595,10 @@ def test_batch_without_any_marker_is_copied_once_discarded(
     topic = create_topic(servers, partitions=2)
     given = write_settings(any_kafka, topic)
     decided_without_any_marker(any_kafka, given, commit=commit)
+    assert recover(any_kafka, given.write.id) == 1, "not confirmed"
+    preview = capsys.readouterr().out
+    assert "Nothing proves whether the rows of version 3 are visible: recover would fail with UNRESOLVED" in preview
+    assert "find proof" not in preview
     assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
     shown = capsys.readouterr()
     command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id}"
@@ -686,6 +690,10 @@ def test_open_records_are_discarded_first_if_others_are_gone(
     assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in shown
     assert "if you have looked then, and no row is visible, writing the whole batch doubles none" in shown
     assert main([*rewrite, "--allow-duplicates"]) == 0
+    capsys.readouterr()
+    assert main(["status", "--bootstrap-servers", servers, "--write-id", given.write.id, "--json"]) == 0
+    states = [each["state"] for each in json.loads(capsys.readouterr().out)["writes"]]
+    assert states == ["resolved"], "the part record whose marker is missing waits for no decision"
     write_all(given, 1)
     assert len(read_committed(servers, topic)) == ROWS
 

@@ -284,6 +284,15 @@ def test_effect_names_only_what_recovery_will_do(
     assert command_line._effect("w", found, Markers(), True, False).endswith(". No COMMIT marker is missing.")
 
 
+def test_effect_foresees_what_recovery_cannot_prove() -> None:
+    found = Preview(writes=(write("decided"),), opened=(), decided=0)
+    text = command_line._effect("w", found, Markers(unproven=frozenset({3, 4})), False, False)
+    assert "find proof" not in text
+    assert "Nothing proves whether the rows of version 3 are visible: recover would fail with UNRESOLVED" in text
+    finished = Preview(writes=(write("finished"),), opened=(), decided=0)
+    assert "UNRESOLVED" not in command_line._effect("w", finished, Markers(unproven=frozenset({3})), False, False)
+
+
 def test_without_the_right_to_write_markers_nothing_is_fenced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,21 @@ def finished_log() -> Log:
     return log
 
 
+def test_part_below_an_operators_decision_is_not_prepared() -> None:
+    """Its transaction has no marker in the log, and no run waits for it any more; a part above begins the next run."""
+    log = Log()
+    log.append(barrier_record(W, "b"))
+    decision = log.decide(log.prepare(0))
+    log.end_transaction(DRIVER)
+    log.prepare(1, version=4)
+    for record in decision_records(replace(decision, nonce="o", transactions=(), resolution="rewrite")):
+        log.append(record, DRIVER, 1)
+    log.end_transaction(DRIVER, 2)
+    assert [(each.version, each.state) for each in log.writes()] == [(3, "resolved")]
+    log.prepare(0)
+    assert [(each.version, each.state) for each in log.writes()] == [(3, "resolved"), (3, "prepared")]
+
+
 def test_finished_write_shows_its_time_and_offsets() -> None:
     for pieces in (1, 3, 100):
         (write,) = finished_log().writes(pieces=pieces)
