@@ -109,7 +109,8 @@ def test_part_below_an_operators_decision_is_not_prepared() -> None:
     decision = log.decide(log.prepare(0))
     log.end_transaction(DRIVER)
     log.prepare(1, version=4)
-    for record in decision_records(replace(decision, nonce="o", transactions=(), resolution="rewrite")):
+    driver = replace(decision.driver, producer_epoch=1)
+    for record in decision_records(replace(decision, driver=driver, nonce="o", transactions=(), resolution="rewrite")):
         log.append(record, DRIVER, 1)
     log.end_transaction(DRIVER, 2)
     assert [(each.version, each.state) for each in log.writes()] == [(3, "resolved")]
