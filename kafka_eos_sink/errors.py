@@ -69,7 +69,8 @@ class RunAgain(StrEnum):
 
     YES = "yes"
     SAME_ID = "only with the same txnAppId or checkpoint"
-    NO = "no"
+    REFUSED = "no, it fails again until you act"
+    TWICE = "no, it would write rows twice"
 
 
 class Safety(NamedTuple):
@@ -91,7 +92,7 @@ class Job(StrEnum):
 UNDECIDED = Safety(Visible.NO, RunAgain.YES)
 """Nothing of this run is visible, or will be: the default."""
 _SKIPPED_OR_FINISHED = Safety(Visible.MAYBE, RunAgain.SAME_ID)
-_ASK_FIRST = Safety(Visible.MAYBE, RunAgain.NO)
+_ASK_FIRST = Safety(Visible.MAYBE, RunAgain.REFUSED)
 SAFETY = {
     # The batch is decided, or may be.
     "DECIDED_NOT_FINISHED": _SKIPPED_OR_FINISHED,
@@ -109,44 +110,70 @@ SAFETY = {
     "CHECKPOINT_NOT_READABLE": Safety(Visible.NO, RunAgain.SAME_ID),
     "CHECKPOINT_ROLLED_BACK": _ASK_FIRST,
     "COMMIT_LOG_CORRUPT": _ASK_FIRST,
-    "COMMIT_LOG_FORMAT": _SKIPPED_OR_FINISHED,
+    "COMMIT_LOG_FORMAT": _ASK_FIRST,
     "COMMIT_LOG_LOST": _ASK_FIRST,
     "COMMIT_LOG_TRUNCATED": _ASK_FIRST,
-    "DIFFERENT_BATCH": Safety(Visible.YES, RunAgain.NO),
+    "DIFFERENT_BATCH": Safety(Visible.YES, RunAgain.REFUSED),
     "DIFFERENT_QUERY": _ASK_FIRST,
     "VERSION_TOO_OLD": _ASK_FIRST,
-    "EARLIER_VERSION_UNFINISHED": Safety(Visible.NO, RunAgain.SAME_ID),
+    "EARLIER_VERSION_UNFINISHED": Safety(Visible.NO, RunAgain.REFUSED),
     "NOT_THIS_COMMIT_LOG": _ASK_FIRST,
-    # An operator's command found them.
-    "NOTHING_TO_RESOLVE": _SKIPPED_OR_FINISHED,
-    "NOT_AS_DECIDED": _ASK_FIRST,
-    "NOT_FORGOTTEN": _SKIPPED_OR_FINISHED,
-    "NOT_RESOLVED": _SKIPPED_OR_FINISHED,
-    "QUERY_ID_NEEDED": _SKIPPED_OR_FINISHED,
+    # An operator's command found rows of the write.
+    "NOT_AS_DECIDED": _SKIPPED_OR_FINISHED,
     "ROWS_ARE_VISIBLE": _SKIPPED_OR_FINISHED,
-    "WRITE_NOT_ENDED": _SKIPPED_OR_FINISHED,
 }
-"""Every code whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""
+"""Every code of a write whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""
+OF_COMMANDS = frozenset(
+    {
+        "DEMO_FAILED",
+        "DEMO_NOT_INSTALLED",
+        "DISTRIBUTION_UNAVAILABLE",
+        "EMBEDDED_KAFKA_FAILED",
+        "JAVA_NOT_FOUND",
+        "JAVA_TOO_OLD",
+        "METRICS_NOT_SERVED",
+        "NOTHING_TO_RESOLVE",
+        "NOT_FORGOTTEN",
+        "NOT_RESOLVED",
+        "NO_COMMIT_LOG",
+        "NO_GROUP_OFFSETS",
+        "NO_HISTORY",
+        "PROMETHEUS_CLIENT_MISSING",
+        "QUERY_ID_NEEDED",
+        "SPARK_FAILED",
+        "TOPIC_NOT_READ",
+        "UNKNOWN_ROW",
+        "UNKNOWN_WRITE_ID",
+        "WRITE_NOT_ENDED",
+    }
+)
+"""Codes that only commands raise, and that say nothing about rows. The message may: it knows the write."""
+OF_A_COMMAND = "An error of a command: it says nothing about rows."
 _SAME_RUN = {Job.BATCH: "only with the same txnAppId and txnVersion", Job.STREAM: "only from the same checkpoint"}
+ANSWERS = frozenset({*RunAgain, *_SAME_RUN.values()})
+"""On whether the job can run again, in a message or on the page."""
 _NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
-"""Only an operator's command fences a random write id, and before the decision: then no run commits its rows."""
+"""Only an operator's command fences a run with a random write id, and before the decision: then no run commits its rows."""
 
 
-def safety_sentence(code: str, job: Job, *, has_plan: bool = True) -> str:
+def safety_sentence(code: str, job: Job, *, has_plan: bool = True, in_command: bool = False) -> str:
     """State whether rows are visible and whether the job can run again, for a message.
 
     Args:
         has_plan: False if the run has not yet read what earlier runs have written.
+        in_command: True if a command on the job's write failed, not the job.
     """
+    if code in OF_COMMANDS:
+        return OF_A_COMMAND
     safety = SAFETY.get(code, UNDECIDED)
     if job is Job.AT_LEAST_ONCE:
-        again = "no. This write has delivery.guarantee=at-least-once: another run writes all rows again"
+        again = f"{RunAgain.TWICE}. This write has delivery.guarantee=at-least-once: another run writes all rows again"
         return f"Rows visible: {Visible.MAYBE}. Safe to run again: {again}."
-    if job is Job.RANDOM and code in _NEVER_RANDOM:
+    if job is Job.RANDOM and code in _NEVER_RANDOM and not in_command:
         safety = UNDECIDED
     again = safety.run_again.value
     if safety.run_again is not RunAgain.YES and job is Job.RANDOM:
-        again = "no. Do not run the job again: without txnAppId it would write its rows a second time"
+        again = f"{RunAgain.TWICE}. Do not run the job again, because it has no txnAppId"
     elif safety.run_again is RunAgain.SAME_ID:
         again = _SAME_RUN[job]
     visible = f"Rows visible: {safety.visible}."
@@ -187,9 +214,9 @@ class KafkaEosError(Exception):
         text = " ".join(filter(None, (message, self.safety, self.way_out)))
         return f"[KAFKA_EOS.{self.code}] {text} (kafka-eos explain {self.code})"
 
-    def concern(self, job: Job, *, has_plan: bool = True) -> None:
+    def concern(self, job: Job, *, has_plan: bool = True, in_command: bool = False) -> None:
         """State what the error means for the rows of a job, unless it does already."""
-        self.safety = self.safety or safety_sentence(self.code, job, has_plan=has_plan)
+        self.safety = self.safety or safety_sentence(self.code, job, has_plan=has_plan, in_command=in_command)
 
 
 class ConfigurationError(KafkaEosError):

@@ -106,7 +106,11 @@ def read(path: Path) -> Document:
 
 def by_hand(path: Path) -> list[str]:
     """The lines of a page outside blocks of code, without comments and what comes from the code: tables, codes, their answers on rows."""
-    text = "\n".join(line for _, line in read(path).text if not re.match(r"Rows visible: \*\*|### [A-Z_]+$", line))
+    text = "\n".join(
+        line
+        for _, line in read(path).text
+        if not re.match(r"Rows visible: \*\*|An error of a command:|### [A-Z_]+$", line)
+    )
     return re.sub(r"<!-- written by .*?<!-- end of the table -->|<!--.*?-->", "", text, flags=re.DOTALL).splitlines()
 
 

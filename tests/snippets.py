@@ -19,6 +19,7 @@ from documents import Block, all_blocks, is_kafka_eos, output_blocks, submitted
 
 PAGE_OF_A_CLUSTER = "docs/standalone.md"
 _MESSAGES = "unit/test_error_codes_are_documented.py::test_page_shows_messages_as_the_code_makes_them"
+_AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the_change_of_a_sink_shows_the_message"
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
 _MIGRATED = "spark/test_checkpoint_changes.py::test_query_moves_between_spark_sink_and_ours_exactly_once"
@@ -30,7 +31,8 @@ RUNS_IN = {
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
     "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
-    "docs/migrate.md#a-query-and-its-checkpoint": _MIGRATED,
+    "docs/migrate.md#a-query-and-its-checkpoint": _AFTER_ANOTHER_SINK,
+    "docs/migrate.md#a-query-and-its-checkpoint:2": _MIGRATED,
     "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
@@ -73,6 +75,7 @@ RUNS_IN = {
     "docs/errors.md#producer_fenced": _MESSAGES,
     "docs/errors.md#checkpoint_rolled_back": _MESSAGES,
     "docs/errors.md#different_batch": _MESSAGES,
+    "docs/errors.md#commit_log_lost": _MESSAGES,
     "docs/errors.md#lost_parts": _MESSAGES,
     "docs/internals/benchmarks.md#how-to-measure": "spark/test_bench.py::test_benchmark_measures_all_sinks",
     "docs/internals/benchmarks.md#how-to-measure:2": _BENCH_OPTIONS,

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
-from kafka_eos_sink.commit.refusals import if_transactional_id
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
+from kafka_eos_sink.commit.refusals import FINISHED_OR_NOT_BEGUN, READ_TOPIC, if_transactional_id
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, is_random_write_id
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -273,8 +273,11 @@ def _cell(cell: str | Text | list[str]) -> Text:
     return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
 
 
-NO_DECISION = "The commit log holds no decision of {write_id}."
-"""What `status` and `recover` say of a write id that a run has begun and none has decided."""
+def no_decision(write_id: str, *, is_unfinished: bool = False) -> str:
+    """What `status` and `recover` print of a write id without a decision in the log."""
+    may_be_finished = is_random_write_id(write_id) and not is_unfinished
+    gone = f" {FINISHED_OR_NOT_BEGUN}. {READ_TOPIC}." if may_be_finished else ""
+    return f"The commit log holds no decision of {write_id}.{gone}"
 
 
 def require_found(

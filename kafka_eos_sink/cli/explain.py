@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.errors import PAGE, UNDECIDED, RunAgain, Visible, printable
+from kafka_eos_sink.errors import ANSWERS, OF_A_COMMAND, PAGE, UNDECIDED, RunAgain, Visible, printable
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 _HERE = Path(__file__)
@@ -30,24 +30,27 @@ FOLDERS = _HERE.parents[1], _HERE.parents[2]
 _WIDTH = 100
 """Characters; longer lines are hard to read."""
 _HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
-_SAFETY = re.compile(r"Rows visible: \**([a-z ]+)\**\. Safe to run again: \**([\w ]+)\**\.\n+")
+_SAFETY = re.compile(
+    rf"(?:Rows visible: \**([a-z ]+)\**\. Safe to run again: \**([\w, ]+)\**\.|{re.escape(OF_A_COMMAND)})\n+"
+)
 _ITEM = re.compile(r"(\d+\.|-) ")
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 _MESSAGE = re.compile(
-    r"\[?KAFKA_EOS\.(?P<code>\w+)(?:.{0,20000}?\(kafka-eos explain (?P=code)\)|(?:(?!\[KAFKA_EOS\.).)*)", re.IGNORECASE
+    r"\[?KAFKA_EOS\.(?P<code>\w+)(?:.{0,20000}?\(kafka- ?eos explain (?P=code)\)|(?:(?!\[KAFKA_EOS\.).)*)",
+    re.IGNORECASE,
 )
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
 _END = re.compile(r"\(kafka- ?eos explain (\w+)\)")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
-_AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.NO: 2}
-"""How grave an answer is; 1 for a run that is safe under conditions."""
+_AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, "no": 2, RunAgain.REFUSED: 2, RunAgain.TWICE: 3}
+"""How grave an answer is; 1 for a run that is safe under conditions. Messages of older versions have "no" alone."""
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _WRITE_ID = re.compile(r"write id '([^']+)'")
 _IN_GENERAL = "In general (where it differs, the message counts):"
 _CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
-_OWN_ANSWERS = "If the message itself answers differently, follow the message."
+_OWN_ANSWERS = "If the message itself answers differently, follow the message. If a command printed it, it says nothing about rows."
 _GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
 _MOST_LINES = 30
 """Of a message that something has broken into lines."""
@@ -57,37 +60,48 @@ _MOST_LINES = 30
 class Entry:
     """The section of a code. ``text`` is plain: a paragraph or list item per line.
 
-    An error of Spark that has no code has words of its message instead.
+    An error of Spark that has no code has words of its message instead. The answers on rows are None for an error of a command.
     """
 
     code: str
     section: str
-    rows_visible: str
-    run_again: str
+    rows_visible: str | None
+    run_again: str | None
     text: str
+
+    @property
+    def answers(self) -> str:
+        if self.rows_visible is None:
+            return OF_A_COMMAND
+        return f"Rows visible: {self.rows_visible}. Safe to run again: {self.run_again}."
 
     @property
     def summary(self) -> str:
         return re.split(r"(?<=[.!?:])\s", self.text, maxsplit=1)[0].replace(_UNBROKEN, " ")
 
-    def as_json(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str | None]:
         text = self.text.replace(_UNBROKEN, " ")
         return {**console.fields(self, "code", "section", "rows_visible", "run_again"), "text": text}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A code in a text, with the answers of its message, else of the page."""
+    """A code in a text, with the answers of its message, else of the page.
+
+    Both answers are None for an error of a command.
+    """
 
     code: str
     message: str
-    rows_visible: str
-    run_again: str
+    rows_visible: str | None
+    run_again: str | None
     is_cut: bool = False
     """It has words, but not its answers."""
 
     @property
     def rank(self) -> tuple[int, int]:
+        if self.run_again is None or self.rows_visible is None:
+            return -1, -1
         return _AGAIN_RANK.get(self.run_again, 1), _VISIBLE_RANK.get(self.rows_visible, 1)
 
 
@@ -100,9 +114,10 @@ def explain(
 ) -> None:
     """Explain an error code, offline.
 
-    Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. Explains the gravest error of log files or a piped log, of equal
-    ones the last. Alone, lists all codes. Exit status 2 if it finds none.
+    Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands have says
+    nothing about rows: `--json` then has null for both. CODE is a code in upper or lower case, with or without `KAFKA_EOS.`, or a whole
+    message in quotes. Explains the gravest error of log files or a piped log, of equal ones the last. Alone, lists all codes. Exit
+    status 2 if it finds none.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
@@ -134,7 +149,7 @@ def explain(
     if as_json:
         console.print_json({**shown.as_json(), "also": also})
         return
-    if not gravest.message:
+    if not gravest.message and gravest.run_again is not None:
         shown = replace(shown, text=f"{_CUT}\n{entry.text}" if gravest.is_cut else f"{entry.text}\n{_OWN_ANSWERS}")
     typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
     for each in also:
@@ -188,6 +203,8 @@ def errors_in(text: str, known: Mapping[str, Entry], *, is_log: bool = False) ->
 def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     code = code if code in known else code.upper()
     answers = _ANSWERS.search(message)
+    visible: str | None
+    again: str | None
     if answers:
         visible, again = answers[1] or Visible.NO, answers[2]
     elif code in known:
@@ -195,7 +212,8 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     else:
         visible, again = UNDECIDED
     text = printable(message.strip()) if answers else ""
-    is_cut = not answers and " " in message.strip()
+    # A whole message without answers is of a command, or of a step before the write.
+    is_cut = not answers and " " in message.strip() and not _END.search(message)
     return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
 
 
@@ -256,14 +274,15 @@ def _whole(lines: Sequence[str]) -> tuple[int, str]:
     The message is in one line. A line within it may begin with the code of its cause. Without a message: all lines, and nothing.
     """
     stripped = [each.strip() for each in lines]
-    for glue, parts in (" ", stripped), ("", lines):
+    ways = (" ", stripped), ("", lines)
+    # A line may have ended inside a word of the answer, so a known answer counts more than another version's.
+    for is_known, (glue, parts) in itertools.product((True, False), ways):
         end = _END.search(glue.join(parts[-2:]))
         code = f"KAFKA_EOS.{end[1]}]" if end else ""
         for before in reversed(range(len(parts))) if code else ():
             text = glue.join(parts[before:])
             answers = _ANSWERS.search(text)
-            # The latter is a line that ended inside a word.
-            if answers and code in text and not answers[0].endswith(" ."):
+            if answers and code in text and (not is_known or answers[2] in ANSWERS):
                 return before, text.strip()
     return len(lines), ""
 
@@ -332,7 +351,7 @@ def _print_list(known: list[Entry]) -> None:
 def lines_of(entry: Entry, width: int) -> Iterator[str]:
     """Yield what a terminal of this width shows; code and commands stay whole."""
     yield entry.code
-    yield f"Rows visible: {entry.rows_visible}. Safe to run again: {entry.run_again}."
+    yield entry.answers
     before = ""
     for line in entry.text.split("\n"):
         item = _ITEM.match(line)

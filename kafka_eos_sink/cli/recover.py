@@ -255,7 +255,7 @@ def _show(settings: OperatorSettings, done: Recovered, held: Markers, *, as_json
         console.print_json(recovered_json(write_id, done, held))
         return
     if not done.decisions:
-        console.echo(console.NO_DECISION.format(write_id=write_id))
+        console.echo(console.no_decision(write_id, is_unfinished=bool(done.aborted)))
     if done.decisions or done.aborted:
         console.show(recovered_table(write_id, done))
     if done.ended:

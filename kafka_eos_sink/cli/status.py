@@ -85,7 +85,7 @@ def status(
     if not watch.knows_write:
         raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
     if not as_json:
-        console.echo(console.NO_DECISION.format(write_id=write_id))
+        console.echo(console.no_decision(write_id))
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> None:

@@ -64,7 +64,7 @@ def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
     """
     for settled in found.decisions:
         if plan_nonce(settled.decision.nonce) == nonce and settled.status is DecisionStatus.FINISHED:
-            again = RunAgain.NO if found.write.is_random else RunAgain.SAME_ID
+            again = RunAgain.TWICE if found.write.is_random else RunAgain.SAME_ID
             yield from Warn(
                 f"[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version {settled.decision.version} of write id {found.write.id!r} are "
                 "written and visible. Its commit failed after the decision, and the abort has finished it. Spark still fails with the "

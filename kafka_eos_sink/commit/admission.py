@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit.lost_log import not_the_next_version
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import resolve_command, run_again, version_of
 from kafka_eos_sink.commit.values import (
@@ -33,7 +34,7 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     settled = plan.newest_decision(batch.query_id)
     if settled is None:
         if batch.streaming and batch.version > 0:
-            raise refusals.not_the_next_version(plan.write, batch, None)
+            raise not_the_next_version(plan.write, batch, None)
         return None, None
     newest = settled.decision
     if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
@@ -108,7 +109,7 @@ def _admit_to_stream(
         if settled.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)
         if batch.streaming and batch.version > newest.version + 1:
-            raise refusals.not_the_next_version(plan.write, batch, newest)
+            raise not_the_next_version(plan.write, batch, newest)
         return None, None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (

@@ -17,7 +17,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.steps import Append, DescribeTransactions, Reached, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import BatchIdentity, Run, Write, iso_utc
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, Run, Write, iso_utc
 from kafka_eos_sink.errors import Job, WriteRefusedError
 
 MOST_SHOWN = 8
@@ -85,7 +85,7 @@ def _commit_log_lost(
     ]
     found = f"holds nothing of write id {write.id!r}, which has been used before: {', and '.join(filter(None, used))}"
     if batch is not None and batch.streaming and batch.version > 0:
-        return refusals.not_the_next_version(write, batch, None, found)
+        return not_the_next_version(write, batch, None, f"{found}. The log was deleted, or is another one")
     begin_again = write.command("recover", "--abort-unknown")
     is_stream = refusals.job_of(write.id) is Job.STREAM if batch is None else batch.streaming
     if not is_stream:
@@ -119,4 +119,42 @@ def _commit_log_lost(
         f"this run wrote nothing: the commit log {write.log_topic!r} {found}. The log was deleted, or is another one",
         "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and run again. "
         + do,
+    )
+
+
+def not_the_next_version(
+    write: Write, batch: BatchIdentity, newest: Decision | None, found: str = ""
+) -> WriteRefusedError:
+    """The log lacks a stream's previous batch, so nothing proves if this was written.
+
+    Args:
+        newest: The newest decision of the query; None if the log has none.
+        found: What proves that the log was lost; empty if nothing does. Then most queries wrote with another sink.
+    """
+    before, this = batch.version - 1, batch.version
+    if newest is not None:
+        found = (
+            f"of write id {write.id!r} ends at batch {newest.version} of query {batch.query_id}. Another sink, or "
+            f"delivery.guarantee=at-least-once, has written the batches up to {before}, or this log is an older copy or another one"
+        )
+    is_unknown = not found
+    found = found or (
+        f"has no batch of query {batch.query_id} under write id {write.id!r}. This query wrote with another sink until now, its checkpoint "
+        "lost the file metadata, or the log was lost or is another one"
+    )
+    changed = "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query"
+    up_to = [refusals.resolve_command(write, batch.query_id, version, "committed") for version in (before, this)]
+    compare = (
+        f"compare the topic (isolation.level=read_committed) with the source offsets in the checkpoint's files offsets/{before} "
+        f"and offsets/{this}. With source.offsets.group=G, run: {write.offsets_command('G')}; it shows the offsets at which the last "
+        f"decided batch ends. Then run one command, and restart the query. All rows of batch {before} and none of batch {this} are there, "
+        f"as if the query was idle when it stopped: {up_to[0]}; all of both are there, as after a crash between commit and checkpoint: "
+        f"{up_to[1]}; in any other case the commands would lose or double rows, so write what is missing by hand first"
+    )
+    return WriteRefusedError(
+        "COMMIT_LOG_LOST",
+        f"this run wrote nothing of batch {this}: the commit log {found}",
+        f"After another sink, {compare}. If metadata was lost, restore that file. {changed}"
+        if is_unknown
+        else f"{changed}. Otherwise {compare}",
     )

@@ -33,6 +33,9 @@ DISCARD = "Their partitions hold them open. This prints the commands of Kafka's 
 WRITE_MARKERS = "--write-markers"
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
 """What holds for a finished version."""
+READ_TOPIC = "Read the topic before you run the job again"
+FINISHED_OR_NOT_BEGUN = "A batch without txnAppId leaves no record if it has finished: then all its rows are visible"
+"""What an empty commit log says of a random write id: its driver removes its records (`log_writing.forget`)."""
 TIMEOUT_WAYS_OUT = (
     "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "
     "transaction.max.timeout.ms)"
@@ -126,13 +129,20 @@ def if_transactional_id(write_id: str) -> str:
 
 def unknown_write_id(write: Write, otherwise: str = "") -> WriteRefusedError:
     """``otherwise``: what to do if the id is right."""
+    found, do = f"the commit log {write.log_topic!r} holds nothing of write id {write.id!r}. Nothing was changed", ""
+    if write.is_random:
+        found += f". {FINISHED_OR_NOT_BEGUN}"
+        do, otherwise = f"{READ_TOPIC}. ", ""
+    else:
+        found += (
+            ". A batch write's id is <transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a "
+            "stream's id is its transactional.id.prefix, or kafka-eos- and the query id"
+        )
     return WriteRefusedError(
         "UNKNOWN_WRITE_ID",
-        f"the commit log {write.log_topic!r} holds nothing of write id {write.id!r}. Nothing was changed. A batch write's id is "
-        "<transactional.id.prefix>/<txnAppId>/<topic>, for instance kafka-eos/nightly-orders/orders; a stream's id is its "
-        "transactional.id.prefix, or kafka-eos- and the query id",
-        if_transactional_id(write.id)
-        + "If the write has another commit.log.topic, name it with --commit-log-topic. To list the write ids of this commit log: "
+        found,
+        f"{if_transactional_id(write.id)}{do}If the write has another commit.log.topic, name it with --commit-log-topic. To list the write "
+        "ids of this commit log: "
         f"{write.status_of_all}" + (f"; {otherwise}" if otherwise else ""),
     )
 
@@ -159,33 +169,6 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 
 
 # whether the batch may be written
-
-
-def not_the_next_version(
-    write: Write, batch: BatchIdentity, newest: Decision | None, found: str = ""
-) -> WriteRefusedError:
-    """The log lacks a stream's previous batch, so nothing proves if this was written."""
-    before, this = batch.version - 1, batch.version
-    if newest is None:
-        found = found or (
-            f"knows nothing of write id {write.id!r}, although batch {this} of query {batch.query_id} is not its first"
-        )
-    else:
-        found = (
-            f"of write id {write.id!r} ends at batch {newest.version} of query {batch.query_id}, so nothing shows whether batch {before} "
-            "was written"
-        )
-    up_to = [resolve_command(write, batch.query_id, version, "committed") for version in (before, this)]
-    return WriteRefusedError(
-        "COMMIT_LOG_LOST",
-        f"this run wrote nothing of batch {this}: the commit log {found}",
-        "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query. "
-        f"Otherwise compare the topic (isolation.level=read_committed) with the source offsets in the checkpoint's files offsets/{before} "
-        f"and offsets/{this}. With source.offsets.group=G, run: {write.offsets_command('G')}; it shows the offsets at which the last "
-        f"decided batch ends. Then run one command, and restart the query. All rows of batch {before} and none of batch {this} are there: "
-        f"{up_to[0]}; all of both are there, as after a crash between commit and checkpoint: {up_to[1]}; in any other case the commands "
-        "would lose or double rows, so write what is missing by hand first",
-    )
 
 
 def earlier_version_unfinished(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:

@@ -25,7 +25,7 @@ def unknown_write_id(request: ResolveRequest) -> WriteRefusedError:
     """The commit log holds nothing of the write id, and the request has no query id."""
     if request.resolution == "rewrite":
         return refusals.unknown_write_id(
-            request.run.write, "Nothing needs to be rewritten: its next run writes all rows"
+            request.run.write, "Nothing needs to be rewritten: its next run writes all rows, even if the topic has them"
         )
     return refusals.unknown_write_id(
         request.run.write,
@@ -44,12 +44,17 @@ def query_id_needed(request: ResolveRequest, known: Sequence[str]) -> WriteRefus
     else:
         has = "has no decided query id yet"
         do = (
-            f"{run_again(write.id).capitalize()}: it writes what is not in the commit log. Only if the topic holds every row of version "
-            f"{version} already, record that under its query id: {_begin(request)}"
+            f"{_next_run(write, f'{run_again(write.id).capitalize()}: it writes what is not in the commit log')}. Only if the topic holds "
+            f"every row of version {version} already, record that under its query id: {_begin(request)}"
         )
     return WriteRefusedError(
         "QUERY_ID_NEEDED", f"the commit log {has} for write id {write.id!r}. Nothing was changed", do
     )
+
+
+def _next_run(write: Write, writes: str) -> str:
+    """Return what the next run writes of a version that the commit log does not know."""
+    return f"{refusals.FINISHED_OR_NOT_BEGUN}. {refusals.READ_TOPIC}" if write.is_random else writes
 
 
 def impossible_query_id(request: ResolveRequest, query_id: str) -> WriteRefusedError:
@@ -107,7 +112,7 @@ def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *,
     write, version = request.run.write, request.version
     needs_none = f"version {version} needs no resolution, because its next run"
     if newest is None:
-        return f"{needs_none} writes it"
+        return _next_run(write, f"{needs_none} writes it")
     if query_id != BATCH_QUERY_ID and version < newest.version:
         return f"to resolve version {newest.version}: {request.command(query_id, newest.version)}"
     counts = version in newest.written_versions

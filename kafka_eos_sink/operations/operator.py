@@ -38,6 +38,8 @@ from kafka_eos_sink.errors import (
     SAFETY,
     BrokerRefusedError,
     DecisionPendingError,
+    FencedError,
+    Job,
     KafkaEosError,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -230,8 +232,12 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _Opera
             yield admin, executor, new_run(write, settings.timeout_ms, admin.transaction_version(deadline))
         except KafkaEosError as error:
             # Of other codes only the run of a job can say that nothing of it is visible.
+            job = job_of(settings.write_id)
             if error.code in SAFETY:
-                error.concern(job_of(settings.write_id))
+                error.concern(job, in_command=True)
+            if job is Job.RANDOM and isinstance(error, FencedError):
+                # A run is fenced before its decision, and may start again. This command may have found a decided batch.
+                error.way_out = "Run this command again: it shows what became of the batch"
             # The error may be of another query id.
             _report_recovered(settings, executor)
             raise

@@ -315,7 +315,7 @@ class Episode:
                 self.report.wrong.append(f"{code} is not documented")
             elif code == "UNRESOLVED" and omits_markers(self.kafka):
                 continue  # known gap 3, which a person has ended
-            elif (safety := SAFETY.get(code)) is not None and safety.run_again is RunAgain.NO:
+            elif (safety := SAFETY.get(code)) is not None and safety.run_again is RunAgain.REFUSED:
                 self.report.wrong.append(f"{code} asks for a person, and nobody had deleted anything")
 
     def _let_people_delete(self, nemesis: Nemesis) -> None:

@@ -122,7 +122,7 @@ def test_command_in_error_finishes_job_without_txn_app_id(
     assert job.run_once("commit.decided=raise") != 0
     said = job.said()
     assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
-    assert "Rows visible: maybe. Safe to run again: no. Do not run the job again" in said
+    assert "Rows visible: maybe. Safe to run again: no, it would write rows twice. Do not run the job again" in said
     (command, *_) = re.findall(r"kafka-eos (recover [^(;\n]*) \(kafka-eos explain", said)
     capsys.readouterr()
     assert main([*shlex.split(command), "--yes"]) == 0

@@ -125,7 +125,7 @@ def test_lost_commit_log_is_refused_until_the_user_decides(
     job = Nightly(spark, any_kafka, with_history=with_history)
     job.write(7)
     for text in (job.lose_log(7), job.is_refused(8)):  # by now there is a commit log again
-        assert "Rows visible: maybe. Safe to run again: no." in text
+        assert "Rows visible: maybe. Safe to run again: no, it fails again until you act." in text
         assert "its coordinator knows its driver" in text
         assert ("the history shows version 7 (finished 20" in text) == with_history
         assert ("--version 7 --as committed" in text) == with_history

@@ -53,7 +53,8 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     add_files(stream.source, 2, 1)
     text = stream.fails()
     assert code_of(text) == "COMMIT_LOG_LOST"
-    assert "this run wrote nothing of batch 2: the commit log knows nothing of write id" in text
+    assert "this run wrote nothing of batch 2: the commit log has no batch of query" in text
+    assert "This query wrote with another sink until now" in text
     assert "--version 1 --as committed" in text
     stream.assert_every_line_once(2)
     run_printed(text, "resolve")
@@ -73,6 +74,28 @@ def test_query_moves_between_spark_sink_and_ours_exactly_once(stream: Stream, co
     stream.run()
     stream.assert_every_line_once(6)
     assert (stream.decision().version, stream.decision().resolution) == (5, None)
+
+
+def test_query_whose_checkpoint_lost_its_metadata_writes_on_once_it_is_restored(
+    stream: Stream, code_of: CodeOf
+) -> None:
+    """Spark gives the query a new id, of which the commit log has no batch."""
+    stream.run()
+    add_files(stream.source, 2, 1)
+    metadata = stream.checkpoint / "metadata"
+    checksum = stream.checkpoint / ".metadata.crc"
+    before = [(each, each.read_bytes()) for each in (metadata, checksum)]
+    for each, _ in before:
+        each.unlink()
+    text = stream.fails()
+    assert code_of(text) == "COMMIT_LOG_LOST"
+    assert "its checkpoint lost the file metadata" in text
+    assert "If metadata was lost, restore that file" in text
+    stream.assert_every_line_once(2)
+    for each, content in before:
+        each.write_bytes(content)
+    stream.run()
+    stream.assert_every_line_once(3)
 
 
 def test_uncommitted_batch_at_sink_change_is_written_twice(stream: Stream, code_of: CodeOf) -> None:

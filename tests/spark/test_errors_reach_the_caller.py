@@ -106,7 +106,7 @@ def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: C
         ({"txnAppId": "app", "txnVersion": "1"}, "Rows visible: no. Safe to run again: yes."),
         (
             {"delivery.guarantee": "at-least-once"},
-            "Rows visible: maybe. Safe to run again: no. This write has delivery.guarantee=at-least-once: another run writes all rows",
+            "Rows visible: maybe. Safe to run again: no, it would write rows twice. This write has delivery.guarantee=at-least-once: ",
         ),
     ],
     ids=["without txnAppId", "with txnAppId", "at-least-once"],

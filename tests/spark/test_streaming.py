@@ -255,7 +255,7 @@ def test_deleted_commit_log_is_refused_until_the_user_decides(
     for _ in range(2):  # the second run finds a commit log
         text = stream.fails(**log)
         assert code_of(text) == "COMMIT_LOG_LOST"
-        assert "Rows visible: maybe. Safe to run again: no." in text
+        assert "Rows visible: maybe. Safe to run again: no, it fails again until you act." in text
         assert "its coordinator knows its driver" in text
         stream.assert_every_line_once(loss.batches)
     run_printed(text, loss.way_out)

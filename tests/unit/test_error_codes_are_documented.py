@@ -14,7 +14,7 @@ import pytest
 
 from documents import ROOT, anchors, error_codes, read
 from kafka_eos_sink import errors
-from kafka_eos_sink.commit import refusals
+from kafka_eos_sink.commit import lost_log, refusals
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import InvalidRowError, Job, KafkaEosError
@@ -165,12 +165,15 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     }
     for error in concerned.values():
         error.concern(Job.BATCH)
+    after_another_sink = lost_log.not_the_next_version(LAG, batch(42, **stream), None)
+    after_another_sink.concern(Job.STREAM)
     rolled_back = refusals.checkpoint_rolled_back(LAG, batch(41, **stream), decision(LAG, 42, query_id=QUERY))
     rolled_back.concern(Job.STREAM)
     return {
         **concerned,
         "checkpoint_rolled_back": rolled_back,
         "clock_skew": wrong_clock(monkeypatch),
+        "commit_log_lost": after_another_sink,
         "unknown_topic": no_topic(),
         "invalid_options": wrong_options(),
     }
@@ -184,3 +187,12 @@ def test_page_shows_messages_as_the_code_makes_them(monkeypatch: pytest.MonkeyPa
         if block.text.startswith("[KAFKA_EOS.")
     }
     assert shown == {section: " ".join(str(error).split()) for section, error in examples(monkeypatch).items()}
+
+
+def test_page_on_the_change_of_a_sink_shows_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    (shown,) = [
+        block.text for block in read(ROOT / "docs" / "migrate.md").blocks if block.text.startswith("[KAFKA_EOS.")
+    ]
+    begin = " ".join(shown.split()).removesuffix(" ...")
+    assert str(examples(monkeypatch)["commit_log_lost"]).startswith(begin)
+    assert begin.endswith("--version 41 --as committed --query-id " + QUERY + ";")

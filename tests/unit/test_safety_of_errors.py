@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from documents import ROOT, explained_errors
+from documents import ROOT, error_codes, explained_errors
 from kafka_eos_sink.cli.explain import entries
 from kafka_eos_sink.errors import (
+    OF_A_COMMAND,
+    OF_COMMANDS,
     PAGE,
     SAFETY,
     UNDECIDED,
@@ -19,6 +24,113 @@ from kafka_eos_sink.errors import (
     Visible,
     safety_sentence,
 )
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+
+JOBS = (
+    "kafka_eos_sink",
+    "kafka_eos_sink.spark",
+    "pyspark_kafka_eos",
+    "spark_jobs.batch_to_kafka",
+    "spark_jobs.stream_to_kafka",
+)
+"""Where a job that writes begins: it can raise every code of a module that these packages and modules import."""
+NEVER_IN_A_JOB = {
+    "UNKNOWN_WRITE_ID": "only commands take over with UnknownId.REFUSE",
+    "NO_HISTORY": "the driver goes on without a history",
+}
+"""Codes in modules of a job that it never raises."""
+FOUND_ROWS = {"NOT_AS_DECIDED", "ROWS_ARE_VISIBLE"}
+"""Codes of commands that say something about rows."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The package and the jobs, by name."""
+    paths = [
+        path for name in ("kafka_eos_sink", "pyspark_kafka_eos", "spark_jobs") for path in (ROOT / name).rglob("*.py")
+    ]
+    return {named(path): ast.parse(path.read_text("utf-8")) for path in paths}
+
+
+def named(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_by(module: str) -> set[str]:
+    found = set()
+    for node in ast.walk(modules()[module]):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return found & modules().keys()
+
+
+def of_a_job() -> set[str]:
+    """The modules that a job which writes can run."""
+    found: set[str] = set()
+    left = {each for each in modules() if each in JOBS or each.startswith("kafka_eos_sink.spark.")}
+    while left:
+        found |= left
+        left = set().union(*map(imported_by, left)) - found
+    return found
+
+
+def codes_of_commands() -> set[str]:
+    """The codes that no module of a job has."""
+    in_jobs, in_commands, jobs = set[str](), set[str](), of_a_job()
+    for name, tree in modules().items():
+        if name != "kafka_eos_sink.errors":
+            texts = {
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+            (in_jobs if name in jobs else in_commands).update(texts)
+    nowhere = set(error_codes()) - in_jobs - in_commands
+    assert nowhere <= ErrorCode.__members__.keys(), "these codes are raised nowhere"
+    return (set(error_codes()) & in_commands - in_jobs) | NEVER_IN_A_JOB.keys()
+
+
+def test_code_that_only_commands_raise_never_vouches_for_rows() -> None:
+    """A job's default is "no row is visible, run again". From a command it would send an operator into a second run."""
+    assert sorted(codes_of_commands()) == sorted(OF_COMMANDS | FOUND_ROWS)
+    assert not OF_COMMANDS & SAFETY.keys()
+    assert [code for code in FOUND_ROWS if SAFETY[code].visible is Visible.NO] == []
+
+
+def test_jobs_never_refuse_an_unknown_write_id() -> None:
+    """Only for UnknownId.REFUSE take_over raises UNKNOWN_WRITE_ID."""
+    users = {
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "UnknownId.REFUSE"
+    }
+    assert users & of_a_job() == {"kafka_eos_sink.commit.take_over"}
+
+
+def test_error_of_a_command_says_nothing_about_rows() -> None:
+    assert len(OF_COMMANDS) > 15
+    for code in OF_COMMANDS:
+        assert (
+            said(code, Job.BATCH)
+            == f"[KAFKA_EOS.{code}] what happened. {OF_A_COMMAND} what to do (kafka-eos explain {code})"
+        )
+
+
+@pytest.mark.parametrize("code", ["FENCED", "PRODUCER_FENCED"])
+def test_fenced_command_does_not_advise_a_random_job_to_run_again(code: str) -> None:
+    """The job itself is fenced before its decision; a command that another one fences may have found a decided batch."""
+    assert safety_sentence(code, Job.RANDOM) == "Rows visible: no. Safe to run again: yes."
+    sentence = safety_sentence(code, Job.RANDOM, in_command=True)
+    assert sentence.startswith(f"Rows visible: maybe. Safe to run again: {RunAgain.TWICE}. Do not run the job again")
+
+
+def test_no_tells_a_second_writing_from_another_refusal() -> None:
+    for code, safety in SAFETY.items():
+        assert safety.run_again is not RunAgain.TWICE, f"{code}: a job with an id writes nothing twice"
+    assert f"Safe to run again: {RunAgain.REFUSED}." in said("COMMIT_LOG_LOST", Job.BATCH)
+    assert f"Safe to run again: {RunAgain.TWICE}." in said("DECIDED_NOT_FINISHED", Job.RANDOM)
+    assert f"Safe to run again: {RunAgain.TWICE}." in said("RECORD_TOO_LARGE", Job.AT_LEAST_ONCE)
 
 
 def said(code: str, job: Job) -> str:
@@ -32,6 +144,9 @@ def test_page_advises_for_each_code_as_its_message_does() -> None:
     assert [*page] == explained_errors()
     assert page.keys() >= SAFETY.keys()
     for code, (visible, again) in page.items():
+        assert (visible is None) is (again is None) is (code in OF_COMMANDS), code
+        if visible is None or again is None:
+            continue
         answers = SAFETY.get(code, UNDECIDED)
         assert (visible, again) == (answers.visible, answers.run_again), code
         again = again.removesuffix(" or checkpoint")  # which no batch job has
@@ -76,8 +191,8 @@ def test_stream_is_advised_to_keep_its_checkpoint(code: str) -> None:
 def test_no_error_of_an_at_least_once_task_is_safe(code: str) -> None:
     text = said(code, Job.AT_LEAST_ONCE)
     assert (
-        "Rows visible: maybe. Safe to run again: no. This write has delivery.guarantee=at-least-once: another run writes all rows again."
-        in text
+        "Rows visible: maybe. Safe to run again: no, it would write rows twice. This write has delivery.guarantee=at-least-once: another "
+        "run writes all rows again." in text
     )
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from documents import ROOT, error_codes, explained_errors, read
 from kafka_eos_sink.cli import console, explain
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.errors import PAGE, DecisionPendingError, Job
+from kafka_eos_sink.errors import OF_A_COMMAND, PAGE, DecisionPendingError, Job, KafkaEosError
 
 TEXT = (ROOT / PAGE).read_text("utf-8")
 SECTIONS = list(dict.fromkeys(each.section for each in explain.entries(TEXT)))
@@ -38,12 +38,12 @@ def test_every_code_is_explained_without_markup() -> None:
     for entry in entries:
         heading, safety, empty, first, *more = explain.lines_of(entry, 100)
         assert heading == entry.code
-        assert re.fullmatch(r"Rows visible: \w+\. Safe to run again: [\w ]+\.", safety)
+        assert safety == OF_A_COMMAND or re.fullmatch(r"Rows visible: \w+\. Safe to run again: [\w, ]+\.", safety)
         assert empty == ""
         assert len(first) > 20, entry.code
         text = "\n".join((first, *more))
         assert [markup for markup in ("**", "](", "`", "###", "\N{NO-BREAK SPACE}") if markup in text] == []
-        assert [line for line in (first, *more) if len(line) > 125] == []
+        assert [line for line in (first, *more) if len(line) > 125] == [], entry.code
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,17 @@ FINISHED = (
         # The message knows the job, which the page does not.
         (
             failed("DECIDED_NOT_FINISHED", Job.RANDOM, way_out="Run kafka-eos recover --write-id w"),
-            "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: no.\n\n    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed. "
-            "Rows visible: maybe. Safe to run again: no. Do not run the job again: without txnAppId it would write its rows a second "
-            "time. Run kafka-eos recover --write-id w (kafka-eos explain DECIDED_NOT_FINISHED)\n\n"
+            "DECIDED_NOT_FINISHED\nRows visible: maybe. Safe to run again: no, it would write rows twice.\n\n"
+            "    [KAFKA_EOS.DECIDED_NOT_FINISHED] it failed. Rows visible: maybe. Safe to run again: no, it would write rows twice. "
+            "Do not run the job again, because it has no txnAppId. Run kafka-eos recover --write-id w "
+            "(kafka-eos explain DECIDED_NOT_FINISHED)\n\n"
             "In general (where it differs, the message counts):\n\nThe batch is committed",
             [],
         ),
         (failed("FENCED", Job.RANDOM), "FENCED\nRows visible: no. Safe to run again: yes.\n", []),
         (
             failed("DELIVERY_TIMEOUT", Job.AT_LEAST_ONCE),
-            "DELIVERY_TIMEOUT\nRows visible: maybe. Safe to run again: no.\n",
+            "DELIVERY_TIMEOUT\nRows visible: maybe. Safe to run again: no, it would write rows twice.\n",
             [],
         ),
         # The abort has finished the batch; Spark prints the older error behind it.
@@ -126,6 +127,21 @@ FINISHED = (
             "CONNECTION_LOST\nRows visible: no. Safe to run again: yes.\n",
             ["COMMIT_LOG_LOST"],
         ),
+        # A run that would write rows twice is graver than a run that fails again; a command's error says nothing.
+        (
+            failed("DELIVERY_TIMEOUT", Job.AT_LEAST_ONCE)
+            + failed("UNRESOLVED", Job.STREAM)
+            + f"{KafkaEosError('UNKNOWN_WRITE_ID', 'nothing of it', 'read the topic')}\n",
+            "DELIVERY_TIMEOUT\nRows visible: maybe. Safe to run again: no, it would write rows twice.\n",
+            ["UNRESOLVED", "UNKNOWN_WRITE_ID"],
+        ),
+        # As an older version wrote it.
+        (
+            failed("NOT_THIS_COMMIT_LOG", Job.STREAM).replace(", it fails again until you act", "")
+            + failed("FENCED", Job.BATCH),
+            "NOT_THIS_COMMIT_LOG\nRows visible: maybe. Safe to run again: no.\n",
+            ["FENCED"],
+        ),
         # Colours, one long line of JSON, several messages on it, and a code without its message.
         (
             failed("FENCED", Job.BATCH)
@@ -136,12 +152,12 @@ FINISHED = (
         ),
         (
             json.dumps({"log": failed("CONNECTION_LOST", Job.STREAM) + failed("UNRESOLVED", Job.STREAM)}),
-            "UNRESOLVED\nRows visible: maybe. Safe to run again: no.\n",
+            "UNRESOLVED\nRows visible: maybe. Safe to run again: no, it fails again until you act.\n",
             ["CONNECTION_LOST"],
         ),
         (
             "ERROR [KAFKA_EOS.UNRESOLVED] cut off\n" + failed("CONNECTION_LOST", Job.STREAM),
-            "UNRESOLVED\nRows visible: maybe. Safe to run again: no.\n",
+            "UNRESOLVED\nRows visible: maybe. Safe to run again: no, it fails again until you act.\n",
             ["CONNECTION_LOST"],
         ),
     ],
@@ -427,6 +443,25 @@ def test_json_has_visibility_and_text(capsys: pytest.CaptureFixture[str]) -> Non
     listed = json.loads(explained(capsys, "--json"))
     assert [each["code"] for each in listed] == explained_errors()
     assert one in [each | {"also": []} for each in listed]
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN_WRITE_ID", "TOPIC_NOT_READ"])
+@pytest.mark.parametrize("way", ["code", "message"])
+def test_error_of_a_command_has_no_answer_on_rows(code: str, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = code if way == "code" else f"kafka-eos: {KafkaEosError(code, 'what happened', 'what to do')}"
+    shown = explained(capsys, given)
+    assert shown.startswith(f"{code}\n{OF_A_COMMAND}\n\n")
+    for words in ("Rows visible", "Safe to run again", "message"):
+        assert words not in shown
+    found = json.loads(explained(capsys, given, "--json"))
+    assert (found["rows_visible"], found["run_again"]) == (None, None)
+
+
+def test_message_of_a_command_with_a_code_of_jobs_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no answer on rows, and the answers of the page are for jobs."""
+    shown = explained(capsys, f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}")
+    assert "The message is cut" not in shown
+    assert "If a command printed it, it says nothing about rows." in " ".join(shown.split())
 
 
 def test_page_of_the_installed_package_is_found_first(

@@ -122,7 +122,7 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         refusals.marker_missing(write, decision, "why"),
         refusals.not_this_commit_log(write, [decision.driver]),
         refusals.no_free_id(write, 0),
-        *([refusals.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
+        *([lost_log.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
         refusals.version_too_old(write, replace(STREAMED, streaming=False), 5),
         lost_log._commit_log_lost(write, STREAMED, KNOWN, ()),
         lost_log._commit_log_lost(
