@@ -119,7 +119,6 @@ NOT_RUN = {
     "docs/deploy.md#kubernetes:2": "needs Kubernetes; spark/test_kubernetes.py runs the command of the Job with a stand-in for it",
     "docs/read.md#flink": "needs Flink",
     "docs/stream.md#consumer-lag-in-kafkas-own-tools": "needs a topic to read; spark/test_lost_checkpoint.py runs such a query",
-    "docs/stream.md#two-phase-commit-kip-939": "starts Kafka 4.4.0, as broker/test_two_phase_commit.py does",
     "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
     "docs/read.md#kafka-connect": "needs Kafka Connect",
     "docs/read.md#kcat": "needs kcat",

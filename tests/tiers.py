@@ -286,7 +286,6 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_hostile_broker.py::test_broker_without_the_password_is_refused_soon", TEST),
     Rule("broker/test_hostile_broker.py", ALL, lambda params: params["api"].__name__ != "MetadataRequest"),
     Rule("broker/test_hostile_broker.py", Sample(of_class=lambda params: params["harm"].__name__)),
-    Rule("broker/test_two_phase_commit.py", ALL, one_of("two_phase", 1, 0)),
     Rule("broker/test_commit_log_topic.py::test_compaction_and_restart_keep_commit_log_start_offset", ALL),
     Rule(
         "broker/test_deleted_topics.py::test_commit_fails_when_topic_is_deleted_after_the_write",

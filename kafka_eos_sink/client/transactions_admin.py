@@ -13,7 +13,6 @@ from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import LONGEST_STRING, TopicPartition
 from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
 
@@ -65,18 +64,13 @@ class TransactionsAdmin(Requests):
             self._features_known_at = now
         return self.client.finalized_features().get("transaction.version", 0)
 
-    def init_producer_id(
-        self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int, *, two_phase_commit: bool = False
-    ) -> tuple[int, int]:
+    def init_producer_id(self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int) -> tuple[int, int]:
         """Return a fresh (producer id, producer epoch).
 
         The coordinator fences the id's former owner and aborts its open transaction. This call waits for the abort.
 
-        Args:
-            two_phase_commit: Whether the coordinator must never time the transaction out (KIP-939); it then ignores the timeout.
-
         Raises:
-            BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT; with ``two_phase_commit`` also a coordinator without it.
+            BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT.
             BrokerUnavailableError: Past the deadline; the message shows the transaction that blocks the id.
             AuthorizationError, FencedError, TransactionAbortedError.
         """
@@ -84,45 +78,20 @@ class TransactionsAdmin(Requests):
             api=m.InitProducerIdRequest,
             route=Route.TRANSACTION_COORDINATOR,
             request=lambda ids, _node: m.InitProducerIdRequest(
-                transactional_id=ids[0], transaction_timeout_ms=transaction_timeout_ms, enable2_pc=two_phase_commit
+                transactional_id=ids[0], transaction_timeout_ms=transaction_timeout_ms
             ),
             read=lambda found, ids: [(ids[0], found.error_code, None, (found.producer_id, found.producer_epoch))],
-            max_version=m.TWO_PHASE_COMMIT_VERSION - 1,
-            exact_version=(lambda _: m.TWO_PHASE_COMMIT_VERSION) if two_phase_commit else None,
             about=lambda each: f"{_transactional_id(each)} with transaction.timeout.ms={transaction_timeout_ms}",
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
             blocked_by=self.holder,
         )
-        found: tuple[int, int] | None = self.values(call, [transactional_id], deadline_ms)[transactional_id]
-        if found is None:  # the coordinator does not speak the exact version
-            raise refusal(call.api, ErrorCode.UNSUPPORTED_VERSION, in_words(call.api, call.about(transactional_id)))
+        found: tuple[int, int] = self.values(call, [transactional_id], deadline_ms)[transactional_id]
         if min(found) < 0:
             # -1 would write without a transaction.
             raise ProtocolError(
                 f"InitProducerId of {_transactional_id(transactional_id)} returned the identity {found}"
             )
         return found
-
-    def two_phase_commit_code(self, transactional_id: str, deadline_ms: int) -> int | None:
-        """Return how a broker rejects a request that shows the right to KIP-939.
-
-        INVALID_REQUEST: the principal may begin transactions without a timeout. TRANSACTIONAL_ID_AUTHORIZATION_FAILED: it may not.
-        UNSUPPORTED_VERSION: the broker does not offer them. None: it does not respond. A broker checks the rights even if its
-        ``transaction.two.phase.commit.enable`` is false.
-        """
-        # An epoch without a producer id: a broker rejects it after the check of the rights, before the coordinator knows the id.
-        request = m.InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=1, producer_epoch=0, enable2_pc=True
-        )
-        call: Call[str, None] = single(
-            request,
-            Route.ANY,
-            "transactional id",
-            lambda found: [(found.error_code, None, None)],
-            on_code=OnCode.RETURN,
-            exact_version=lambda _: m.TWO_PHASE_COMMIT_VERSION,
-        )
-        return self.perform(call, [transactional_id], deadline_ms)[transactional_id].error_code
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], deadline_ms: int

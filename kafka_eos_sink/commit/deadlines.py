@@ -15,7 +15,7 @@ from kafka_eos_sink.commit.steps import DescribeTransactions, WallClock
 from kafka_eos_sink.commit.values import Plan
 
 NEVER_TIMES_OUT_MS = 2_147_483_647
-"""transaction.timeout.ms that disables the timeout (Kafka 4.1+, if the broker allows it). Coordinators also report it for KIP-939."""
+"""transaction.timeout.ms that disables the timeout (Kafka 4.1+, if the broker allows it)."""
 MAX_MARGIN_MS = 60_000
 
 

@@ -52,12 +52,10 @@ from kafka_eos_sink.runtime.requirements import (
     OPTIONAL,
     OTHER_SERVICES,
     REQUEST_BYTES,
-    TWO_PHASE_COMMIT,
     UNVERIFIED,
     broker_count,
     broker_settings,
     missing_apis,
-    missing_two_phase_commit,
     no_sign_of_verification,
     number,
     short_expiration,
@@ -236,13 +234,6 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, str(limit), _WARN, brief),
         (limit == NEVER_TIMES_OUT_MS, str(limit), _OK, never),
         otherwise=str(limit),
-    )
-    missing, way_out = missing_two_phase_commit(admin, settings, _CHECK_ID, deadline)
-    yield _cluster_rule(
-        "two-phase commit (KIP-939)",
-        (bool(missing), missing, _OK, f"no write needs it; to try kafka.{TWO_PHASE_COMMIT}=true, {way_out}"),
-        (TWO_PHASE_COMMIT not in settings, "offered, perhaps switched off", _UNKNOWN, unread),
-        otherwise="offered",
     )
     for name, problem in (
         (EXPIRATION, short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),

@@ -90,8 +90,6 @@ class ProducerConfig:
     """True places rows with a key like rows without one (``partitioner.ignore.keys``)."""
     transaction_timeout_ms: int | None = None
     """None: the task executor lowers the timeout until the broker accepts it."""
-    two_phase_commit: bool = False
-    """Whether the transactions of tasks never time out, on brokers that offer it (KIP-939, experimental)."""
     dead_letter_topic: str | None = None
     """The topic for rows that Kafka cannot store. If None, such a row fails the task."""
     own_topics: frozenset[str] = frozenset()

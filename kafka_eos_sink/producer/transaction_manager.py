@@ -22,7 +22,6 @@ from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTrans
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition, bumps_epoch
 from kafka_eos_sink.protocol.messages import (
-    TWO_PHASE_COMMIT_VERSION,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     EndTxnResponse,
@@ -225,8 +224,6 @@ class TransactionManager:
 
     def versions(self, request: type[Request[Any]]) -> Versions:
         """Return the bounds of a request's API version."""
-        if request is InitProducerIdRequest:
-            return None, TWO_PHASE_COMMIT_VERSION - 1
         first = FIRST_OF_KIP_890.get(request)
         if first is None or not self.transactional:
             return None, first

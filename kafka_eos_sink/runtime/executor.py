@@ -17,12 +17,10 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import lost_log, steps
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
-    AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,
@@ -236,12 +234,7 @@ class Executor:
 
     def _init_producer_id(self, step: steps.InitProducerId) -> ProducerIdentity:
         version = self.admin.transaction_version(self._deadline)
-        found, timeout = None, step.timeout_ms
-        # Only tasks and copies ask for transactions that never time out. One of W.driver would block readers of the commit log.
-        if self.config.two_phase_commit and timeout == NEVER_TIMES_OUT_MS:
-            found = self._init_two_phase_commit(step)
-            timeout = self.config.transaction_timeout_ms or SMALLER_TIMEOUTS_MS[0]
-        producer_id, epoch = found or self._init_with_timeout(step, timeout)
+        producer_id, epoch = self._init_with_timeout(step)
         return ProducerIdentity(
             transactional_id=step.transactional_id,
             producer_id=producer_id,
@@ -249,24 +242,10 @@ class Executor:
             transaction_version=version,
         )
 
-    def _init_two_phase_commit(self, step: steps.InitProducerId) -> tuple[int, int] | None:
-        """Initialise an id for KIP-939; return None if the coordinator rejects it."""
-        try:
-            return self.admin.init_producer_id(
-                step.transactional_id, step.timeout_ms, self._within(step.within_ms), two_phase_commit=True
-            )
-        except (AuthorizationError, BrokerRefusedError) as rejected:
-            # The plan found no problem, but this coordinator has other flags, the brokers hide theirs, or the right was revoked since.
-            warn_once(
-                f"a coordinator rejects two-phase commit (KIP-939), so a transaction can time out: {rejected.message}",
-                about="two-phase commit",
-            )
-            return None
-
-    def _init_with_timeout(self, step: steps.InitProducerId, timeout_ms: int) -> tuple[int, int]:
-        timeouts = [timeout_ms]
+    def _init_with_timeout(self, step: steps.InitProducerId) -> tuple[int, int]:
+        timeouts = [step.timeout_ms]
         if self.config.transaction_timeout_ms is None:
-            timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < timeout_ms]
+            timeouts += [timeout for timeout in SMALLER_TIMEOUTS_MS if timeout < step.timeout_ms]
         while True:
             timeout = timeouts.pop(0)
             try:

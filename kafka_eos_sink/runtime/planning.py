@@ -54,7 +54,6 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         batch.topic,
         settings.producer.dead_letter_topic,
         settings.producer.transaction_timeout_ms,
-        settings.producer.two_phase_commit,
     )
     # Pop the entry, so that a plan that fails leaves none: the next plan then checks and reads everything again.
     known = _remembered.pop(key, None) or _Remembered(view=LogView(write.id))

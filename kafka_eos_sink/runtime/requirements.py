@@ -21,7 +21,6 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import bumps_epoch
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS, WriteSettings
@@ -57,7 +56,6 @@ MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
 EXPIRATION = "transactional.id.expiration.ms"
 REQUEST_BYTES = "socket.request.max.bytes"
-TWO_PHASE_COMMIT = "transaction.two.phase.commit.enable"
 DAY_MS = 86_400_000
 BROKER_WITHIN_MS = 3_000
 BROKERS_JOIN_MS = 15_000
@@ -94,15 +92,6 @@ def require_brokers(settings: WriteSettings, admin: Admin) -> int:
         require_coordinator(admin, topic, found, deadline)
     require_verified_appends(admin, found, deadline)
     timeout_ms = transaction_timeout(settings, found)
-    if settings.producer.two_phase_commit:
-        missing, way_out = missing_two_phase_commit(admin, found, settings.write.task_id(0, 0), deadline)
-        if missing:
-            warn_once(
-                f"kafka.{TWO_PHASE_COMMIT} has no effect: two-phase commit (KIP-939) is {missing}. The tasks' transactions time out after "
-                f"{timeout_ms} ms. To change that, {way_out}"
-            )
-        else:
-            timeout_ms = NEVER_TIMES_OUT_MS
     for warning in (short_expiration(found, timeout_ms), small_requests(found, settings.producer.max_request_size)):
         if warning:
             warn_once(warning)
@@ -166,7 +155,7 @@ def broker_settings(admin: Admin, deadline: int) -> Mapping[str, str]:
     """
     try:
         of_topics = (name for topic in (TRANSACTIONS, GROUPS) for name in (topic.factor, topic.in_sync))
-        names = (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES, TWO_PHASE_COMMIT, *of_topics)
+        names = (MAX_TIMEOUT, VERIFICATION, EXPIRATION, REQUEST_BYTES, *of_topics)
         found = admin.describe_configs("broker", None, names, deadline)
         if bumps_epoch(admin.transaction_version(deadline)):
             return found
@@ -303,28 +292,3 @@ def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> in
             )
         return configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)
-
-
-def missing_two_phase_commit(
-    admin: Admin, found: Mapping[str, str], transactional_id: str, deadline: int
-) -> tuple[str, str]:
-    """Return why KIP-939 cannot be used for an id, and the way out; empty if it can.
-
-    Leaves nothing at the brokers. If they do not show their settings, only a task sees that they have it switched off.
-    """
-    code = admin.two_phase_commit_code(transactional_id, deadline)
-    flags = f"set unstable.api.versions.enable=true and {TWO_PHASE_COMMIT}=true on the brokers"
-    if code == ErrorCode.UNSUPPORTED_VERSION:
-        if found and TWO_PHASE_COMMIT not in found:
-            return "not in this release", f"upgrade the brokers to Kafka 4.2 or newer, and {flags}"
-        return "not offered", flags
-    if found.get(TWO_PHASE_COMMIT) == "false":
-        return "switched off", f"set {TWO_PHASE_COMMIT}=true on the brokers"
-    if code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return (
-            "not permitted",
-            "grant TwoPhaseCommit on the transactional ids that begin with your transactional.id.prefix",
-        )
-    if code != ErrorCode.INVALID_REQUEST:
-        return "not known", f"see why the brokers returned {'nothing' if code is None else ErrorCode.of(code).name}"
-    return "", ""

@@ -159,11 +159,8 @@ def _problems_together(
             for name in ("txnAppId", "txnVersion", "source.offsets.group")
             if name in own
         ]
-        found += [
-            f"{PREFIX}{name} needs delivery.guarantee=exactly-once"
-            for name in ("transaction.timeout.ms", "transaction.two.phase.commit.enable")
-            if name in kafka
-        ]
+        if "transaction.timeout.ms" in kafka:
+            found.append(f"{PREFIX}transaction.timeout.ms needs delivery.guarantee=exactly-once")
     if not streaming:
         if "source.offsets.group" in own:
             found.append(

@@ -201,8 +201,6 @@ _PRODUCER = _rows(
             lambda requests: requests <= RANGES["max_in_flight"][2], producer_range("max_in_flight").expected,
             "a broker recognises a resend only among the last 5 batches of a producer; choose 1 to 5")),
     Setting("partitioner.ignore.keys", kinds.BOOLEAN, "Places rows with a key like rows without a key."),
-    Setting("transaction.two.phase.commit.enable", kinds.BOOLEAN,
-        "Experimental: transactions of tasks never time out. If the brokers lack KIP-939, the sink warns.", field_name="two_phase_commit"),
 )  # fmt: skip
 
 # A codec's default may lie outside its range (gzip's -1), so ``also`` accepts it.
@@ -335,6 +333,8 @@ REFUSED = _without_value(
         "sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds sasl.oauthbearer.assertion.claim.sub "
         "sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.private.key.file "
         "sasl.oauthbearer.assertion.private.key.passphrase sasl.oauthbearer.assertion.template.file",
+        "Kafka does not offer two-phase commit without unstable APIs (KIP-939); to switch the timeout off, set "
+        "kafka.transaction.timeout.ms=2147483647, if the brokers allow it": "transaction.two.phase.commit.enable",
     },
 )
 """Names whose effect a user would miss. Each raises an error with the way out."""

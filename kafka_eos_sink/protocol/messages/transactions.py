@@ -14,29 +14,20 @@ class InitProducerIdResponse:
     error_code: Int16
     producer_id: Int64 = -1
     producer_epoch: Int16
-    ongoing_txn_producer_id: Int64 = versions(6, default=-1)  # of a kept transaction (KIP-939); no broker keeps one yet
-    ongoing_txn_producer_epoch: Int16 = versions(6, default=-1)
 
 
-TWO_PHASE_COMMIT_VERSION = 6
-"""The InitProducerId version with `enable2_pc` (KIP-939)."""
-
-
-@request(key=22, versions=range(4, TWO_PHASE_COMMIT_VERSION + 1))
+@request(key=22, versions=range(4, 6))
 class InitProducerIdRequest(Request[InitProducerIdResponse]):
     """Get a producer id and epoch.
 
     With a transactional id, the coordinator also aborts the id's open transaction and fences older producers. Without
-    one, the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE. Kafka calls version 6 unstable: send it
-    only for `enable2_pc`.
+    one, the producer is only idempotent. Version 5 may return TRANSACTION_ABORTABLE. Kafka calls version 6 unstable (KIP-939).
     """
 
     transactional_id: String | None
     transaction_timeout_ms: Int32
     producer_id: Int64 = -1  # the current id and epoch, or -1 (KIP-360)
     producer_epoch: Int16 = -1
-    enable2_pc: Boolean = versions(6, default=False)  # without a timeout (KIP-939)
-    keep_prepared_txn: Boolean = versions(6, default=False)
 
 
 @struct

@@ -110,7 +110,6 @@ OTHER_SETTINGS = {
     "cluster": replace(SETTINGS, client=replace(SETTINGS.client, bootstrap_servers=parse_bootstrap_servers("c:9092"))),
     "dead letter topic": replace(SETTINGS, producer=ProducerConfig(dead_letter_topic="letters")),
     "timeout": replace(SETTINGS, producer=ProducerConfig(transaction_timeout_ms=60_000)),
-    "two-phase commit": replace(SETTINGS, producer=ProducerConfig(two_phase_commit=True)),
 }
 
 

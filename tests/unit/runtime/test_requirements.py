@@ -15,18 +15,15 @@ from kafka_eos_sink.client.connection import BrokerVersions, api_name
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime.requirements import (
     EXPIRATION,
     MAX_TIMEOUT,
     NEEDED,
     OPTIONAL,
     REQUEST_BYTES,
-    TWO_PHASE_COMMIT,
     VERIFICATION,
     broker_settings,
     missing_apis,
-    missing_two_phase_commit,
     require_verified_appends,
     short_expiration,
     small_requests,
@@ -158,30 +155,6 @@ def test_expiration_of_ids_below_the_longest_batch_is_named(
         assert f"{EXPIRATION}={expiration} without use" in text
         assert f"Raise {EXPIRATION} to at least {longest}" in text
         assert text.endswith(", or lower kafka.transaction.timeout.ms") == (timeout_ms != NEVER_TIMES_OUT_MS)
-
-
-@pytest.mark.feature("two-phase commit")
-@pytest.mark.parametrize(
-    ("code", "settings", "missing", "way_out"),
-    [
-        (ErrorCode.INVALID_REQUEST, {TWO_PHASE_COMMIT: "true"}, "", ""),
-        (ErrorCode.INVALID_REQUEST, {}, "", ""),  # hidden: a task finds out
-        (ErrorCode.INVALID_REQUEST, {TWO_PHASE_COMMIT: "false"}, "switched off", f"set {TWO_PHASE_COMMIT}=true"),
-        (ErrorCode.UNSUPPORTED_VERSION, {MAX_TIMEOUT: "900000"}, "not in this release", "Kafka 4.2 or newer"),
-        (ErrorCode.UNSUPPORTED_VERSION, {TWO_PHASE_COMMIT: "true"}, "not offered", "unstable.api.versions.enable=true"),
-        (ErrorCode.UNSUPPORTED_VERSION, {}, "not offered", "unstable.api.versions.enable=true"),
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {}, "not permitted", "grant TwoPhaseCommit"),
-        (ErrorCode.NONE, {}, "not known", "returned NONE"),  # another service, which knows the id now
-        (None, {}, "not known", "returned nothing"),
-    ],
-)
-def test_reason_why_transactions_time_out_and_way_out(
-    code: int | None, settings: dict[str, str], missing: str, way_out: str
-) -> None:
-    admin: Any = SimpleNamespace(two_phase_commit_code=lambda _id, _deadline: code)
-    found = missing_two_phase_commit(admin, settings, "w.0.0", 1_000)
-    assert found[0] == missing
-    assert way_out in found[1]
 
 
 @pytest.mark.parametrize(("limit", "works"), [("104857600", True), ("1000000", True), ("999999", False), (None, True)])

@@ -68,7 +68,6 @@ VALUES = {
     "metadata.recovery.strategy": ("NONE", "none"),
     "compression.type": ("zstd", "zstd"),
     "partitioner.ignore.keys": ("TRUE", True),
-    "transaction.two.phase.commit.enable": ("true", True),
     "max.in.flight.requests.per.connection": ("3", 3),
     "delivery.timeout.ms": (" 234567 ", 234567),
 }
