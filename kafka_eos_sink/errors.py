@@ -9,6 +9,7 @@ A message has one layout: what happened; whether rows are visible and whether it
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -182,21 +183,27 @@ def safety_sentence(code: str, job: Job, *, has_plan: bool = True, in_command: b
     return f"{visible} Safe to run again: {again}."
 
 
+def _numbered(problems: Sequence[str]) -> str:
+    """Join problems, each with its number, because a problem may have a semicolon too."""
+    return problems[0] if len(problems) == 1 else "; ".join(f"{at}. {each}" for at, each in enumerate(problems, 1))
+
+
 class KafkaEosError(Exception):
     """Base of all errors of this package.
 
     Args:
         code: The stable code.
         message: What happened, and where; what to do, if no row can be concerned. Control characters are replaced. ``kafka-eos
-            explain`` of other errors is removed, because the text ends with this error's own.
+            explain`` of other errors is removed, because the text ends with this error's own. Several problems are numbered.
         way_out: What to do, with complete commands. It follows the sentence on safety.
     """
 
     safety = ""
     """What the error means for the rows of a write; `concern` sets it when the error leaves a write or a command on one."""
 
-    def __init__(self, code: str, message: str, way_out: str = "") -> None:
-        message, way_out = (_EXPLAIN.sub("", printable(text)) for text in (message, way_out))
+    def __init__(self, code: str, message: str | Sequence[str], way_out: str = "") -> None:
+        self.problems = (message,) if isinstance(message, str) else tuple(message)
+        message, way_out = (_EXPLAIN.sub("", printable(text)) for text in (_numbered(self.problems), way_out))
         super().__init__(code, message, way_out)
         self.code = code
         self.message = message

@@ -13,8 +13,9 @@ import stat
 import sys
 import textwrap
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,7 +124,7 @@ def explain(
 
     To see which transactions are open: kafka-eos status
     """
-    known = {each.code: each for each in entries(_page())}
+    known = {each.code: each for each in entries(*_page())}
     words = [] if code == ["-"] else code or []
     files = [each for each in words if os.path.isfile(each)]
     if files and files != words:
@@ -159,8 +160,13 @@ def explain(
             typer.echo(f"\nThe log also has {entry.code}, which needs its own answer: {about}")
 
 
-def entries(page: str) -> list[Entry]:
-    """Return the sections of all codes, in the order of the page."""
+def entries(page: str, folder: Path = FOLDERS[1]) -> list[Entry]:
+    """Return the sections of all codes, in the order of the page.
+
+    Args:
+        folder: A link to a page that this folder lacks is left out, because the installed package has this page only.
+    """
+    text_of = partial(_without_markup, folder=folder)
     found: list[Entry] = []
     shared: list[str] = []
     section, warnings = "", list[str]()
@@ -169,7 +175,7 @@ def entries(page: str) -> list[Entry]:
     for marks, heading, text in zip(parts, parts, parts, strict=True):
         if marks == "##":
             section = heading
-            warnings = [_without_markup(" ".join(each.replace("> ", " ").split())) for each in _WARNING.findall(text)]
+            warnings = [text_of(" ".join(each.replace("> ", " ").split())) for each in _WARNING.findall(text)]
             continue
         shared.append(heading)
         if not text.strip():
@@ -177,7 +183,7 @@ def entries(page: str) -> list[Entry]:
         safety = _SAFETY.match(text.strip())
         if safety is None:
             raise ValueError(f"{heading} does not begin with the answers on rows")
-        plain = "\n".join([*_plain(text.strip()[safety.end() :]), *warnings])
+        plain = "\n".join([*_plain(text.strip()[safety.end() :], text_of), *warnings])
         found += [
             Entry(code=each, section=section, rows_visible=safety[1], run_again=safety[2], text=plain)
             for each in shared
@@ -298,11 +304,12 @@ def _decoded(stream: io.BufferedReader) -> Iterator[str]:
         raise typer.BadParameter(f"the log cannot be read: {failure}", param_hint="CODE") from None
 
 
-def _page() -> str:
+def _page() -> tuple[str, Path]:
+    """Return the page, and the folder in which it is."""
     files = [folder / PAGE for folder in FOLDERS]
-    for file in files:
+    for folder, file in zip(FOLDERS, files, strict=True):
         if file.is_file():
-            return file.read_text("utf-8")
+            return file.read_text("utf-8"), folder
     # Without a code: it would refer to the page that is missing.
     console.echo(
         f"kafka-eos: this installation lacks the page of the error codes ({' or '.join(map(str, files))}). Install kafka-eos-sink again, "
@@ -367,7 +374,7 @@ def _is_code(line: str) -> bool:
     return line.startswith("    ")
 
 
-def _plain(markdown: str) -> Iterator[str]:
+def _plain(markdown: str, text_of: Callable[[str], str]) -> Iterator[str]:
     """Yield paragraphs, list items and lines of code, without markup."""
     for number, part in enumerate(re.split(r"^```\w*(?:\n|$)", markdown, flags=re.MULTILINE)):
         if number % 2:
@@ -375,11 +382,15 @@ def _plain(markdown: str) -> Iterator[str]:
             continue
         for block in re.split(r"\n\s*\n|\n(?=(?:\d+\.|-) )", part):
             if block.strip():
-                yield _without_markup(" ".join(block.split()))
+                yield text_of(" ".join(block.split()))
 
 
-def _without_markup(text: str) -> str:
+def _without_markup(text: str, folder: Path) -> str:
+    def linked(link: re.Match[str]) -> str:
+        is_there = (folder / "docs" / link[2].partition("#")[0]).is_file()
+        return f"{link[1]} (docs/{link[2]})" if is_there else link[1]
+
     # A command must not be broken into lines.
     text = re.sub(r"`([^`]+)`", lambda code: code[1].replace(" ", _UNBROKEN), text.replace("**", ""))
     text = re.sub(r"\[([^\]]+)\]\(#[^)]*\)", r"\1", text)
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r"\1 (docs/\2)", text)
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", linked, text)

@@ -16,6 +16,7 @@ _BOOTSTRAP_SERVER = re.compile(
     r"(?:[A-Za-z0-9_.-]+://)?(?:\[(?P<ipv6>[0-9A-Fa-f:.%A-Za-z_-]+)\]|(?P<host>[A-Za-z0-9_.%-]+)):(?P<port>[0-9]{1,5})"
 )
 
+_OPTION = re.compile(r"(?<![\w.])(?:security\.protocol|reconnect\.backoff\.ms|(?:ssl|sasl)\.[a-z][a-z.]*[a-z*])")
 SERVERS = (
     "a comma-separated list such as broker1:9092,broker2:9092, with IPv6 addresses in brackets, such as [::1]:9092"
 )
@@ -50,6 +51,8 @@ class ClientConfig:
     security: SecurityConfig = PLAINTEXT
     properties_file: str | None = None
     """The Java-style properties file that these settings come from, for the commands in messages."""
+    prefix: str = ""
+    """Precedes the names of options in messages: ``kafka.`` for options of a job, nothing for a properties file."""
 
     @property
     def bootstrap_servers_text(self) -> str:
@@ -69,6 +72,11 @@ class ClientConfig:
             file = "FILE"
         servers = f"--bootstrap-servers {self.bootstrap_servers_text}"
         return servers if file is None else f"{servers} --properties {shlex.quote(file)}"
+
+
+def with_prefix(prefix: str, text: str) -> str:
+    """Write names of options of a connection in a text as the user types them."""
+    return _OPTION.sub(rf"{prefix}\g<0>", text)
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
-from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff
+from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff, with_prefix
 from kafka_eos_sink.client.connection import (
     Authentication,
     Completion,
@@ -254,11 +254,11 @@ class Node:
         assert self._transport is not None
         where = f"{self.broker} at {self._transport.address}"
         if isinstance(error, TlsError) and not self.is_established:
-            error = AuthenticationError("TLS_FAILED", f"{where}: {error}")
+            error = AuthenticationError("TLS_FAILED", f"{where}: {with_prefix(self._config.prefix, str(error))}")
         elif isinstance(error, AuthenticationError):
-            error = AuthenticationError(error.code, f"{where}: {error.message}")
+            error = AuthenticationError(error.code, f"{where}: {with_prefix(self._config.prefix, error.message)}")
         if isinstance(error, (OSError, ProtocolError)):
-            reason = error.message if isinstance(error, ProtocolError) else str(error)
+            reason = with_prefix(self._config.prefix, error.message if isinstance(error, ProtocolError) else str(error))
             self.login_deferred = isinstance(error, LoginDeferred)
             if self.state is ConnectionState.AUTHENTICATING and not self.login_deferred:
                 # A broker may also close the connection of a login that it rejects, without a reason.
@@ -266,9 +266,8 @@ class Node:
             elif self.is_established and self._authentication is None and not self._has_responded:
                 # A listener with SASL responds to ApiVersions, and closes the connection at the first other request.
                 protocol = self._config.security.protocol
-                reason += (
-                    f" before its first response; a listener with SASL does that: check security.protocol={protocol}"
-                )
+                option = f"{self._config.prefix}security.protocol={protocol}"
+                reason += f" before its first response; a listener with SASL does that: check {option}"
             if self.login_deferred:
                 # The host's other addresses lead to the same broker, and a quick login would be one more above its limit.
                 self._addresses.clear()
@@ -322,7 +321,7 @@ class Node:
         if self.state is ConnectionState.CONNECTING and now >= self._setup_expires_at:
             assert self._transport is not None
             address = self._transport.address
-            option = f"socket.connection.setup.timeout.ms is {self._config.socket_connection_setup_timeout_ms}"
+            option = f"{self._config.prefix}socket.connection.setup.timeout.ms is {self._config.socket_connection_setup_timeout_ms}"
             reason = f"{self.broker}: no connection to {address} within the setup timeout ({option})"
             return self.disconnect(reason, now)
         if self.connection is None:
@@ -331,7 +330,7 @@ class Node:
         if expires_at is None or now < expires_at:
             return []
         # Responses arrive in the order of the requests, so an overdue one blocks all later ones on this connection.
-        option = f"request.timeout.ms is {self._config.request_timeout_ms}"
+        option = f"{self._config.prefix}request.timeout.ms is {self._config.request_timeout_ms}"
         reason = f"{self.broker}: no response within the request timeout ({option})"
         lost, overdue = self.disconnect(reason, now), RequestTimedOut("REQUEST_TIMED_OUT", reason)
         return [replace(each, error=overdue) if now >= each.pending.expires_at else each for each in lost]

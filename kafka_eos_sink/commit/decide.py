@@ -83,7 +83,7 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
                 "TRANSACTION_NOT_OPEN",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is no longer open (its coordinator "
                 f"reports {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
-                f"transaction.timeout.ms {timeout}",
+                f"kafka.transaction.timeout.ms {timeout}",
                 refusals.TIMEOUT_WAYS_OUT,
             )
         assert found is not None
@@ -108,7 +108,7 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
             raise TransactionAbortedError(
                 "TRANSACTION_TOO_OLD",
                 f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old, and its "
-                f"coordinator ends it at {limit / 1000:.1f} s (transaction.timeout.ms); that leaves too little time to commit",
+                f"coordinator ends it at {limit / 1000:.1f} s (kafka.transaction.timeout.ms); that leaves too little time to commit",
                 refusals.TIMEOUT_WAYS_OUT,
             )
         expires.append(now + limit - age - margin // 2)

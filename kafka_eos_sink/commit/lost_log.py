@@ -139,8 +139,8 @@ def not_the_next_version(
         )
     is_unknown = not found
     found = found or (
-        f"has no batch of query {batch.query_id} under write id {write.id!r}. This query wrote with another sink until now, its checkpoint "
-        "lost the file metadata, or the log was lost or is another one"
+        f"has no batch of query {batch.query_id} under write id {write.id!r}. This query wrote with another sink until now, the file "
+        "metadata of its checkpoint was lost or replaced, or the log was lost or is another one"
     )
     changed = "If kafka.bootstrap.servers, commit.log.topic or transactional.id.prefix has changed, change it back and restart the query"
     up_to = [refusals.resolve_command(write, batch.query_id, version, "committed") for version in (before, this)]
@@ -154,7 +154,7 @@ def not_the_next_version(
     return WriteRefusedError(
         "COMMIT_LOG_LOST",
         f"this run wrote nothing of batch {this}: the commit log {found}",
-        f"After another sink, {compare}. If metadata was lost, restore that file. {changed}"
+        f"After another sink, {compare}. If metadata was lost or replaced, restore it. {changed}"
         if is_unknown
         else f"{changed}. Otherwise {compare}",
     )

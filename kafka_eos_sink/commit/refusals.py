@@ -153,8 +153,8 @@ def not_this_commit_log(write: Write, opened: Sequence[ProducerIdentity]) -> Wri
         f"write id {write.id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
         "belong to a run with another commit log, which may have decided them. Nothing was touched",
         "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again "
-        "before its transactions time out (transaction.timeout.ms). Only if that log is lost for good: the rows of the open transactions "
-        "are lost with it. To end them now: "
+        "before its transactions time out (kafka.transaction.timeout.ms). Only if that log is lost for good: the rows of the open "
+        "transactions are lost with it. To end them now: "
         f"{write.command('recover', '--abort-unknown')}",
     )
 
@@ -276,7 +276,7 @@ def too_old(what: str, elapsed_ms: int, timeout_ms: int) -> TransactionAbortedEr
     return TransactionAbortedError(
         "TRANSACTION_TOO_OLD",
         f"the batch took too long: {elapsed_ms / 1000:.1f} s have passed, and its transactions end at {timeout_ms / 1000:.1f} s "
-        f"(transaction.timeout.ms; {what})",
+        f"(kafka.transaction.timeout.ms; {what})",
         TIMEOUT_WAYS_OUT,
     )
 
@@ -351,7 +351,7 @@ def pending(write: Write, decision: Decision, what: str, do: str = "") -> Decisi
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
-        do or _finish(write, "soon, and before its transactions time out (transaction.timeout.ms)"),
+        do or _finish(write, "soon, and before its transactions time out (kafka.transaction.timeout.ms)"),
     )
 
 

@@ -99,7 +99,7 @@ def _client_config(options: Mapping[str, str]) -> ClientConfig:
     kafka, _ = kafka_part(options, problems)
     properties = read_kafka_properties(kafka, problems, prefix=PREFIX)
     if problems or properties is None:
-        raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
+        raise ConfigurationError("INVALID_OPTIONS", problems)
     return properties.client
 
 

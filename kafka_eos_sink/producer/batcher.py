@@ -135,8 +135,9 @@ class Batcher:
                 why = f" ({undelivered_reason(oldest, self._client)})" if oldest else ""
                 raise KafkaEosError(
                     "BUFFER_EXHAUSTED",
-                    f"no memory became free within {self._config.max_block_ms} ms (max.block.ms): the brokers have not "
+                    f"no memory became free within {self._config.max_block_ms} ms (kafka.max.block.ms): the brokers have not "
                     f"acknowledged {self._accumulator.used_bytes} of {self._config.buffer_memory} bytes "
-                    f"(buffer.memory){why}. {health_or_quota(self._client, started)}, or raise buffer.memory or max.block.ms",
+                    f"(kafka.buffer.memory){why}. {health_or_quota(self._client, started)}, or raise "
+                    "kafka.buffer.memory or kafka.max.block.ms",
                 )
             self._sender.pump(min(left, WAIT_MS))

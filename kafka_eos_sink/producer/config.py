@@ -102,7 +102,7 @@ class ProducerConfig:
     """Always -1 (all in-sync replicas), which idempotence requires."""
 
     def __post_init__(self) -> None:
-        if problems := "; ".join(self._problems()):
+        if problems := [*self._problems()]:
             raise ConfigurationError("INVALID_CONFIG", problems)
 
     def _problems(self) -> Iterator[str]:

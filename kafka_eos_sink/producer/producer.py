@@ -155,7 +155,8 @@ class Producer:
                     problem = self._client.obstacle(began) or problem
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",
-                    f"the producer could not be initialised in time (max.block.ms is {self._config.max_block_ms}); last error: {problem}",
+                    f"the producer could not be initialised in time (kafka.max.block.ms is {self._config.max_block_ms}); "
+                    f"last error: {problem}",
                 )
             self._sender.pump(min(left, WAIT_MS))
         return self._transactions.identity

@@ -85,8 +85,8 @@ def _check_topic(
     if too_large.any():
         largest = int(sizes[too_large].max())
         reason = (
-            f"takes up to {largest} bytes as a record, more than the {limit} that max.request.size "
-            f"({config.max_request_size}) and buffer.memory ({config.buffer_memory}) leave"
+            f"takes up to {largest} bytes as a record, more than the {limit} that kafka.max.request.size "
+            f"({config.max_request_size}) and kafka.buffer.memory ({config.buffer_memory}) leave"
         )
         refuse(too_large, "RECORD_TOO_LARGE", reason)
     if rows.columns.timestamp is not None:

@@ -399,7 +399,7 @@ class Sender:
         self._next_expiry = now + EXPIRY_CHECK_MS
         limit = self._config.delivery_timeout_ms
         if (oldest := self._accumulator.expired(now - limit)) is not None:
-            self._fail_undelivered(oldest, f"{now - oldest.created_ms} ms (delivery.timeout.ms {limit})")
+            self._fail_undelivered(oldest, f"{now - oldest.created_ms} ms (kafka.delivery.timeout.ms {limit})")
 
     def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
         self.tainted |= batch.in_doubt

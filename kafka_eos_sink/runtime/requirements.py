@@ -51,7 +51,7 @@ OPTIONAL: Mapping[type[Request[Any]], str] = {
     m.WriteTxnMarkersRequest: "write missing markers (kafka-eos recover --write-markers)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
 }
-OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; for other services see docs/compatibility.md"
+OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; another service must offer the same versions"
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 VERIFICATION = "transaction.partition.verification.enable"
 EXPIRATION = "transactional.id.expiration.ms"
@@ -263,7 +263,7 @@ def no_sign_of_verification(settings: Mapping[str, str]) -> str:
 
 def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
     if VERIFICATION not in settings:
-        return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}; for other services see docs/compatibility.md"
+        return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}; another service must show that setting"
     return (
         f"upgrade brokers before Kafka 3.6, which do not have it, or switch it on: kafka-configs.sh --bootstrap-server "
         f"{admin.client.config.bootstrap_servers_text} --entity-type brokers --entity-default --alter --add-config {VERIFICATION}=true"
@@ -280,7 +280,7 @@ def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> in
     if configured is None and maximum is None:
         warn_once(
             f"the brokers' {MAX_TIMEOUT} may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
-            f"transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
+            f"kafka.transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
             "or set kafka.transaction.timeout.ms"
         )
     if configured is not None:

@@ -61,7 +61,8 @@ def plan(settings: WriteSettings) -> Plan:
         limits = settings.producer
         raise BrokerUnavailableError(
             error.code,
-            f"{error.message}; the limits are max.block.ms={limits.max_block_ms} and delivery.timeout.ms={limits.delivery_timeout_ms}",
+            f"{error.message}; the limits are kafka.max.block.ms={limits.max_block_ms} and "
+            f"kafka.delivery.timeout.ms={limits.delivery_timeout_ms}",
             error.way_out,
         ) from error
     took = time.perf_counter() - began

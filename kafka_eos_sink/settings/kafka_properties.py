@@ -61,7 +61,7 @@ def read_kafka_properties(
     # Java ignores the levels of the codecs that are not used.
     level = values.get(f"compression.{values.get('compression.type')}.level")
     return KafkaProperties(
-        client=ClientConfig(**fields_of(values, ClientConfig), security=security),
+        client=ClientConfig(**fields_of(values, ClientConfig), security=security, prefix=prefix),
         producer=ProducerConfig(**fields_of(values, ProducerConfig), compression_level=level),
         warnings=tuple(warnings),
     )
@@ -81,7 +81,7 @@ def _check_delivery_timeout(values: dict[str, Any], prefix: str, problems: list[
     if "delivery.timeout.ms" in values:
         problems.append(
             f"{prefix}delivery.timeout.ms={values['delivery.timeout.ms']} must be at least "
-            f"linger.ms + request.timeout.ms = {linger_ms} + {request_timeout_ms} = {needed}"
+            f"{prefix}linger.ms + {prefix}request.timeout.ms = {linger_ms} + {request_timeout_ms} = {needed}"
         )
     else:
         # As in Java: if the user raises only linger.ms or request.timeout.ms, the delivery timeout rises to their sum.
@@ -98,7 +98,7 @@ def kafka_properties_from_file(path: str | Path, overrides: Mapping[str, str] | 
     problems: list[str] = []
     properties = read_kafka_properties({**ours, **(overrides or {})}, problems)
     if properties is None:
-        raise ConfigurationError("INVALID_PROPERTIES", f"{path}: {'; '.join(problems)}")
+        raise ConfigurationError("INVALID_PROPERTIES", [f"{path}: {each}" for each in problems])
     client = replace(properties.client, properties_file=str(path))
     return replace(properties, client=client, warnings=(*properties.warnings, *warnings))
 

@@ -70,7 +70,7 @@ def read_options(
     if check_imports:
         problems += _import_problems(values)
     if problems or properties is None:
-        raise ConfigurationError("INVALID_OPTIONS", "; ".join(problems))
+        raise ConfigurationError("INVALID_OPTIONS", problems)
     return SinkOptions(
         **fields_of(values, SinkOptions, known),
         client=dataclasses.replace(properties.client, properties_file=_properties_file(options)),

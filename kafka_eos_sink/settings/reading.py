@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kafka_eos_sink.client.config import with_prefix
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.settings.secrets import HIDDEN, references, resolve
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, Setting
@@ -54,9 +55,9 @@ def read_values(
         if row is None:
             problems.append(about_unknown(label))
         elif row.group == "refused":
-            problems.append(f"{label} is not possible: {row.meaning}")
+            problems.append(f"{label} is not possible: {with_prefix(prefix, row.meaning)}")
         elif row.group == "without effect":
-            warnings.append(f"{label} has no effect: {row.meaning}")
+            warnings.append(f"{label} has no effect: {with_prefix(prefix, row.meaning)}")
         else:
             try:
                 values[name] = _parsed(row, texts[name], resolved)

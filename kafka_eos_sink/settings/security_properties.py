@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from kafka_eos_sink.client import key_stores, msk_iam, security
+from kafka_eos_sink.client.config import with_prefix
 from kafka_eos_sink.client.tls import tls_context
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.extras import install_command
@@ -117,7 +118,7 @@ class SecurityReader:
         """Return whether the rule holds; report `problem` of the option if it does not."""
         # One sentence per cause: a broken name has its own sentence already.
         if not holds and name not in self.broken:
-            self.problems.append(f"{self.prefix}{name} {problem}")
+            self.problems.append(f"{self.prefix}{name} {with_prefix(self.prefix, problem)}")
         return bool(holds)
 
     def _tls(self, protocol: security.SecurityProtocol) -> security.TlsConfig:

@@ -193,7 +193,7 @@ _PRODUCER = _rows(
         "Retries of one batch. Limit the time with `kafka.delivery.timeout.ms` instead.",
         contradiction=Contradiction(
             lambda retries: retries >= RANGES["retries"][1], producer_range("retries").expected,
-            f"idempotence needs retries; {_REMOVE} and limit the time with delivery.timeout.ms")),
+            f"idempotence needs retries; {_REMOVE} and limit the time with kafka.delivery.timeout.ms")),
     Setting("max.in.flight.requests.per.connection", integer(RANGES["max_in_flight"][1]),
         "Requests in flight per connection.", field_name="max_in_flight",
         # A broker keeps the sequence numbers of the last 5 batches per producer (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import re
 
+from kafka_eos_sink.client.config import with_prefix
 from kafka_eos_sink.settings.table import JAVA, PREFIX, SINK, STREAMING, Setting
 
-PAGE = "docs/options.md"
 _OTHER_CLIENTS = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers check.crcs client.rack
     default.api.timeout.ms enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id
@@ -68,9 +68,14 @@ def about_unknown(name: str) -> str:
     row = JAVA.get(java)
     if row is not None and not _is_accepted(row):
         what = "has no effect" if row.group == "without effect" else "is not possible"
-        return f"{written} {what}: {row.meaning if row.contradiction is None else row.contradiction.reason}"
+        why = row.meaning if row.contradiction is None else row.contradiction.reason
+        return f"{written} {what}: {with_prefix(PREFIX, why)}"
     near = difflib.get_close_matches(_spelling(name), _ACCEPTED, n=1, cutoff=_NEAR)
-    hint = f"the nearest known name is {_ACCEPTED[near[0]]}" if near else f"{PAGE} lists all names"
+    hint = (
+        f"the nearest known name is {_ACCEPTED[near[0]]}"
+        if near
+        else "no known name is near it; help(KafkaEosDataSource) shows the usual ones"
+    )
     return f"{written} is not known; {hint}"
 
 

@@ -150,7 +150,7 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
     if hindrance := columns_not_for_python([field for field in schema.fields if field.name not in found]):
         problems.append(hindrance)
     if problems:
-        raise SchemaError("INVALID_COLUMNS", "; ".join(problems))
+        raise SchemaError("INVALID_COLUMNS", problems)
     return WrittenColumns(
         topic_option=topic_option,
         value=found["value"],
@@ -181,7 +181,7 @@ def _serialization(name: str, data_type: DataType) -> str:
     if isinstance(data_type, _NESTED):
         return (
             f'Write df.withColumn("{name}", to_json("{name}")) for JSON (from pyspark.sql.functions import to_json), or '
-            f'df.withColumn("{name}", to_avro("{name}")) for Avro; see docs/records.md'
+            f'df.withColumn("{name}", to_avro("{name}")) for Avro (from pyspark.sql.avro.functions import to_avro)'
         )
     return f"Write {_cast(name, 'string')}"
 

@@ -60,7 +60,7 @@ class KafkaEosDataSource(DataSource):
         source.offsets.group: Stream only. Commits the offsets of the Kafka source to this consumer group.
         kafka.*: Options of Java's producer, for example ``kafka.compression.type`` or ``kafka.security.protocol``.
 
-    All options: docs/options.md. Error codes: docs/errors.md.
+    The documentation lists all options, and ``kafka-eos explain`` the error codes.
     """
 
     @classmethod
@@ -73,7 +73,8 @@ class KafkaEosDataSource(DataSource):
         if overwrite:
             raise ConfigurationError(
                 "OVERWRITE_NOT_SUPPORTED",
-                'mode("overwrite") is not possible, because records in Kafka cannot be overwritten; use mode("append")',
+                'mode("overwrite") is not possible, because records in Kafka cannot be overwritten; use mode("append"), '
+                "or INSERT INTO in SQL",
             )
         from kafka_eos_sink.spark.writer import KafkaEosBatchWriter
 
@@ -88,8 +89,8 @@ class KafkaEosDataSource(DataSource):
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise ConfigurationError(
                 "STREAMING_NOT_SUPPORTED",
-                "streaming needs Spark 4.1 or newer, and nothing was written. On Spark 4.0, write each batch in foreachBatch, with "
-                "txnAppId and txnVersion: docs/stream.md",
+                "streaming needs Spark 4.1 or newer, and nothing was written. On Spark 4.0, write each batch in foreachBatch, with a "
+                "txnAppId of the query and the batch's id as txnVersion",
             )
         from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 

@@ -21,7 +21,7 @@ from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import read_options, readable, resolve_own_options
-from kafka_eos_sink.settings.table import SinkOptions
+from kafka_eos_sink.settings.table import PREFIX, SinkOptions
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 
 _Result = TypeVar("_Result")
+_WITHOUT_OPTIONS = (
+    "In SQL, Spark passes the OPTIONS of a table to no writer, also of CREATE TABLE ... AS SELECT. Create the table first, and give the "
+    "options to each INSERT INTO t WITH ('kafka.bootstrap.servers' = '...', 'topic' = '...') SELECT ..., or insert into a temporary view, "
+    "whose OPTIONS count"
+)
 
 
 class PlanningError(pickle.PickleError):
@@ -92,16 +97,18 @@ def checked(
     options: Mapping[str, str], schema: StructType, *, streaming: bool = False
 ) -> tuple[SinkOptions, WrittenColumns]:
     """Check options and columns; an error lists the problems of both."""
+    in_sql = "" if any(name.lower().startswith(PREFIX) for name in options) else _WITHOUT_OPTIONS
     try:
         found = read_options(options, check_imports=True, streaming=streaming)
     except ConfigurationError as error:
         # Spark shows one error per run, so this error names wrong options and wrong columns together.
         topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
+        problems = error.problems
         try:
             written_columns(schema, topic)
         except SchemaError as also:
-            raise ConfigurationError(error.code, f"{error.message}; {also.message}") from None
-        raise
+            problems += also.problems
+        raise ConfigurationError(error.code, problems, in_sql) from None
     return found, written_columns(schema, found.topic)
 
 

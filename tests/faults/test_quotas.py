@@ -65,11 +65,11 @@ def test_request_that_waits_for_a_quota_is_not_sent_again(
 @pytest.mark.parametrize(
     ("code", "settings", "option"),
     [
-        ("DELIVERY_TIMEOUT", {"delivery_timeout_ms": 3_000}, "or raise delivery.timeout.ms"),
+        ("DELIVERY_TIMEOUT", {"delivery_timeout_ms": 3_000}, "or raise kafka.delivery.timeout.ms"),
         (
             "BUFFER_EXHAUSTED",
             {"buffer_memory": 700_000, "max_block_ms": 1_500},
-            "or raise buffer.memory or max.block.ms",
+            "or raise kafka.buffer.memory or kafka.max.block.ms",
         ),
     ],
 )

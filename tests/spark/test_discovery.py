@@ -24,7 +24,7 @@ def run_python(program: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_source_is_found_without_registration(spark: SparkSession) -> None:
-    with pytest.raises(Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] kafka\.bootstrap\.servers is required"):
+    with pytest.raises(Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] 1\. kafka\.bootstrap\.servers is required"):
         spark.range(1).selectExpr("'a' AS value").write.format("kafka-eos").mode("append").save()
 
 
@@ -33,7 +33,7 @@ def test_the_source_can_be_registered(spark: SparkSession) -> None:
 
     assert KafkaEosDataSource.name() == "kafka-eos"
     spark.dataSource.register(KafkaEosDataSource)
-    with pytest.raises(Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] kafka\.bootstrap\.servers is required"):
+    with pytest.raises(Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] 1\. kafka\.bootstrap\.servers is required"):
         spark.range(1).selectExpr("'a' AS value").write.format("kafka-eos").mode("append").save()
 
 

@@ -476,6 +476,16 @@ def test_page_of_the_installed_package_is_found_first(
     assert explained(capsys, "of_the_wheel").startswith("OF_THE_WHEEL\n")
 
 
+def test_installed_package_is_not_sent_to_pages_that_it_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / PAGE).write_text(TEXT, "utf-8")
+    monkeypatch.setattr(explain, "FOLDERS", (tmp_path, ROOT))
+    assert re.findall(r"\w+\.md\b", explained(capsys, "--json")) == []
+    assert "an unreachable leader, a quota, or a request" in " ".join(explained(capsys, "DELIVERY_TIMEOUT").split())
+
+
 def test_missing_page_is_a_failure_that_names_the_places(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,8 @@ def test_stream_unknown_to_the_log_is_rejected_above_version_0() -> None:
     with pytest.raises(
         WriteRefusedError,
         match=r"COMMIT_LOG_LOST\] this run wrote nothing of batch 5: the commit log has no batch of query q under write id 'w'\. "
-        r"This query wrote with another sink until now, its checkpoint lost the file metadata, or .*\. After another sink, compare"
+        r"This query wrote with another sink until now, the file metadata of its checkpoint was lost or replaced, or .*\. "
+        r"After another sink, compare"
         r".*All rows of batch 4 and none of batch 5.*--version 4 --as committed .*; all of both.*--version 5 --as",
     ):
         admit(plan(), BATCH)

@@ -597,9 +597,9 @@ def test_part_of_a_split_batch_in_doubt_makes_no_dead_letter(bench: Any, answer:
 @pytest.mark.parametrize(
     ("ms", "advice"),
     [
-        (900, "A quota throttled it. Raise it, or raise delivery.timeout.ms"),
-        (200, "A quota throttled it. Check the brokers' health, raise the quota, or raise delivery.timeout.ms"),
-        (0, "Check the brokers' health, or raise delivery.timeout.ms"),
+        (900, "A quota throttled it. Raise it, or raise kafka.delivery.timeout.ms"),
+        (200, "A quota throttled it. Check the brokers' health, raise the quota, or raise kafka.delivery.timeout.ms"),
+        (0, "Check the brokers' health, or raise kafka.delivery.timeout.ms"),
     ],
 )
 def test_delivery_timeout_names_quota(bench: Any, ms: int, advice: str) -> None:

@@ -201,7 +201,7 @@ def test_the_level_of_the_chosen_codec_counts_and_no_other() -> None:
 
 def test_the_delivery_timeout_holds_one_wait_and_one_request() -> None:
     text = problem("delivery.timeout.ms", "30099", linger__ms="100", request__timeout__ms="30000")
-    assert "must be at least linger.ms + request.timeout.ms = 100 + 30000 = 30100" in text
+    assert "must be at least kafka.linger.ms + kafka.request.timeout.ms = 100 + 30000 = 30100" in text
     fitting = read(delivery__timeout__ms="30100", linger__ms="100", request__timeout__ms="30000")
     assert fitting.producer.delivery_timeout_ms == 30_100
 
@@ -308,7 +308,8 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
         kafka_properties_from_file(path)
     path.write_text("linger.ms=x\n", "utf-8")
     with pytest.raises(
-        ConfigurationError, match=r"client.properties: linger.ms must be .*; bootstrap.servers is required"
+        ConfigurationError,
+        match=r"1\. .*client.properties: linger.ms must be .*; 2\. .*client.properties: bootstrap.servers is required",
     ):
         kafka_properties_from_file(path)
     path.write_bytes(b"a=\xff\xfe\n")

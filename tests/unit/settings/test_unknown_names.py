@@ -119,7 +119,10 @@ def test_near_name_is_a_hint(name: str, known: str) -> None:
     ],
 )
 def test_name_without_a_near_one_gets_no_hint(name: str) -> None:
-    assert problem(name) == f"{name.lower()} is not known; docs/options.md lists all names"
+    assert (
+        problem(name)
+        == f"{name.lower()} is not known; no known name is near it; help(KafkaEosDataSource) shows the usual ones"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(JAVA))
