@@ -21,6 +21,7 @@ from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
 from kafka_eos_sink.errors import (
+    AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,

@@ -134,7 +134,9 @@ def test_release_without_verified_appends_is_refused_untouched(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with running(program, "3.5") as broker:
-        with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\] nothing .*another service must show"):
+        with pytest.raises(
+            ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\] nothing .*another service must show"
+        ):
             session.plan(write_settings(broker, TOPIC))
         assert main(["check", "--bootstrap-servers", broker.bootstrap_servers, "--topic", TOPIC]) == 1
         assert "verified appends" in capsys.readouterr().out

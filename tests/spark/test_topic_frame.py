@@ -121,7 +121,9 @@ def test_a_properties_file_is_read_by_this_packages_client(
 
 
 def test_writer_only_options_are_rejected_for_a_reader(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] 1\. topic has no effect on a reader.*kafka\.acks=1"):
+    with pytest.raises(
+        ConfigurationError, match=r"INVALID_OPTIONS\] 1\. topic has no effect on a reader.*kafka\.acks=1"
+    ):
         topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
 
 
