@@ -52,9 +52,9 @@ def peer_text(text: str) -> str:
     return one_line(text[:PEER_CHARACTERS])
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, form: str = ",") -> str:
     """Return the number with its noun: ``1 write``, ``2,000 writes``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    return f"{number:{form}} {noun}{'s' * (number != 1)}"
 
 
 class Visible(StrEnum):

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
-from kafka_eos_sink.commit.refusals import FINISHED_OR_NOT_BEGUN, READ_TOPIC, if_transactional_id
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, is_random_write_id
+from kafka_eos_sink.commit.refusals import FINISHED_OR_NOT_BEGUN, READ_TOPIC
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id, is_random_write_id
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.protocol.identity import TopicPartition

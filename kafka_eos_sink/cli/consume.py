@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,8 @@ import typer
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation
-from kafka_eos_sink.errors import BrokerRefusedError, one_line
+from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, one_line
+from kafka_eos_sink.protocol.identity import TopicPartition
 
 if TYPE_CHECKING:
     from kafka_eos_sink.protocol.record_reader import Record
@@ -23,7 +24,14 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the first row of the topic. Default: at its end.")
     ] = False,
+    partition: Annotated[int | None, typer.Option(metavar="P", min=0, help="Only this partition.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(metavar="O", min=0, help="Start at this offset of --partition P.")
+    ] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after N rows.")] = None,
+    to_end: Annotated[
+        bool, typer.Option("--to-end", help="Stop at the end that the topic has now. Default: wait for new rows.")
+    ] = False,
     uncommitted: Annotated[
         bool, typer.Option("--uncommitted", help="Also show rows of open and aborted transactions (read_uncommitted).")
     ] = False,
@@ -33,7 +41,7 @@ def consume(
 ) -> None:
     """Print the rows of a topic, one per line, and follow it.
 
-    Ctrl-C or --count stops the command. It reads with isolation.level=read_committed, joins no consumer group, and commits no
+    Ctrl-C, --count or --to-end stops the command. It reads with isolation.level=read_committed, joins no consumer group, and commits no
     offsets. A line holds partition, offset, key and value, separated by tabs; a missing key or value is null. With --json,
     each line is an object, and bytes that are not UTF-8 appear in base64 as key_base64 or value_base64.
 
@@ -44,30 +52,64 @@ def consume(
     # Imported here because reading records is slow to import, and --help does not need it.
     from kafka_eos_sink.client.committed_records import follow
 
+    if offset is not None and (partition is None or from_beginning):
+        raise typer.BadParameter("--offset belongs to --partition, without --from-beginning")
+    if to_end and offset is None and not from_beginning:
+        raise typer.BadParameter(
+            "--to-end needs --from-beginning or --offset: without them, the command starts at the end"
+        )
     isolation: Isolation = "read_uncommitted" if uncommitted else "read_committed"
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        offsets = _first_offsets(admin, topic, isolation, EARLIEST if from_beginning else LATEST)
+        where = _partitions(admin, topic, partition)
+        if offset is None:
+            offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
+        else:
+            offsets = {where[0][1]: _held_offset(admin, where[0], offset)}
+        ends = _offsets(admin, where, isolation, LATEST) if to_end else None
         try:
-            for partition, record in islice(follow(admin, topic, offsets, isolation), count):
+            for number, record in islice(follow(admin, topic, offsets, isolation, ends), count):
                 if as_json:
-                    console.print_json_line(record_json(topic, partition, record))
+                    console.print_json_line(record_json(topic, number, record))
                 else:
-                    console.echo(record_line(partition, record))
+                    console.echo(record_line(number, record))
         except KeyboardInterrupt:
             return
 
 
-def _first_offsets(admin: Admin, topic: str, isolation: Isolation, timestamp: int) -> Mapping[int, int]:
-    deadline = admin.client.clock() + console.TIMEOUT_MS
-    described = admin.topic(topic, deadline)
+def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
+    described = admin.topic(topic, admin.client.clock() + console.TIMEOUT_MS)
     if described is None:
         raise BrokerRefusedError(
             "UNKNOWN_TOPIC",
             f"there is no topic {topic!r}, or the Describe permission is missing; kafka-eos topics lists the topics",
         )
     where = [(topic, each.partition_index) for each in described.partitions]
+    if partition is None:
+        return where
+    if (topic, partition) not in where:
+        raise BrokerRefusedError(
+            "UNKNOWN_TOPIC", f"topic {topic!r} has {console.counted(len(where), 'partition')}, and no {partition}"
+        )
+    return [(topic, partition)]
+
+
+def _offsets(admin: Admin, where: Sequence[TopicPartition], isolation: Isolation, timestamp: int) -> dict[int, int]:
+    deadline = admin.client.clock() + console.TIMEOUT_MS
     offsets = admin.list_offsets(where, deadline, isolation=isolation, timestamp=timestamp)
     return {partition: offset for (_, partition), offset in offsets.items()}
+
+
+def _held_offset(admin: Admin, where: TopicPartition, offset: int) -> int:
+    """Return the offset; raise `KafkaEosError` if the partition does not hold it."""
+    number = where[1]
+    first = _offsets(admin, [where], "read_uncommitted", EARLIEST)[number]
+    end = _offsets(admin, [where], "read_uncommitted", LATEST)[number]
+    if not first <= offset <= end:
+        raise KafkaEosError(
+            "TOPIC_NOT_READ",
+            f"{where[0]}-{number} does not hold offset {offset}: it begins at {first}, and its next offset is {end}",
+        )
+    return offset
 
 
 def record_line(partition: int, record: Record) -> str:

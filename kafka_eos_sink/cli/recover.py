@@ -141,10 +141,8 @@ def _effect(write_id: str, found: Preview, held: Markers, write_markers: bool, a
     )
     if unproven:
         versions = some([str(write.version) for write in unproven])
-        text += (
-            f" Nothing proves whether the rows of version {versions} are visible: recover would fail with UNRESOLVED, which shows what "
-            "to do."
-        )
+        text += f" Nothing proves whether the rows of version {versions} are visible: recover would fail with UNRESOLVED, which "
+        text += "shows what to do."
     if missing and not write_markers:
         text += f" Missing: {console.counted(missing, 'COMMIT marker')} (KAFKA-20734). Add --write-markers to write what is missing."
     if write_markers and not missing:

@@ -6,6 +6,7 @@ the batches of those.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 
@@ -116,19 +117,24 @@ def read_committed(
 
 
 def follow(
-    admin: Admin, topic: str, offsets: Mapping[int, int], isolation: Isolation = "read_committed"
+    admin: Admin,
+    topic: str,
+    offsets: Mapping[int, int],
+    isolation: Isolation = "read_committed",
+    ends: Mapping[int, int] | None = None,
 ) -> Iterator[tuple[int, Record]]:
-    """Yield (partition, record) of a topic without end, as consumers come to see them.
+    """Yield (partition, record) of a topic, as consumers come to see them.
 
     Args:
         offsets: Partition to the first offset to read. Partitions that are added to the topic later are not read.
+        ends: Partition to the offset at which to stop, at most the last stable one; None to read without end.
 
     Raises:
         KafkaEosError: TOPIC_NOT_READ if records are deleted before they are read.
         AuthorizationError, BrokerRefusedError, BrokerUnavailableError, ProtocolError.
     """
-    positions = dict(offsets)
-    while True:
+    positions = {each: first for each, first in offsets.items() if ends is None or first < ends[each]}
+    while positions:
         found = admin.fetch_each(
             {(topic, partition): first for partition, first in positions.items()},
             admin.client.clock() + _PATIENCE_MS,
@@ -137,12 +143,14 @@ def follow(
             max_bytes=_FETCH_BYTES,
         )
         for (_, partition), (_, response) in found.items():
-            first = positions[partition]
+            first, end = positions[partition], math.inf if ends is None else ends[partition]
             fetched = _Fetched(f"{topic}-{partition}", first, response)
             for batch in fetched:
-                # The first batch may begin before the offset.
-                yield from ((partition, record) for record in batch.records if record.offset >= first)
-            if fetched.next_offset > first:
+                # The first batch may begin before the offset, and the last one end after it.
+                yield from ((partition, record) for record in batch.records if first <= record.offset < end)
+            if fetched.next_offset >= end:
+                del positions[partition]
+            elif fetched.next_offset > first:
                 # To the end: a response may hold records of the first partitions only (KIP-74).
                 del positions[partition]
                 positions[partition] = fetched.next_offset

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.outcome import Shown
 from kafka_eos_sink.commit.procedure import Answered
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, is_random_write_id, write_id_of
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, if_transactional_id, is_random_write_id
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.commit.versions import MOST_RANGES
 from kafka_eos_sink.errors import (
@@ -23,7 +23,6 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
-    counted,
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -117,14 +116,6 @@ def fenced(write_id: str, why: str, hint: str = "") -> FencedError:
     }[job]
     do += f". {hint}" if hint else ""
     return FencedError("FENCED", f"{what} this run of write id {write_id!r} ({why})", do)
-
-
-def if_transactional_id(write_id: str) -> str:
-    """Tell which write has this transactional id, as `status` shows it; empty for another form."""
-    owner = write_id_of(write_id)
-    if owner is None:
-        return ""
-    return f"If it is a transactional id, leave out {write_id[len(owner) :]}: its write id is {shlex.quote(owner)}. "
 
 
 def unknown_write_id(write: Write, otherwise: str = "") -> WriteRefusedError:
@@ -422,10 +413,9 @@ def lost_parts(
 ) -> DecisionPendingError:
     """Some transactions are committed, maybe in a deleted topic, the others lost."""
     others = f"; rows of the committed ones are not seen either: {unseen}" if unseen else ""
-    missing = sum(entry.rows for entry in lost)
     return DecisionPendingError(
         "LOST_PARTS",
-        f"{counted(missing, 'row')} of {version_of(decision.version, write.id)} {'is' if missing == 1 else 'are'} missing from the topic: "
+        f"{sum(entry.rows for entry in lost)} rows of {version_of(decision.version, write.id)} are missing from the topic: "
         f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
         f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and not all of these rows can be copied from the log: "
         f"{'; '.join(why)}{others}",

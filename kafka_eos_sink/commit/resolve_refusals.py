@@ -9,7 +9,7 @@ from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import QueryState
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import job_of, run_again, some, version_of
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.errors import FencedError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -169,7 +169,7 @@ def begins_warning(request: ResolveRequest, query_id: str, others: Sequence[str]
     write, version = request.run.write, request.version
     holds = f"NOTHING of write id {write.id!r}" if lacks_write else f"no decision of query id {query_id!r}"
     known = f" It holds query ids {some([*map(repr, others)])} of this write id." if others else ""
-    hint = refusals.if_transactional_id(write.id) if lacks_write else ""
+    hint = if_transactional_id(write.id) if lacks_write else ""
     return (
         f"The commit log holds {holds}.{known} Version {version}, and every version below it, would count as written: no run would "
         f"write their rows. Go on only if the commit log was lost, or another one holds them, and the topic holds every row. {hint}If an "

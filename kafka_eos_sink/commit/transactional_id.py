@@ -12,6 +12,7 @@ percent-escaped. A streaming write id contains no ``/``.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import NamedTuple
 
 from kafka_eos_sink.protocol.identity import LONGEST_STRING
@@ -119,3 +120,11 @@ def write_id_of(transactional_id: str) -> str | None:
     if len(task) == 2 and parse(transactional_id, write_id):
         return write_id
     return transactional_id[: -len(".driver")] if transactional_id.endswith(".driver") else None
+
+
+def if_transactional_id(given: str) -> str:
+    """Tell, for an error message, the write id in a transactional id; empty without one."""
+    write_id = write_id_of(given)
+    if write_id is None:
+        return ""
+    return f"If it is a transactional id, leave out {given[len(write_id) :]}: its write id is {shlex.quote(write_id)}. "

@@ -109,13 +109,13 @@ class BatchRecord:
         """Return the figures as text. Control characters are replaced."""
         phases = [f"{name} {ms}" for name, ms in self.phases_ms.items()]
         parts = [
-            counted(self.rows, "row"),
-            counted(self.dead_letter_rows, "dead letter") if self.dead_letters else None,
-            None if self.written_bytes is None else counted(self.written_bytes, "byte"),
-            counted(self.transactions, "transaction"),
+            counted(self.rows, "row", "d"),
+            counted(self.dead_letter_rows, "dead letter", "d") if self.dead_letters else None,
+            None if self.written_bytes is None else counted(self.written_bytes, "byte", "d"),
+            counted(self.transactions, "transaction", "d"),
             f"ms: {', '.join(phases)}" if phases else None,
-            None if self.attempts_ended is None else f"{counted(self.attempts_ended, 'attempt')} aborted",
-            f"{counted(self.parts_copied, 'part')} copied",
+            None if self.attempts_ended is None else f"{counted(self.attempts_ended, 'attempt', 'd')} aborted",
+            f"{counted(self.parts_copied, 'part', 'd')} copied",
             None if self.headroom_ms is None else f"{self.headroom_ms} ms to the transaction timeout",
         ]
         what = "written" if self.recovered_by is None else f"recovered by {self.recovered_by}:"

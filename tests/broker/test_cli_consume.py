@@ -15,8 +15,19 @@ import confluent_kafka
 import pytest
 
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import await_markers, create_topic, open_transaction, unique_topic, wait_until
+from unmarked_transactions import (
+    SIDE,
+    abort_by_hand,
+    begin,
+    commit_at_coordinator,
+    produce_without_adding,
+    unverified_partitions,
+)
 
 
 def produce(servers: str, topic: str, *values: bytes, partition: int = 0, key: bytes | None = None) -> None:
@@ -71,6 +82,98 @@ def test_consume_json_shows_bytes_as_they_are(kafka: EmbeddedKafka, capsys: pyte
     assert (found["topic"], found["partition"], found["offset"], found["key"]) == (topic, 0, 0, "\x1b[2J")
     (shown,) = lines(capsys, servers, *read)
     assert "\x1b" not in line + shown
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "iso-8859-5", "utf-8"])
+def test_output_of_any_encoding_shows_every_row(kafka: EmbeddedKafka, encoding: str) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    produce(servers, topic, "zürich \N{GRINNING FACE}".encode(), b"last")
+    command = [
+        sys.executable,
+        "-m",
+        "kafka_eos_sink.cli.main",
+        "consume",
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--to-end",
+    ]
+    environment = os.environ | {"KAFKA_EOS_BOOTSTRAP_SERVERS": servers, "PYTHONIOENCODING": encoding}
+    for form in ([], ["--json"]):
+        ended = subprocess.run([*command, *form], capture_output=True, env=environment, timeout=120, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")
+        first, last = ended.stdout.splitlines()
+        assert b"last" in last
+        if form:
+            assert json.loads(first)["value"] == "zürich \N{GRINNING FACE}"
+        else:
+            shown = "zürich \N{GRINNING FACE}".encode(encoding, "backslashreplace")
+            assert first.split(b"\t")[3] == shown
+
+
+def test_consume_reads_one_partition_from_an_offset_to_the_end(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=3)
+    for partition in (0, 1):
+        produce(servers, topic, b"a", b"b", b"c", partition=partition)
+    read = ("consume", "--topic", topic)
+    assert sorted(lines(capsys, servers, *read, "--from-beginning", "--to-end")) == [
+        f"{partition}\t{offset}\tnull\t{value}" for partition in (0, 1) for offset, value in enumerate("abc")
+    ]
+    of_one = [*read, "--partition", "1"]
+    assert lines(capsys, servers, *of_one, "--from-beginning", "--to-end") == [
+        "1\t0\tnull\ta",
+        "1\t1\tnull\tb",
+        "1\t2\tnull\tc",
+    ]
+    assert lines(capsys, servers, *of_one, "--offset", "1", "--to-end") == ["1\t1\tnull\tb", "1\t2\tnull\tc"]
+    assert lines(capsys, servers, *of_one, "--offset", "1", "--count", "1") == ["1\t1\tnull\tb"]
+    assert lines(capsys, servers, *of_one, "--offset", "3", "--to-end") == []
+    assert lines(capsys, servers, *read, "--partition", "2", "--from-beginning", "--to-end") == []
+    # Readers stop at the last stable offset, behind which an open transaction begins.
+    producer = open_transaction(servers, unique_topic("id"), topic, partitions=1)
+    committed = [*read, "--partition", "0", "--from-beginning", "--to-end"]
+    assert len(lines(capsys, servers, *committed)) == 3
+    assert len(lines(capsys, servers, *committed, "--uncommitted")) == 4
+    producer.abort_transaction(60)
+    await_markers(servers)
+    assert len(lines(capsys, servers, *committed)) == 3
+
+
+def test_consume_rejects_a_place_that_does_not_exist(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    produce(servers, topic, b"a")
+    read = ["consume", "--bootstrap-servers", servers, "--topic", topic]
+    assert main([*read, "--partition", "1"]) == 1
+    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] topic '{topic}' has 1 partition, and no 1" in capsys.readouterr().err
+    assert main([*read, "--partition", "0", "--offset", "2"]) == 1
+    assert f"{topic}-0 does not hold offset 2: it begins at 0, and its next offset is 1" in capsys.readouterr().err
+    for wrong in (["--offset", "0"], ["--to-end"], ["--partition", "0", "--offset", "0", "--from-beginning"]):
+        assert main([*read, *wrong]) == 2
+        assert "belongs to --partition" in capsys.readouterr().err or wrong == ["--to-end"]
+
+
+def test_topics_counts_a_transaction_that_no_coordinator_lists(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic, side = create_topic(servers, partitions=2), create_topic(servers, partitions=1)
+    with unverified_partitions(kafka), connected(servers) as admin:
+        executor = Executor(admin, (side, 0), ProducerConfig())
+        identity = executor.run(begin(unique_topic("id"), SIDE))
+        produce_without_adding(admin, identity, (topic, 0), [(None, b"hangs")])
+        executor.run(commit_at_coordinator(identity, False))
+    try:
+        (found,) = (
+            each for each in json.loads("\n".join(lines(capsys, servers, "topics", "--json"))) if each["name"] == topic
+        )
+        assert found["open_transactions"] == 1
+    finally:
+        abort_by_hand(kafka, (topic, 0), identity.producer_id, identity.producer_epoch)
 
 
 def test_consume_takes_turns_between_partitions(

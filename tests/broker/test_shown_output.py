@@ -49,7 +49,7 @@ import pytest
 from dead_writes import abort_open, die_at, varied, write_settings
 from documents import is_kafka_eos, words_of
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.decide import GroupOffsets
@@ -64,7 +64,14 @@ from kafka_eos_sink.runtime import history, planning, session
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.topics import ensure_commit_log
-from kafka_testing import assert_nothing_open, create_topic, delete_topic, open_transaction, topic_names
+from kafka_testing import (
+    assert_nothing_open,
+    create_topic,
+    delete_topic,
+    find_coordinators,
+    open_transaction,
+    topic_names,
+)
 from shown_output import assert_shows
 from snippets import OUTPUTS, SHOWN_AFTER, STORIES, Story
 from terminals import on_terminal
@@ -310,7 +317,9 @@ STATES: dict[str, Callable[[World], None]] = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(properties=TEST_PROPERTIES) as started:
+    with EmbeddedKafka(properties=TEST_PROPERTIES) as started, connected(started.bootstrap_servers) as admin:
+        # Kafka creates the topic of consumer groups at its first use, which depends on the order of the tests.
+        find_coordinators(admin, ["any"], admin.client.clock() + 60_000, key_type=0)
         yield started
 
 

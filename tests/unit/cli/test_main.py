@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from kafka_eos_sink import __version__
@@ -55,3 +59,14 @@ def test_a_failure_is_one_sentence_and_status_1(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines()[-1].startswith("kafka-eos: [KAFKA_EOS.JAVA_NOT_FOUND] JAVA_HOME is /nowhere")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_text_that_the_output_cannot_encode_is_escaped(stream: str) -> None:
+    """As the write id of a job that is named in another script, in the error of any command."""
+    program = f"from kafka_eos_sink.cli.main import main; import sys; main(['--version']); print('\\U0001f600', file=sys.{stream})"
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1:strict"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env=environment, timeout=60, check=True
+    )
+    assert b"\\U0001f600" in getattr(ended, stream)

@@ -13,6 +13,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve_refusals import begins_warning
 from kafka_eos_sink.commit.values import TaskOutcome, Write
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
@@ -230,6 +231,16 @@ def test_missing_query_id_is_in_the_command_of_the_error(write_id: str, query_id
     assert found is not None, refused.value.way_out
     where = ["--bootstrap-servers", "a:1", "--commit-log-topic", "log", "--write-id", write_id]
     assert shlex.split(found[1]) == ["resolve", *where, "--query-id", query_id, "--version", "7", "--as", "committed"]
+
+
+def test_transactional_id_in_place_of_a_write_id_is_warned_of() -> None:
+    """Under a query id, resolve records a version for a write id that the log does not know."""
+    hint = "If it is a transactional id, leave out .1.1: its write id is w. "
+    for write_id, expected in (("w.1.1", True), ("w", False)):
+        request = ResolveRequest(
+            run=run_of(write=Write(write_id, "log", "")), query_id=STREAM, version=3, resolution="committed"
+        )
+        assert (hint in begins_warning(request, STREAM, (), lacks_write=True)) == expected
 
 
 def test_unknown_write_id_needs_no_rewrite() -> None:

@@ -166,7 +166,7 @@ def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
     )
     assert settled.lost == ()
     assert driver == DriverTransaction(cluster.driver.after_end)
-    assert "10 rows of 1 transactions that had been aborted after the decision were copied" in cluster.warnings[-1]
+    assert "10 rows of 1 transaction that had been aborted after the decision were copied" in cluster.warnings[-1]
 
 
 def test_steps_of_a_copy_are_taken_in_this_order() -> None:

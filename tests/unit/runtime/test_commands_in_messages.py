@@ -50,6 +50,21 @@ def test_unknown_write_id_ends_with_the_command_that_lists_them() -> None:
     assert error.way_out.endswith(f": kafka-eos status {AT} --commit-log-topic ledger")
 
 
+@pytest.mark.parametrize(
+    ("of_task", "owner"), [("w.1.1", "w"), ("kafka-eos/a/t.12.7", "kafka-eos/a/t"), ("w.driver", "w")]
+)
+def test_transactional_id_as_write_id_names_its_write(of_task: str, owner: str) -> None:
+    """`status` shows transactional ids, which a person copies."""
+    hint = f"If it is a transactional id, leave out {of_task[len(owner) :]}: its write id is {owner}. "
+    assert refusals.unknown_write_id(replace(LEDGER, id=of_task)).way_out.startswith(hint)
+    config = ClientConfig(bootstrap_servers=(("b1", 9092),))
+    with pytest.raises(BrokerRefusedError) as raised:
+        require_found((), "batch", "h", config, of_task)
+    assert raised.value.way_out.startswith(hint)
+    for other in ("w", "w.1", "w.01.1", "w.1.8"):
+        assert "transactional id" not in refusals.unknown_write_id(replace(LEDGER, id=other)).way_out
+
+
 def test_missing_history_ends_with_a_complete_command() -> None:
     config = ClientConfig(bootstrap_servers=(("b1", 9092),))
     with pytest.raises(BrokerRefusedError) as raised:
