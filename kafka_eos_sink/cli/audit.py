@@ -81,7 +81,9 @@ def _not_audited(write: Write, found: CommittedWrite) -> str:
     text = (
         f"Not audited: the commit log has version {found.version} as {found.state}, and the history does not have it."
     )
-    return text if found.state in ENDED else f"{text} To finish or abort it: {write.command('recover')}"
+    return (
+        text if found.state in ENDED else f"{text} If its run is dead, finish or abort it: {write.command('recover')}"
+    )
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:
@@ -111,7 +113,7 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
 
 def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:
     versions = "; ".join(
-        f"version {each.record.version} has {each.found:,} of {console.counted(each.record.rows, 'row')},  {each.missing} missing"
+        f"version {each.record.version} has {each.found:,} of {console.counted(each.record.rows, 'row')}, {each.missing} missing"
         for each in wrong[:3]
     )
     more = f" and {console.counted(len(wrong) - 3, 'more version')}" if len(wrong) > 3 else ""

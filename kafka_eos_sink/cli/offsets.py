@@ -59,7 +59,7 @@ def offsets(
 
 
 def _by_query(found: Sequence[GroupOffset]) -> dict[tuple[str, ...], dict[TopicPartition, int]]:
-    """Group the offsets by the writes that committed those of a topic."""
+    """Group the topics by the writes that committed their offsets."""
     writers: dict[str, set[str]] = {}
     for each in found:
         writers.setdefault(each.topic, set()).update(filter(None, (each.write_id,)))

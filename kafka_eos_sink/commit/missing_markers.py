@@ -208,7 +208,7 @@ def judge(evidence: Evidence, producers: Mapping[TopicPartition, Sequence[Produc
 def unproven_versions(
     evidence: Evidence, producers: Mapping[TopicPartition, Sequence[ProducerState]]
 ) -> frozenset[int]:
-    """Return the decided versions that recovery cannot prove, which ends with UNRESOLVED.
+    """Return the decided versions for which recovery would raise UNRESOLVED.
 
     Args:
         producers: As for `judge`.

@@ -134,7 +134,7 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
 def not_in_history(
     admin: Admin, commit_log_topic: str, write_id: str, records: Sequence[BatchRecord], *, timeout_ms: int
 ) -> list[CommittedWrite]:
-    """Return the newest versions of a write that its history lacks, from the commit log.
+    """Return the newest versions in the commit log that the history lacks.
 
     The driver appends to the history last, so a version that is decided and not finished is not there yet. A random write id that has
     finished leaves no record in the commit log.

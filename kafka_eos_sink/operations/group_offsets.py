@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.admin import Admin
@@ -11,7 +12,13 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Write
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError, peer_text
+from kafka_eos_sink.errors import (
+    AuthorizationError,
+    BrokerRefusedError,
+    BrokerUnavailableError,
+    KafkaEosError,
+    peer_text,
+)
 from kafka_eos_sink.operations.transactions import open_transactions
 from kafka_eos_sink.runtime.source_offsets import marked_write
 
@@ -92,21 +99,25 @@ def _no_offsets(admin: Admin, group_id: str) -> BrokerRefusedError:
 def _holders(admin: Admin, group_id: str) -> list[str]:
     """Return the ids of open transactions with offsets in the group's partition."""
     deadline = admin.client.clock() + _HOLDERS_MS
+    topic = None
     try:
-        topic = admin.topic(GROUPS.name, deadline)
-    except AuthorizationError:
-        topic = None
+        with suppress(AuthorizationError):
+            topic = admin.topic(GROUPS.name, deadline)
+        opened = open_transactions(admin, _HOLDERS_MS)
+    except KafkaEosError:
+        # The caller has an error of its own to raise, which this list would only explain.
+        return []
     # Without the right to describe the topic, each transaction with offsets counts.
     partition = None if topic is None else _partition_of(group_id, len(topic.partitions))
     return [
         each.transactional_id
-        for each in open_transactions(admin, _HOLDERS_MS)
+        for each in opened
         if any(name == GROUPS.name and partition in (None, index) for name, index in each.partitions)
     ]
 
 
 def _partition_of(group_id: str, partitions: int) -> int:
-    """Return a group's partition: ``Utils.abs(groupId.hashCode()) % partitions`` in Java."""
+    """Return a group's partition, as Kafka does: ``Utils.abs(groupId.hashCode()) % n``."""
     encoded = group_id.encode("utf-16-be", "surrogatepass")
     code = 0
     for (unit,) in struct.iter_unpack(">H", encoded):

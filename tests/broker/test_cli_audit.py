@@ -305,7 +305,7 @@ def test_decided_version_that_the_history_lacks_is_named(
     note = (
         f"Not audited: the commit log has version {later.batch.version} as decided, and the history does not have it."
     )
-    assert shown(given, capsys)[1] == f"{note} To finish or abort it: {recover}\n"
+    assert shown(given, capsys)[1] == f"{note} If its run is dead, finish or abort it: {recover}\n"
     assert shown(given, capsys, "--version", str(given.batch.version))[1] == ""
     assert note in shown(given, capsys, "--version", str(later.batch.version), status=1)[1]
     assert main([*recover.split()[1:], "--yes", "--history-topic", given.history_topic]) == 0
