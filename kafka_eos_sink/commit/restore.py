@@ -87,7 +87,7 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
             finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
-        finished_ms = query.done["finished_ms"] if is_done and query.done is not None else None
+        finished_ms = query.done.get("finished_ms") if is_done and query.done is not None else None
         finished.decisions.append(replace(decision, finished_ms=finished_ms))
     return finished
 
