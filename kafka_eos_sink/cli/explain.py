@@ -51,7 +51,10 @@ _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _WRITE_ID = re.compile(r"write id '([^']+)'")
 _IN_GENERAL = "In general (where it differs, the message counts):"
 _CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
-_OWN_ANSWERS = "If the message itself answers differently, follow the message. If a command printed it, it says nothing about rows."
+_OWN_ANSWERS = (
+    "If the message itself answers differently, follow the message. If it stands inside another error, follow that error. If a command "
+    "printed it, it says nothing about rows."
+)
 _GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
 _MOST_LINES = 30
 """Of a message that something has broken into lines."""

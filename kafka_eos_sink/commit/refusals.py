@@ -361,7 +361,7 @@ def unresolved(write: Write, decision: Decision, what: str, shown: Collection[Sh
             f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
             f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates"
         )
-    where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. This run wrote nothing"
+    where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. Nothing was copied"
     return DecisionPendingError("UNRESOLVED", where, do)
 
 

@@ -604,7 +604,7 @@ def test_batch_without_any_marker_is_copied_once_discarded(
     command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id}"
     assert "No COMMIT marker is missing." in shown.out.splitlines()
     assert "[KAFKA_EOS.UNRESOLVED] nothing proves whether the rows of version 3 of" in shown.err
-    assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. This run wrote nothing" in shown.err
+    assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. Nothing was copied" in shown.err
     assert "To discard the records of the decided version:\n    kafka-transactions.sh " in shown.err
     assert (
         "No reader has seen these records. Run the commands above, then at once run the same version again, or recover again, "
