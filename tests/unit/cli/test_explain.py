@@ -313,7 +313,7 @@ def test_each_write_with_the_gravest_error_is_named(tmp_path: Path, capsys: pyte
 def test_warning_of_a_section_is_shown_with_each_code(capsys: pytest.CaptureFixture[str]) -> None:
     for code in error_codes("After the decision"):
         text = " ".join(explained(capsys, code).split())
-        assert "Without txnAppId, do not run the job again after an error of this section" in text, code
+        assert "A batch without txnAppId must not run again after an error that follows the decision" in text, code
 
 
 def test_long_log_is_not_held(
