@@ -1,4 +1,4 @@
-"""Log set-up by ``KAFKA_EOS_LOG``, warnings once per process, output of any encoding."""
+"""Log set-up by ``KAFKA_EOS_LOG``, warnings once per process, any encoding."""
 
 from __future__ import annotations
 

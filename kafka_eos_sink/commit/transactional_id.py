@@ -123,7 +123,7 @@ def write_id_of(transactional_id: str) -> str | None:
 
 
 def if_transactional_id(given: str) -> str:
-    """Name the write id in a transactional id, for an error message; empty without one."""
+    """Name the write id in a transactional id, for a message; empty without one."""
     write_id = write_id_of(given)
     if write_id is None:
         return ""

@@ -117,7 +117,7 @@ def _holders(admin: Admin, group_id: str) -> list[str]:
 
 
 def _partition_of(group_id: str, partitions: int) -> int:
-    """Return a group's partition, as Kafka does: ``Utils.abs(groupId.hashCode()) % n``."""
+    """Return a group's partition as Kafka: ``Utils.abs(groupId.hashCode()) % n``."""
     encoded = group_id.encode("utf-16-be", "surrogatepass")
     code = 0
     for (unit,) in struct.iter_unpack(">H", encoded):

@@ -160,7 +160,7 @@ def _problems_together(
             if name in own
         ]
         if "transaction.timeout.ms" in kafka:
-            found.append(f"{PREFIX}transaction.timeout.ms needs delivery.guarantee=exactly-once")
+            found.append("kafka.transaction.timeout.ms needs delivery.guarantee=exactly-once")
     if not streaming:
         if "source.offsets.group" in own:
             found.append(

@@ -16,7 +16,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError, counted
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
@@ -77,7 +77,7 @@ def test_resolve_committed_copies_what_timed_out(
     given = dead_write(any_kafka, topic, monkeypatch, aborted=lost)
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0
     assert f"is already finished, with {2 * ROWS} rows. Its next run skips it" in capsys.readouterr().out
-    assert f"{len(lost) * ROWS} rows of {len(lost)} transactions" in caplog.text
+    assert f"{len(lost) * ROWS} rows of {counted(len(lost), 'transaction')}" in caplog.text
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
