@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import gzip
-import io
 import itertools
-import os
 import re
-import shlex
-import stat
-import sys
 import textwrap
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.errors import ANSWERS, OF_A_COMMAND, PAGE, UNDECIDED, RunAgain, Visible, printable
+from kafka_eos_sink.errors import OF_A_COMMAND, PAGE, UNDECIDED, RunAgain, Visible, printable
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 _HERE = Path(__file__)
@@ -43,21 +36,17 @@ _MESSAGE = re.compile(
 """A message with the causes in it; one without its last words ends at the next message."""
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
 _END = re.compile(r"\(kafka- ?eos explain (\w+)\)")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
 _AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, "no": 2, RunAgain.REFUSED: 2, RunAgain.TWICE: 3}
 """How grave an answer is; 1 for a run that is safe under conditions. Messages of older versions have "no" alone."""
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
-_WRITE_ID = re.compile(r"write id '([^']+)'")
 _IN_GENERAL = "In general (where it differs, the message counts):"
 _CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
 _OWN_ANSWERS = (
     "If the message itself answers differently, follow the message. If it stands inside another error, follow that error. If a command "
     "printed it, it says nothing about rows."
 )
-_GZIP, _UTF_16 = b"\x1f\x8b", (b"\xff\xfe", b"\xfe\xff")
-_MOST_LINES = 30
-"""Of a message that something has broken into lines."""
+_IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +101,7 @@ class Seen:
 def explain(
     code: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CODE", help="The code, a quoted or piped message, or log files.", show_default=False),
+        typer.Argument(metavar="CODE", help="The code, or a message in quotes.", show_default=False),
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
@@ -120,33 +109,27 @@ def explain(
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands have says
     nothing about rows: `--json` then has null for both. CODE is a code in upper or lower case, with or without `KAFKA_EOS.`, or a whole
-    message in quotes. Explains the gravest error of log files or a piped log, of equal ones the last. Alone, lists all codes. Exit
-    status 2 if it finds none.
+    message in quotes, whose own answers count. Of several errors, explains the gravest. Alone, lists all codes. Exit status 2 if it
+    finds none.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
     To see which transactions are open: kafka-eos status
     """
     known = {each.code: each for each in entries(*_page())}
-    words = [] if code == ["-"] else code or []
-    files = [each for each in words if os.path.isfile(each)]
-    if files and files != words:
-        others = shlex.join(each for each in words if each not in files)
-        raise typer.BadParameter(f"no file: {others}. Nothing was read: give log files only", param_hint="CODE")
-    is_log = files == words
-    text = "\n".join(_logs(words, known)) if is_log else " ".join(" ".join(words).split())
-    if not text.strip() and not words:
+    text = " ".join(" ".join(code or []).split())
+    if not text:
         everything = [*known.values()]
         console.print_json(everything) if as_json else _print_list(everything)
         return
-    seen = errors_in(text, known, is_log=is_log)
-    # A log may have the error of a task that was tried again, and then the error of the job.
+    seen = errors_in(text, known)
+    # The last of equal ones: a task that was retried comes before the job.
     gravest = max(reversed(seen), key=lambda each: each.rank, default=None)
     if gravest is None or gravest.code not in known:
-        raise typer.BadParameter(_unknown(gravest or text, known, is_log=is_log), param_hint="CODE")
+        raise typer.BadParameter(_unknown(gravest or text, known), param_hint="CODE")
     entry = known[gravest.code]
     shown = replace(entry, rows_visible=gravest.rows_visible, run_again=gravest.run_again)
-    if gravest.message and (is_log or shown != entry):
+    if gravest.message and shown != entry:
         shown = replace(shown, text=f"    {gravest.message}\n{_IN_GENERAL}\n{entry.text}")
     named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
     also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != entry.code]
@@ -157,10 +140,7 @@ def explain(
         shown = replace(shown, text=f"{_CUT}\n{entry.text}" if gravest.is_cut else f"{entry.text}\n{_OWN_ANSWERS}")
     typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
     for each in also:
-        typer.echo(f"\nThe {'log' if is_log else 'message'} also has {each}: kafka-eos explain {each}")
-    for about in dict.fromkeys(_about(each) for each in seen if is_log and each.code == entry.code):
-        if about != _about(gravest):
-            typer.echo(f"\nThe log also has {entry.code}, which needs its own answer: {about}")
+        typer.echo(f"\nThe message also has {each}: kafka-eos explain {each}")
 
 
 def entries(page: str, folder: Path = FOLDERS[1]) -> list[Entry]:
@@ -195,16 +175,16 @@ def entries(page: str, folder: Path = FOLDERS[1]) -> list[Entry]:
     return found
 
 
-def errors_in(text: str, known: Mapping[str, Entry], *, is_log: bool = False) -> Sequence[Seen]:
+def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Seen]:
     """Return the errors in a text, whose codes need not exist."""
     found = [_seen(message["code"], known, message[0]) for message in _MESSAGE.finditer(text)]
     if found:
         return found
     words = re.findall(r"\w+", text)
     named = [word.upper() for word in words]
-    if len(words) != 1 and (is_log or not known.keys() >= set(named)):
-        # In a sentence, "ABORTED" is no code, and a log is full of words.
-        named = [] if is_log else [word for word in words if "_" in word and word in known]
+    if len(words) != 1 and not known.keys() >= set(named):
+        # In a sentence, "ABORTED" is no code.
+        named = [word for word in words if "_" in word and word in known]
         named = named or [each for each in known if " " in each and each in text]
     return [_seen(each, known) for each in named]
 
@@ -226,87 +206,6 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
 
 
-def _about(seen: Seen) -> str:
-    found = _WRITE_ID.search(seen.message)
-    return f"write id {found[1]}" if found else textwrap.shorten(seen.message or "a message that is cut", 120)
-
-
-def _logs(files: Sequence[str], known: Iterable[str]) -> Iterator[str]:
-    """Yield the messages of log files, or of standard input, each on one line."""
-    if not files:
-        try:
-            mode = os.fstat(sys.stdin.fileno()).st_mode
-        except (OSError, ValueError, AttributeError):  # closed, or not a file
-            return
-        # Not any standard input that is no terminal: a service's may never end.
-        if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
-            return
-    sources: Sequence[str | int] = files or [sys.stdin.fileno()]
-    for source in sources:
-        with open(source, "rb", closefd=bool(files)) as stream:
-            yield from _messages(stream, known)
-
-
-def _messages(stream: io.BufferedReader, known: Iterable[str]) -> Iterable[str]:
-    """Return each message of a log once; if there is none, the first line."""
-    marks = ["KAFKA_EOS.", *(each for each in known if " " in each)]
-    first, kept = "", dict[str, None]()
-    begun: list[str] = []  # a message that something has broken into lines, at blanks or anywhere
-
-    def is_marked(line: str) -> bool:
-        return any(mark in line for mark in marks)
-
-    def keep(lines: Iterable[str]) -> None:
-        for each in filter(is_marked, lines):
-            kept[each] = kept.pop(each, None)
-
-    for raw in _decoded(stream):
-        plain = _COLOUR.sub("", raw).rstrip("\n")
-        first = first or plain.strip()
-        if not begun and not is_marked(plain):
-            continue
-        begun.append(plain)
-        before, whole = _whole(begun)
-        if whole:
-            keep([*begun[:before], whole])
-            begun.clear()
-        elif len(begun) > _MOST_LINES:
-            keep(begun[:1])
-            begun[:] = itertools.dropwhile(lambda each: not is_marked(each), begun[1:])
-    keep(begun)
-    return kept or [first]
-
-
-def _whole(lines: Sequence[str]) -> tuple[int, str]:
-    """Return how many lines come before a message that ends with them, and it.
-
-    The message is in one line. A line within it may begin with the code of its cause. Without a message: all lines, and nothing.
-    """
-    stripped = [each.strip() for each in lines]
-    ways = (" ", stripped), ("", lines)
-    # A line may have ended inside a word of the answer, so a known answer counts more than another version's.
-    for is_known, (glue, parts) in itertools.product((True, False), ways):
-        end = _END.search(glue.join(parts[-2:]))
-        code = f"KAFKA_EOS.{end[1]}]" if end else ""
-        for before in reversed(range(len(parts))) if code else ():
-            text = glue.join(parts[before:])
-            answers = _ANSWERS.search(text)
-            if answers and code in text and (not is_known or answers[2] in ANSWERS):
-                return before, text.strip()
-    return len(lines), ""
-
-
-def _decoded(stream: io.BufferedReader) -> Iterator[str]:
-    try:
-        unpacked: Any = gzip.GzipFile(fileobj=stream) if stream.peek(2)[:2] == _GZIP else stream
-        head = unpacked.peek(2)[:2]
-        without_mark = "utf-16-be" if head[:1] == b"\0" else "utf-16-le" if head[1:] == b"\0" else "utf-8"
-        encoding = "utf-16" if head in _UTF_16 else without_mark
-        yield from io.TextIOWrapper(unpacked, encoding, errors="replace")
-    except (OSError, EOFError, zlib.error) as failure:
-        raise typer.BadParameter(f"the log cannot be read: {failure}", param_hint="CODE") from None
-
-
 def _page() -> tuple[str, Path]:
     """Return the page, and the folder in which it is."""
     files = [folder / PAGE for folder in FOLDERS]
@@ -322,26 +221,22 @@ def _page() -> tuple[str, Path]:
     raise typer.Exit(EXIT_FAILURE)
 
 
-def _unknown(what: str | Seen, known: Mapping[str, Entry], *, is_log: bool) -> str:
+def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
     text = what if isinstance(what, str) else what.code
     near = difflib.get_close_matches(text.upper(), known, n=3)
-    to_do = "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status"
     if isinstance(what, Seen) and what.message:
         hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
-    elif is_log and (not text.strip() or "\N{REPLACEMENT CHARACTER}" in text):
-        return "the log is empty, or no text"
-    elif is_log and not (near or text.isalnum()):
-        return f"the log has no error of kafka-eos (errors are on standard error: 2>&1): {to_do}; if that shows nothing, read the topic"
     elif text.upper() in ErrorCode.__members__:
-        hint = "it is a code of Kafka itself; search the log for KAFKA_EOS"
-    elif os.path.exists(text) or os.path.dirname(text) or os.path.splitext(text)[1][1:].isalpha():
-        hint = "it is no file"
+        hint = f"it is a code of Kafka itself; {_IN_LOG}"
     elif near:
         hint = f"the nearest codes are {', '.join(near)}"
     elif " " in text:
-        hint = f"{to_do}. kafka-eos explain lists all codes"
+        hint = (
+            "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. kafka-eos explain lists all "
+            "codes"
+        )
     else:
-        hint = "kafka-eos explain lists all codes"
+        hint = f"kafka-eos explain lists all codes; {_IN_LOG}"
     return f"no error code of kafka-eos: {textwrap.shorten(printable(text), 60)!r}; {hint}"
 
 
