@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_agreement, require_consent
-from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.errors import Job, WriteRefusedError
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.old_writes import OldWrites
@@ -71,7 +72,7 @@ def forget(
         return
     if not yes:
         found = operator.preview(settings, forget_write)
-        require_consent(found, _effect(settings.write_id), err=False)
+        require_consent(found, _effect([settings.write_id]), err=False)
     tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: it wrote {console.counted(tombstones, 'tombstone')}.")
 
@@ -89,7 +90,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
         return
     if not yes:
-        console.echo(_effect(f"one of these {console.counted(len(ids), 'write id')}" if len(ids) > 1 else ids[0]))
+        console.echo(_effect(ids))
         require_agreement(f"Forget {console.counted(len(ids), 'write id')}?")
     failed = 0
     for each in ids:
@@ -125,8 +126,16 @@ def _show(found: OldWrites) -> None:
     console.echo("")
 
 
-def _effect(write_id: str) -> str:
+def _effect(ids: Sequence[str]) -> str:
+    from kafka_eos_sink.commit.refusals import job_of
+
+    which = f"one of these {console.counted(len(ids), 'write id')}" if len(ids) > 1 else ids[0]
+    jobs = {job_of(each) for each in ids}
+    later = [
+        "A later run writes its rows again, whatever its version is." if jobs != {Job.STREAM} else "",
+        "A query that continues from its checkpoint then fails with COMMIT_LOG_LOST." if Job.STREAM in jobs else "",
+    ]
     return (
-        f"forget would fence every job or query that runs under {write_id}, and write a tombstone for each of its records in the commit "
-        "log. A later run writes its rows again, whatever its version is."
+        f"forget would fence every job or query that runs under {which}, and write a tombstone for each of its records in the commit "
+        f"log. {' '.join(filter(None, later))}"
     )

@@ -66,7 +66,8 @@ def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None =
         if settled.finished_ms is not None:
             wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
         if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
-            return f"{version_of(batch.version, write.id)} is already written{wrote}, so this run wrote nothing. {_fill(plan.write, batch)}"
+            wrote += f", so this run wrote nothing. {_fill(write, batch, 'If this run had rows')}"
+            return f"{version_of(batch.version, write.id)} is already written{wrote}"
     see = "" if write.is_random else f". {which}: {write.history_command}"
     return f"{version_of(batch.version, write.id)} is already written{wrote}, so this run wrote nothing{see}"
 
@@ -75,13 +76,13 @@ def recorded_empty(write: Write, batch: BatchIdentity) -> str:
     """Describe a batch job's version that its first run has written without a row."""
     return (
         f"{version_of(batch.version, write.id)} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
-        f"version will write nothing. {_fill(write, batch)}"
+        f"version will write nothing. {_fill(write, batch, 'If its rows come later')}"
     )
 
 
-def _fill(write: Write, batch: BatchIdentity) -> str:
+def _fill(write: Write, batch: BatchIdentity, case: str) -> str:
     rewrite = resolve_command(write, batch.query_id, batch.version, "rewrite")
-    return f"If its rows come later, run this, then {run_again(write.id)}: {rewrite}"
+    return f"{case}, run this, then {run_again(write.id)}: {rewrite}"
 
 
 def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:

@@ -32,8 +32,10 @@ DISCARD = "Their partitions hold them open. This prints the commands of Kafka's 
 WRITE_MARKERS = "--write-markers"
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
 """What holds for a finished version."""
-READ_TOPIC = "Read the topic before you run the job again"
-FINISHED_OR_NOT_BEGUN = "A batch without txnAppId leaves no record if it has finished: then all its rows are visible"
+READ_TOPIC = "If kafka-eos history lists it, do not run the job again. Otherwise read the topic first"
+FINISHED_OR_NOT_BEGUN = (
+    "A batch without txnAppId leaves no record here if it has finished: then all its rows are visible"
+)
 """What an empty commit log says of a random write id: its driver removes its records (`log_writing.forget`)."""
 TIMEOUT_WAYS_OUT = (
     "Run it with smaller batches, with more tasks at a time, or with a larger kafka.transaction.timeout.ms (up to the brokers' "

@@ -240,8 +240,8 @@ def test_finished_write_without_txn_app_id_is_not_declared_invisible(
     shown = capsys.readouterr()
     text = shown.out + shown.err
     assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
-    assert "A batch without txnAppId leaves no record if it has finished: then all its rows are visible" in text
-    assert "Read the topic before you run the job again" in text
+    assert "A batch without txnAppId leaves no record here if it has finished: then all its rows are visible" in text
+    assert "If kafka-eos history lists it, do not run the job again. Otherwise read the topic first" in text
     if is_cleaned:
         assert main(["explain", text]) == 0
         text += capsys.readouterr().out

@@ -126,7 +126,8 @@ def test_empty_version_warns_and_is_written_after_its_command(
     assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
     (again,) = caplog.messages
     assert re.search(
-        r"is already written, with 0 rows \(20\d\d-.*\), so this run wrote nothing\. If its rows come later", again
+        r"is already written, with 0 rows \(20\d\d-.*\), so this run wrote nothing\. If this run had rows, run this",
+        again,
     )
     command = line[line.index("kafka-eos resolve") :]
     assert again.endswith(command)

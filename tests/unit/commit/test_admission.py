@@ -82,7 +82,7 @@ def test_skipped_version_without_rows_names_the_way_out_of_a_batch_job() -> None
     _, line = admit(plan(empty), batch)
     assert line is not None
     assert line.startswith(
-        "version 5 of write id 'w' is already written, with 0 rows, so this run wrote nothing. If its rows come"
+        "version 5 of write id 'w' is already written, with 0 rows, so this run wrote nothing. If this run had rows"
     )
     assert line.endswith("--version 5 --as rewrite --query-id q")
     # A query reads the same rows again.
