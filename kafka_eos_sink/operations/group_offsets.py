@@ -105,7 +105,7 @@ def _holders(admin: Admin, group_id: str) -> list[str]:
             topic = admin.topic(GROUPS.name, deadline)
         opened = open_transactions(admin, _HOLDERS_MS)
     except KafkaEosError:
-        # The caller has an error of its own to raise, which this list would only explain.
+        # The caller raises another error, which this list would only explain.
         return []
     # Without the right to describe the topic, each transaction with offsets counts.
     partition = None if topic is None else _partition_of(group_id, len(topic.partitions))
