@@ -748,7 +748,7 @@ def commands() -> Iterator[Case]:
     yield from again(api, anything, done, answer=AnswerAfter, in_a_row=False, after=not_controller, **third, **how)
     settings = "INVALID_REPLICATION_FACTOR INVALID_CONFIG POLICY_VIOLATION"
     yield from again(api, anything, settings, after=not_controller, note="settings", **how)
-    says = r"--partitions 16 --config cleanup\.policy=compact$"
+    says = r"--partitions 16 --replication-factor 1 --config cleanup\.policy=compact$"
     yield from for_ever(api, anything, settings, "COMMIT_LOG_TOPIC", says=says, **how)
     refused = f"CLUSTER_AUTHORIZATION_FAILED TOPIC_AUTHORIZATION_FAILED {UNLISTED_CODES}"
     yield from ends(api, anything, {"COMMIT_LOG_TOPIC": refused}, after=not_controller, **how)
