@@ -147,7 +147,7 @@ def entries(page: str, folder: Path = FOLDERS[1]) -> list[Entry]:
     """Return the sections of all codes, in the order of the page.
 
     Args:
-        folder: A link to a page that this folder lacks is left out, because the installed package has this page only.
+        folder: The text omits links to pages that this folder lacks, because the installed package has this page only.
     """
     text_of = partial(_without_markup, folder=folder)
     found: list[Entry] = []
