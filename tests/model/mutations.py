@@ -683,7 +683,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 restore.finish_decisions,
-                "finished.decisions.append(decision)",
+                "finished.decisions.append(replace(decision, finished_ms=finished_ms))",
                 "finished.decisions.append(decision); finished.unproven |= named",
             ),
         ),
