@@ -191,16 +191,9 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
         _number(sum(each.rows for each in write.dead_letters or ()) or None),
         _number(line.rows_per_second),
         _number(line.parts_copied),
-        _transactions(write) if with_offsets else "",
+        str(write.transactions) if with_offsets else "",
         _offsets(write) if with_offsets else "",
     )
-
-
-def _transactions(write: CommittedWrite) -> str:
-    if write.state != "decided":
-        return str(write.transactions)
-    aborted = f", {write.aborted} aborted" if write.aborted else ""
-    return f"{write.committed} of {write.transactions} committed{aborted}"
 
 
 def _offsets(write: CommittedWrite) -> list[str]:

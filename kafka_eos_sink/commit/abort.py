@@ -107,5 +107,5 @@ def sweep(run: Run, plan: Plan, decision: Decision | None) -> Procedure[int]:
     if not opened or not (plan.write.is_random or (yield from still_holds(driver))):
         return 0
     named = () if decision is None else decision.transactions
-    yield from end_open(opened, {prepared.identity.transactional_id for prepared in named})
+    yield from end_open(opened, {prepared.identity.carrier for prepared in named})
     return len(opened)

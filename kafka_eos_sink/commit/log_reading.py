@@ -103,7 +103,6 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
         chunk = yield from ReadLog(view.next_offset, wait=wait)
     view.topic_id = chunk.topic_id if chunk.topic_id.int else view.topic_id
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
-    view.last_unreadable = max(view.last_unreadable, chunk.last_unreadable)
     return chunk
 
 

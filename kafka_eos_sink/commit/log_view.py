@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
-from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import warn_once
@@ -209,23 +208,6 @@ class QueryState:
         parts = (each for (kind, *_), records in self._records.items() if kind == "part" for each in records)
         return next((each for each in parts if each.carrier == carrier), None)
 
-    def part_at(self, partition: int, offset: int) -> LoggedRecord | None:
-        records = self._of("part", partition)
-        at = bisect_left(records, offset, key=lambda record: record.offset)
-        return records[at] if at < len(records) and records[at].offset == offset else None
-
-    def newer_committed_part(self, partition: int, offset: int) -> bool:
-        """Whether a newer record lets compaction remove a committed part at ``offset``."""
-        # A COMMIT marker of any epoch counts: the older part then stays unresolved, and an operator decides. A record of another
-        # program also counts, because compaction compares only keys.
-        newer = [
-            record
-            for record in self._of("part", partition)
-            if record.marker and record.marker.type is MarkerType.COMMIT
-        ]
-        newer += [record for record in self.foreign if (record.key.kind, *record.key.rest) == ("part", partition)]
-        return any(record.offset > offset for record in newer)
-
 
 def _newest_committed(records: Sequence[LoggedRecord]) -> LoggedRecord | None:
     return next((record for record in reversed(records) if record.outcome is Outcome.COMMITTED), None)
@@ -246,19 +228,14 @@ def _not_superseded(records: _Records, foreign: int) -> _Records:
 class LogView:
     """The records that were read of one write id, or of all if ``write_id`` is None.
 
-    It takes chunks in offset order, from any offset on. It keeps every record of the sink, and every control batch of the ``watched``
-    producer ids, whose records compaction may have removed.
+    It takes chunks in offset order, from any offset on.
     """
 
     write_id: str | None
     next_offset: int = 0
-    watched: frozenset[int] = frozenset()
     log_start_offset: int = 0
-    last_unreadable: int = -1
-    """Last offset of the last unreadable batch. It may hold keys of the sink, whose older records compaction may have removed."""
     topic_id: UUID = ZERO_UUID
     """Of the log that was read; zero before the first read, and if the cluster has no topic ids."""
-    _markers: dict[int, list[Marker]] = field(default_factory=dict)
     _queries: dict[tuple[str, str], _Records] = field(default_factory=dict)
     _pending: dict[int, list[LoggedRecord]] = field(default_factory=dict)
     _changed: set[tuple[str, str]] = field(default_factory=set)
@@ -277,8 +254,6 @@ class LogView:
                 for record in self._pending.pop(entry.producer_id, ()):
                     record.marker = entry
                     self._changed.add((record.key.write_id, record.key.query_id))
-                if entry.producer_id in self.watched:
-                    self._markers.setdefault(entry.producer_id, []).append(entry)
             else:
                 self._add(entry)
         self.next_offset = max(self.next_offset, next_offset)
@@ -302,8 +277,7 @@ class LogView:
 
     def restart(self) -> None:
         """Drop everything and begin at the start of the partition again."""
-        self.next_offset, self.log_start_offset, self.last_unreadable, self.topic_id = 0, 0, -1, ZERO_UUID
-        self._markers.clear()
+        self.next_offset, self.log_start_offset, self.topic_id = 0, 0, ZERO_UUID
         self._queries.clear()
         self._pending.clear()
 
@@ -364,11 +338,4 @@ class LogView:
             QueryState(*ids, records, self.topic_id)
             for ids, records in self._queries.items()
             if any(kind in kinds for kind, *_ in records)
-        )
-
-    def first_marker(self, producer_id: int, after_offset: int) -> Marker | None:
-        """The first control batch of a watched producer id after an offset."""
-        return next(
-            (marker for marker in self._markers.get(producer_id, ()) if marker.offset > after_offset),
-            None,
         )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from kafka_eos_sink.commit.log_records import done_record, tombstones
 from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.steps import (
-    AddPartition,
+    AddPartitions,
     Append,
     Appended,
     AppendInTransaction,
@@ -42,7 +42,7 @@ def append_in_transaction(
     """Append in the driver's transaction, as first records if ``base_sequence`` is 0."""
     # From version 2 on Produce itself adds the partition to the transaction (KIP-890).
     if not driver.bumps_epoch:
-        added = yield from AddPartition(driver)
+        added = yield from AddPartitions(driver)
         if added.error != ErrorCode.NONE:
             return Appended(error=added.error, earlier_error=added.earlier_error)
     return (yield from AppendInTransaction(driver, base_sequence, records))

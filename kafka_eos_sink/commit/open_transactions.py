@@ -9,7 +9,7 @@ Rules (docs/internals/protocol.md, I11):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import (
@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.steps import (
     TransactionDescription,
 )
 from kafka_eos_sink.commit.values import Run
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 
 LIST_WITHIN_MS = 5_000
 """How long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
@@ -57,20 +57,16 @@ def open_identities(
 
 
 def end_open(
-    identities: Collection[ProducerIdentity], undecided_ids: Collection[str] = ()
+    identities: Iterable[ProducerIdentity], decided: Collection[ProducerIdAndEpoch] = ()
 ) -> Procedure[tuple[ProducerIdentity, ...]]:
-    """Abort what was open before the fence; return what ``undecided_ids`` keep open.
+    """Abort what was open before the fence; return what is decided, and stays open.
 
     Args:
-        undecided_ids: Transactional ids in decisions that are not proven finished.
+        decided: Producer id and epoch of the transactions in unfinished decisions. JOIN: another transaction of such an id may have joined
+            a decided one. Its ABORT discards both, and recovery copies the decided rows.
     """
-    # JOIN: a transaction under a later epoch of such an id also stays open, for it may have joined the decided one.
-    ends = tuple(
-        End(identity=identity, commit=False)
-        for identity in identities
-        if identity.transactional_id not in undecided_ids
-    )
+    left = tuple(each for each in identities if (each.producer_id, each.producer_epoch) in decided)
     # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
-    if ends:
+    if ends := tuple(End(identity=identity, commit=False) for identity in identities if identity not in left):
         yield from EndTransactions(ends)
-    return tuple(identity for identity in identities if identity.transactional_id in undecided_ids)
+    return left

@@ -7,13 +7,12 @@ is followed by ``;``, so that a shell takes what was pasted.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
-from kafka_eos_sink.commit.outcome import Shown
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, if_transactional_id, is_random_write_id
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, Hanging, OffsetRange, PreparedTransaction, Write
 from kafka_eos_sink.commit.versions import MOST_RANGES
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -28,8 +27,6 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
-DISCARD = "Their partitions hold them open. This prints the commands of Kafka's own tool that discard them: {}; run those, then "
-WRITE_MARKERS = "--write-markers"
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
 """What holds for a finished version."""
 READ_TOPIC = "If kafka-eos history lists it, do not run the job again. Otherwise read the topic first"
@@ -306,8 +303,7 @@ def begins_elsewhere(write: Write, name: str, part: OffsetRange, start: int) -> 
         if start > part.first_offset:
             what += "the topic was deleted and created again while the batch ran, or a marker was written by hand"
         else:
-            what += "an older one was never ended, because its marker is missing"
-            again += f"; if it fails again, have the marker written: {write.command('recover', WRITE_MARKERS)}"
+            what += "an older one was never ended, because its marker is missing. The abort of this attempt ends both"
     return TransactionAbortedError("TRANSACTION_NOT_OPEN", f"{what}. Nothing was committed", again)
 
 
@@ -348,23 +344,51 @@ def pending(write: Write, decision: Decision, what: str, do: str = "") -> Decisi
     )
 
 
-def unresolved(write: Write, decision: Decision, what: str, shown: Collection[Shown] = ()) -> DecisionPendingError:
-    """``shown``: what readers see of these records. Open ones were never seen."""
+def unresolved(
+    write: Write,
+    decision: Decision,
+    asked: Sequence[PreparedTransaction],
+    lost: Sequence[PreparedTransaction],
+) -> DecisionPendingError:
+    """Records are gone, and nothing proves whether readers saw them; ``lost`` are aborted."""
     is_random = job_of(write.id) is Job.RANDOM
-    discard = DISCARD.format(write.command("recover")) if Shown.OPEN in shown else ""
-    if set(shown) == {Shown.OPEN}:
-        again = "" if is_random else f"{run_again(write.id)}, or "
-        do = f"No reader has seen these records. {discard}at once {again}recover again, which copies the records from the log, each once"
-    else:
-        do = (
-            f"{discard}{'recover again. If that says UNRESOLVED, read' if discard else 'Read'} the topic with "
-            "isolation.level=read_committed, and compare all rows of the batch, by their offsets. If all are there, record that"
-            f"{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
-            f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
-            f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates"
-        )
-    where = f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. Nothing was copied"
-    return DecisionPendingError("UNRESOLVED", where, do)
+    what = (
+        f"{len(asked)} of {len(decision.transactions)} transactions left no proof of their end (first: "
+        f"{asked[0].identity.transactional_id}): their records in {describe_ranges(asked)} are gone, and their coordinators have forgotten "
+        "them" + (f"; aborted and not copied: {describe_ranges(lost)}" if lost else "")
+    )
+    return DecisionPendingError(
+        "UNRESOLVED",
+        f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. Nothing was copied",
+        "Read the topic with isolation.level=read_committed, and compare all rows of the batch, by their offsets. If all are there, record "
+        f"that{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
+        f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
+        f"time: {_resolve(write, decision, 'rewrite')} --allow-duplicates",
+    )
+
+
+def hangs(write: Write, decision: Decision, left: Sequence[Hanging]) -> DecisionPendingError:
+    """What hangs could not be aborted by the next transaction of its id."""
+    return pending(
+        write,
+        decision,
+        f"{_held(left)} is still open, although its coordinator has ended it: its marker is missing (KAFKA-20734), and no transaction of "
+        "its id could end it, because the coordinator has forgotten its producer id",
+        f"Discard what hangs, and have its rows copied from the log: {write.command('recover', '--discard')}",
+    )
+
+
+def discarded_warning(decision: Decision, hanging: Sequence[Hanging]) -> str:
+    return (
+        f"{version_of(decision.version, decision.write_id)}: a broker has omitted markers (KAFKA-20734), so readers waited for "
+        f"{_held(hanging)}. It is aborted now, and its rows are copied from the log"
+    )
+
+
+def _held(hanging: Sequence[Hanging]) -> str:
+    return some(
+        [f"{each.transactional_id} on {topic}-{partition}" for each in hanging for topic, partition in each.partitions]
+    )
 
 
 def topic_gone(write: Write, decision: Decision, what: str) -> DecisionPendingError:
@@ -373,23 +397,6 @@ def topic_gone(write: Write, decision: Decision, what: str) -> DecisionPendingEr
         f"{version_of(decision.version, write.id)} is committed, but its topic does not hold all its rows: {what}",
         f"If brokers are down, bring them back. {_finish(write, 'soon')}; if the topic was deleted, do not create it before "
         f"you have chosen. {keep_or_rewrite(write, decision)}",
-    )
-
-
-def marker_missing(write: Write, decision: Decision, what: str) -> DecisionPendingError:
-    """Readers of a committed batch are blocked: a marker may be missing (JOIN)."""
-    do = (
-        f"Have the marker written, and the batch finished: {write.command('recover', WRITE_MARKERS)}; do not use the stock "
-        "kafka-transactions.sh abort, which would discard committed records"
-    )
-    return pending(write, decision, what, do)
-
-
-def unmarked_warning(write: Write, decision: Decision, unmarked: Sequence[PreparedTransaction]) -> str:
-    return (
-        f"{version_of(decision.version, write.id)} is committed and visible, but a broker has omitted the marker of "
-        f"{some([entry.identity.transactional_id for entry in unmarked])} in the commit log (KAFKA-20734). No reader waits for it, but "
-        f"compaction of that log partition stops until the marker is written: {write.command('recover', WRITE_MARKERS)}"
     )
 
 

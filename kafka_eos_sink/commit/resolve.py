@@ -22,13 +22,13 @@ from typing import Literal
 
 from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
-from kafka_eos_sink.commit.evidence import look_at, of_doubtful
+from kafka_eos_sink.commit.evidence import judged, look_at
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
-from kafka_eos_sink.commit.outcome import Outcome, Shown, outcome_of
+from kafka_eos_sink.commit.outcome import Do, Outcome, Shown
 from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -49,7 +49,7 @@ from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
@@ -57,6 +57,8 @@ MARKERS_WITHIN_MS = 10_000
 GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
 """Results of a recovery that cannot do more: *committed* accepts the loss of their rows."""
 
+CLOSED_WITHIN_MS = 10_000
+"""How long a leader may hold a transaction open of a version that is recorded as committed."""
 Resolution = Literal["committed", "rewrite"]
 
 
@@ -148,7 +150,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         now = yield from WallClock()
         yield from Append((done_record(decision, now),))
     # What only this version's decision kept open.
-    yield from end_open(taken.left_open, _unfinished_ids(view, query.query_id))
+    yield from end_open(taken.left_open, _unfinished(view, query.query_id))
     return Resolved(decision=decision, superseded=superseded)
 
 
@@ -200,10 +202,10 @@ def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransacti
             yield from decide_again(run, newest, driver, proven=False)
 
 
-def _unfinished_ids(view: LogView, resolved: str) -> set[str]:
-    """The ids in the unfinished decisions of other query ids."""
+def _unfinished(view: LogView, resolved: str) -> set[ProducerIdAndEpoch]:
+    """Producer id and epoch of the transactions in the unfinished decisions of other query ids."""
     return {
-        prepared.identity.transactional_id
+        prepared.identity.carrier
         for query in view.queries("decision")
         if query.query_id != resolved
         and (found := query.newest) is not None
@@ -338,7 +340,7 @@ def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[N
         part
         for prepared, ranges in zip(decision.transactions, shown, strict=True)
         for part, each in zip(prepared.offsets, ranges, strict=True)
-        if each is Shown.ABORTED
+        if each is Shown.DISCARDED
     ]
     yield from Warn(resolve_refusals.given_up_warning(decision, failure, aborted))
 
@@ -355,10 +357,9 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     visible = [prepared for prepared in decision.transactions if prepared.proven]
     doubtful = [prepared for prepared in decision.transactions if not prepared.proven]
     started = yield from Now()
-    facts = [] if not doubtful else (yield from of_doubtful(run, logged, doubtful, started + run.within_ms))
-    outcomes = {each: outcome_of(found) for each, found in zip(doubtful, facts, strict=True)}
-    visible += [each for each, outcome in outcomes.items() if outcome is Outcome.COMMITTED]
-    unproven = [each for each, outcome in outcomes.items() if outcome is not Outcome.ABORTED]
+    todo = yield from judged(run, decision, doubtful, (), started + run.within_ms)
+    visible += [prepared for prepared, each in zip(doubtful, todo, strict=True) if Do.NOTHING in each]
+    unproven = [prepared for prepared, each in zip(doubtful, todo, strict=True) if {Do.ASK, Do.DISCARD} & set(each)]
     if (visible or unproven) and failure.code not in GIVEN_UP:
         raise failure  # another recovery may still finish the version
     if visible:
@@ -399,11 +400,10 @@ def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
             del topics[0]
             continue
         now = yield from Now()
-        if now - started > MARKERS_WITHIN_MS:
+        if now - started > CLOSED_WITHIN_MS:
             why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
-            first = write.command("recover", refusals.WRITE_MARKERS)
             raise resolve_refusals.not_resolved(
-                decision, why, f"First have it written: {first}; then run this command again"
+                decision, why, f"First have it discarded: {write.command('recover')}; then run this command again"
             )
         yield from Wait(POLL_MS)
 

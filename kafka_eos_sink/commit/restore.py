@@ -7,7 +7,7 @@ lost one. A second decision lists the committed transactions and the copies. If 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit import refusals
@@ -56,12 +56,10 @@ COPIED = -1
 class FinishedDecisions:
     """The result of finishing all decisions of a write id.
 
-    ``failures`` are by query id; ``unproven`` holds the transactional ids in the decisions that could not be finished. ``copied`` is True
-    if W.driver wrote a decision.
+    ``failures`` are by query id. ``copied`` is True if W.driver wrote a decision.
     """
 
     decisions: list[SettledDecision] = field(default_factory=list)
-    unproven: set[str] = field(default_factory=set)
     failures: dict[str, KafkaEosError] = field(default_factory=dict)
     copied: bool = False
 
@@ -74,7 +72,6 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
         logged = query.newest
         if logged is None:
             continue
-        named = {prepared.identity.transactional_id for prepared in logged.decision.transactions}
         is_done = query.is_done(logged.decision)
         try:
             before = replace(driver)
@@ -84,7 +81,6 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
                 yield from decide_again(run, logged, driver)
         except KafkaEosError as failure:
             finished.failures[query.query_id] = _of_decided(run.write, logged.decision, failure)
-            finished.unproven |= set() if is_done else named
             continue
         finished.copied = finished.copied or driver != before
         finished_ms = query.done.get("finished_ms") if is_done and query.done is not None else None
@@ -134,7 +130,7 @@ def finish(
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
 ) -> Procedure[Settled]:
-    """Settle a decision; copy what was aborted, and settle the decision of the copies.
+    """Settle a decision; copy the lost ranges, and settle the decision of the copies.
 
     The caller holds W.driver.
 
@@ -150,13 +146,9 @@ def finish(
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
-        settled = yield from settle(run, logged, losers=losers, recovering=recovering)
+        settled = yield from settle(run, logged, driver, losers=losers, recovering=recovering)
         if not settled.lost:
-            if not settled.marked:
-                # JOIN: the id's next transaction erases the coordinator's proof. PAUSE: a late done record of an older driver can hide
-                # ours, but no older driver can decide.
-                logged = yield from decide_again(run, logged, driver)
-            return replace(settled, logged=logged)
+            return settled
         if copied_here == MOST_COPIES:
             break
         losers = ()
@@ -180,7 +172,7 @@ def finish(
 
 
 def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure[LoggedDecision]:
-    """Copy lost transactions; decide them with the committed ones, or a void batch."""
+    """Copy lost ranges; decide the copies with what readers see, or a void batch."""
     decision, lost = settled.logged.decision, settled.lost
     started = yield from WallClock()
     begun: list[Copy] = []
@@ -198,7 +190,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(run, copies, started)
-        elif len(lost) < len(decision.transactions):
+        elif _ranges(lost) < _ranges(decision.transactions):
             # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
             raise refusals.lost_parts(run.write, decision, lost, gone, settled.gone)
         else:
@@ -226,27 +218,41 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
     return logged
 
 
+def _ranges(transactions: Sequence[PreparedTransaction]) -> int:
+    return sum(len(entry.offsets) for entry in transactions)
+
+
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """Return the next decision, with copies of lost transactions, void without any."""
+    """Return the next decision, with copies of lost ranges, void without any."""
     decision = settled.logged.decision
-    copied = {entry.partition: entry for entry in copies}
     versions = decision.versions
     return replace(
         decision,
         versions=versions if copies or versions is None else versions.without(decision.version),
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
-        transactions=tuple(
-            copied.get(entry.partition) or replace(entry, proven=entry.proven or not settled.gone)
-            for entry in (decision.transactions if copies else ())
-        ),
+        transactions=tuple(_kept_and_copied(settled, copies)) if copies else (),
     )
+
+
+def _kept_and_copied(settled: Settled, copies: list[PreparedTransaction]) -> Iterator[PreparedTransaction]:
+    """Return each transaction's ranges that readers see, and its copy."""
+    lost = {entry.identity: (entry, copy) for entry, copy in zip(settled.lost, copies, strict=True)}
+    for entry in settled.logged.decision.transactions:
+        found = None if entry.proven else lost.get(entry.identity)
+        if found is None:
+            yield replace(entry, proven=entry.proven or not settled.gone)
+            continue
+        gone, copy = found
+        if kept := tuple(part for part in entry.offsets if part not in gone.offsets):
+            yield replace(entry, offsets=kept, rows=entry.rows - gone.rows, proven=not settled.gone)
+        yield copy
 
 
 def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction) -> Procedure[Copy]:
     lost = run.write.parse(entry.identity.transactional_id)
     assert lost is not None
-    # JOIN: another slot, because the lost transaction's ABORT marker may be missing.
+    # BLIND: another slot, because InitProducerId erases the coordinator's proof that the lost transaction was aborted.
     slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
     identity = yield from fresh_identity(run.write, entry.partition, slots, run.transaction_timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)

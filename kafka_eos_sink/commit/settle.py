@@ -1,4 +1,4 @@
-"""Settle a decision: commit its transactions, and prove each outcome.
+"""Settle a decision: commit its transactions, and find out what became of each range.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`.
 """
@@ -6,135 +6,171 @@ The same code finishes a batch in `commit` and a dead driver's batch in `take_ov
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.evidence import of_doubtful
+from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.driver import still_holds
+from kafka_eos_sink.commit.evidence import Judged, judged
+from kafka_eos_sink.commit.hanging import discard
 from kafka_eos_sink.commit.log_view import LoggedDecision
-from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
+from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure, code_name
-from kafka_eos_sink.commit.proofs import verify_markers, verify_no_foreign_abort, verify_visible
-from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndResult, EndTransactions, Now
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run, Write
+from kafka_eos_sink.commit.proofs import verify_visible
+from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndTransactions, Now, Warn
+from kafka_eos_sink.commit.values import Decision, Hanging, OffsetRange, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
+MOST_DISCARDS = 3
+"""Limit on the rounds of discards: a broker may omit their markers, too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A decision's outcome: ``lost`` transactions are aborted, the others committed.
+    """A decision's outcome: readers see all rows but those of ``lost``.
 
-    ``marked`` is False if a COMMIT marker is missing in the commit log. ``gone`` says which topic of the committed ones was deleted, if
-    some are lost; then it is not proven that readers see the committed ones.
+    Each of ``lost`` has only its lost ranges. ``gone`` says which topic of the others was deleted, if some are lost; then it is not proven
+    that readers see the others.
     """
 
     logged: LoggedDecision
     lost: tuple[PreparedTransaction, ...]
-    marked: bool
     gone: str = ""
 
 
 def settle(
-    run: Run, logged: LoggedDecision, *, losers: Collection[ProducerIdentity] = (), recovering: bool
+    run: Run,
+    logged: LoggedDecision,
+    driver: DriverTransaction,
+    *,
+    losers: Collection[ProducerIdentity] = (),
+    recovering: bool,
 ) -> Procedure[Settled]:
-    """Commit every transaction that the decision lists and prove each outcome.
+    """Commit every transaction that the decision lists, and judge each of its ranges.
 
     Args:
         losers: Open transactions of the batch that the decision does not list. The same step aborts them, because they block
             readers, and the proofs wait until nothing blocks readers.
-        recovering: Also check for markers written by hand. Below version 2 that check always runs (LATE ADD).
+        recovering: Judge also if every commit is accepted and readers pass soon: this driver has not seen what happened before.
+            Below version 2 that is always so (LATE ADD).
 
     Raises:
-        DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if neither the commit log nor
-            the data topics prove an outcome. TOPIC_GONE if a data topic was deleted, and nothing is lost.
+        DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if ranges are gone and nothing
+            proves how their transactions ended. TOPIC_GONE if a data topic was deleted, and nothing is lost.
     """
     write, decision = run.write, logged.decision
     started = yield from Now()
     deadline = started + run.within_ms
     named = [prepared for prepared in decision.transactions if not prepared.proven]
-    ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
-    aborts = tuple(End(identity=identity, commit=False) for identity in losers)
-    results: tuple[EndResult, ...] = ()
-    if ends or aborts:
-        results = yield from EndTransactions(ends + aborts)
-    ended, doubtful = _sort_results(write, decision, named, results)
+    accepted = yield from _end(write, decision, named, losers)
+    is_plain = not recovering and all(each.identity.bumps_epoch and each.identity in accepted for each in named)
     lost: list[PreparedTransaction] = []
     try:
-        if doubtful:
-            facts = yield from of_doubtful(run, logged, doubtful, deadline)
-            committed, lost = _sort_facts(write, decision, doubtful, facts)
-            ended += committed
-        # First visibility, then markers: visible rows let `verify_markers` accept a missing marker in the commit log.
-        yield from verify_visible(write, decision, ended, deadline)
-        # LATE ADD concerns every commit, markers written by hand only those that take long.
-        if recovering or not all(each.identity.bumps_epoch for each in ended):
-            yield from verify_no_foreign_abort(write, decision, ended)
-        marked = yield from verify_markers(write, decision, ended, deadline)
+        is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))
+        # JOIN: a newer driver may have discarded what hung. Readers pass then, too.
+        if is_plain and (yield from still_holds(driver.identity)):
+            return Settled(logged=logged, lost=())
+        kept, lost = yield from _judged(run, decision, named, accepted, driver, deadline)
+        yield from verify_visible(write, decision, kept, deadline)
     except DataTopicGoneError as gone:
         if not lost:
             raise refusals.topic_gone(write, decision, gone.message) from gone
         # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
-        return Settled(logged=logged, lost=tuple(lost), marked=True, gone=gone.message)
-    return Settled(logged=logged, lost=tuple(lost), marked=marked)
+        return Settled(logged=logged, lost=tuple(lost), gone=gone.message)
+    return Settled(logged=logged, lost=tuple(lost))
 
 
-def _sort_facts(
-    write: Write, decision: Decision, doubtful: Sequence[PreparedTransaction], facts: Sequence[Facts]
-) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
-    """Return the committed and the aborted transactions; raise if any is unresolved."""
-    sorts: dict[Outcome, list[PreparedTransaction]] = {outcome: [] for outcome in Outcome}
-    unproven: set[Shown] = set()
-    for prepared, found in zip(doubtful, facts, strict=True):
-        outcome = outcome_of(found)
-        sorts[outcome].append(prepared)
-        if outcome in (Outcome.OPEN, Outcome.UNRESOLVED):
-            unproven.update(found.ranges)
-        name = prepared.identity.transactional_id
-        if outcome is Outcome.NOT_SHOWN:
-            part = prepared.offsets[found.ranges.index(Shown.UNSHOWN)]
-            raise refusals.pending(
-                write,
-                decision,
-                f"{part.topic}-{part.partition} does not show how {name} ended, whose records begin at offset {part.first_offset}",
-            )
-        if outcome is Outcome.UNRESOLVED and Shown.COMMITTED in found.ranges:
-            part = prepared.offsets[found.ranges.index(Shown.COMMITTED)]
-            raise refusals.unresolved(
-                write,
-                decision,
-                f"{part.topic}-{part.partition} shows the records of {name} from offset {part.first_offset} on as committed, but neither "
-                "the commit log nor its other partitions show a commit",
-            )
-    lost = sorts[Outcome.ABORTED]
-    if unresolved := sorts[Outcome.OPEN] + sorts[Outcome.UNRESOLVED]:
-        raise refusals.unresolved(
-            write,
-            decision,
-            f"{len(unresolved)} of {len(decision.transactions)} transactions left no proof of their end in the commit log or the data "
-            f"topics (first: {unresolved[0].identity.transactional_id}), with their records in {refusals.describe_ranges(unresolved)}"
-            + (f"; aborted and not copied: {refusals.describe_ranges(lost)}" if lost else ""),
-            unproven,
-        )
-    return sorts[Outcome.COMMITTED], lost
-
-
-def _sort_results(
-    write: Write, decision: Decision, named: Sequence[PreparedTransaction], results: Sequence[EndResult]
-) -> tuple[list[PreparedTransaction], list[PreparedTransaction]]:
-    ended: list[PreparedTransaction] = []
-    doubtful: list[PreparedTransaction] = []
+def _end(
+    write: Write, decision: Decision, named: Sequence[PreparedTransaction], losers: Collection[ProducerIdentity]
+) -> Procedure[frozenset[ProducerIdentity]]:
+    """Commit the transactions and abort the losers; return whose commit was accepted."""
+    ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
+    aborts = tuple(End(identity=identity, commit=False) for identity in losers)
+    results = (yield from EndTransactions(ends + aborts)) if ends or aborts else ()
     for prepared, result in zip(named, results, strict=False):
-        if result.error == ErrorCode.NONE:
-            ended.append(prepared)
-        elif result.error in END_TXN_REJECTED:
-            doubtful.append(prepared)
-        else:
-            code = code_name(result.error)
+        if result.error != ErrorCode.NONE and result.error not in END_TXN_REJECTED:
             detail = f"; {result.detail}" if result.detail else ""
             raise refusals.pending(
                 write,
                 decision,
-                f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time ({code}{detail})",
+                f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time "
+                f"({code_name(result.error)}{detail})",
             )
-    return ended, doubtful
+    return frozenset(
+        prepared.identity for prepared, result in zip(named, results, strict=False) if result.error == ErrorCode.NONE
+    )
+
+
+def _judged(
+    run: Run,
+    decision: Decision,
+    named: Sequence[PreparedTransaction],
+    accepted: Collection[ProducerIdentity],
+    driver: DriverTransaction,
+    deadline: int,
+) -> Procedure[tuple[list[PreparedTransaction], list[PreparedTransaction]]]:
+    """Discard what hangs; return what readers see of the transactions, and what is lost."""
+    for _ in range(MOST_DISCARDS):
+        todo = yield from judged(run, decision, named, accepted, deadline)
+        if Do.ASK in chain.from_iterable(todo):
+            raise _unresolved(run.write, decision, named, todo)
+        hanging = [
+            Hanging(
+                transactional_id=prepared.identity.transactional_id,
+                producer_id=prepared.identity.producer_id,
+                partitions=tuple((part.topic, part.partition) for part in _those(prepared, each, Do.DISCARD)),
+            )
+            for prepared, each in zip(named, todo, strict=True)
+            if Do.DISCARD in each
+        ]
+        if not hanging:
+            parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
+            return [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
+        if left := (yield from discard(run, driver.identity, hanging)):
+            raise refusals.hangs(run.write, decision, left)
+        yield from Warn(refusals.discarded_warning(decision, hanging))
+        now = yield from Now()
+        deadline = max(deadline, now + run.within_ms)
+    raise refusals.pending(
+        run.write,
+        decision,
+        f"{len(hanging)} of its transactions hang, although they were aborted {MOST_DISCARDS} times",
+    )
+
+
+def _those(prepared: PreparedTransaction, todo: Sequence[Do], *of: Do) -> tuple[OffsetRange, ...]:
+    return tuple(part for part, each in zip(prepared.offsets, todo, strict=True) if each in of)
+
+
+def _split(
+    write: Write, decision: Decision, prepared: PreparedTransaction, todo: Sequence[Do]
+) -> tuple[PreparedTransaction | None, PreparedTransaction | None]:
+    """Return the transaction with the ranges that readers see, and with those that are lost; None for no range."""
+    kept, lost = _those(prepared, todo, Do.NOTHING), _those(prepared, todo, Do.COPY, Do.MISS)
+    if not lost:
+        return prepared, None
+    if not kept:
+        return None, prepared
+    counts = [part.rows for part in lost]
+    if None in counts:
+        # An earlier version of the sink wrote the decision, so nothing shows whether a copy is complete.
+        raise _unresolved(write, decision, [prepared], (tuple(todo),))
+    rows = sum(count for count in counts if count is not None)
+    # The dead letters stay with the part that is kept, so that their sum stays right.
+    return (
+        replace(prepared, offsets=kept, rows=prepared.rows - rows),
+        replace(prepared, offsets=lost, rows=rows, dead_letters=()),
+    )
+
+
+def _unresolved(write: Write, decision: Decision, named: Sequence[PreparedTransaction], todo: Judged) -> Exception:
+    asked = [prepared for prepared, each in zip(named, todo, strict=True) if Do.ASK in each]
+    lost = [
+        replace(prepared, offsets=ranges)
+        for prepared, each in zip(named, todo, strict=True)
+        if (ranges := _those(prepared, each, Do.COPY))
+    ]
+    return refusals.unresolved(write, decision, asked, lost)

@@ -123,10 +123,14 @@ class Append(Step[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartition(Step[Answered]):
-    """AddPartitionsToTxn for the commit log, below version 2."""
+class AddPartitions(Step[Answered]):
+    """Add partitions to a transaction, which begins by it (AddPartitionsToTxn).
+
+    ``partitions`` is None for the commit log's.
+    """
 
     identity: ProducerIdentity
+    partitions: tuple[tuple[str, int], ...] | None = None
 
     def subject(self) -> str:
         return text(self.identity)
@@ -241,7 +245,6 @@ class LogChunk:
     """Records and markers in offset order; ``end_offset`` is the high watermark.
 
     ``topic_id`` changes if the log is deleted and created again. It is zero if the cluster has no topic ids.
-    ``last_unreadable`` is the last offset of the last unreadable batch, -1 if there was none.
     """
 
     entries: tuple[ReadRecord | Marker, ...]
@@ -249,12 +252,6 @@ class LogChunk:
     log_start_offset: int
     end_offset: int
     topic_id: UUID = ZERO_UUID
-    last_unreadable: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class LogPolicy(Step[str | None]):
-    """The commit log's ``cleanup.policy``; None without DescribeConfigs."""
 
 
 @dataclass(frozen=True, slots=True)

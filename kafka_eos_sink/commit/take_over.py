@@ -1,6 +1,6 @@
 """Take over a write id: what a driver does before it plans, aborts or recovers.
 
-The steps are list, fence, read, finish, end. PAUSE says why in this order: after the fence, no older driver can decide what is listed,
+The steps are list, fence, read, end, finish. PAUSE says why in this order: after the fence, no older driver can decide what is listed,
 and every decision that it must finish is in the log. A read before them shows if the log knows the write id (NEW LOG).
 """
 
@@ -23,7 +23,7 @@ from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
 from kafka_eos_sink.commit.values import BatchIdentity, Plan, Run
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.protocol.identity import ProducerIdentity, bumps_epoch
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, bumps_epoch
 
 
 class UnknownId(Enum):
@@ -83,7 +83,7 @@ def fence_only(run: Run) -> Procedure[Plan]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """The plan, the decisions that could not be finished, and what they keep open.
+    """The plan, the decisions that could not be finished, and what was open.
 
     ``failures`` are by query id. ``driver`` is W.driver's next transaction. ``opened`` was open before the fence, ``left_open`` still is.
     """
@@ -157,11 +157,12 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
     barrier = yield from read_to_barrier(view, run.nonce, claims=claims)
     yield from Reached("plan.read")
     driver = DriverTransaction(identity)
+    # JOIN: before the decisions, because what has joined a decided transaction may discard its rows, which are then copied.
+    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), _unfinished(view))
     finished = yield from finish_decisions(run, view, driver)
     yield from Reached("plan.finished")
     if finished.copied and not finished.failures:
         return None
-    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), finished.unproven)
     plan = Plan(
         write=run.write,
         nonce=run.nonce,
@@ -173,6 +174,17 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
         log_id=view.topic_id,
     )
     return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
+
+
+def _unfinished(view: LogView) -> frozenset[ProducerIdAndEpoch]:
+    """Producer id and epoch of the transactions that unfinished decisions name."""
+    return frozenset(
+        prepared.identity.carrier
+        for query in view.queries("decision")
+        if (newest := query.newest) is not None and not query.is_done(newest.decision)
+        for prepared in newest.decision.transactions
+        if not prepared.proven
+    )
 
 
 def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:

@@ -121,12 +121,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange(PickledByName):
-    """The offsets of a task's records in one topic-partition, both inclusive."""
+    """The offsets of a task's records in one topic-partition, both inclusive.
+
+    ``rows`` is the number of records; None if an earlier version of the sink wrote the record.
+    """
 
     topic: str
     partition: int
     first_offset: int
     last_offset: int
+    rows: int | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.first_offset}..{self.last_offset}]"
@@ -187,6 +191,15 @@ class PreparedTransaction(PickledByName):
     proven: bool = False
     written_bytes: int | None = None
     dead_letters: tuple[DeadLetters, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hanging:
+    """A transaction of the write, and the partitions that hold it open."""
+
+    transactional_id: str
+    producer_id: int
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

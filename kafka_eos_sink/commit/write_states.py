@@ -9,10 +9,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
-from kafka_eos_sink.commit.evidence import of_part
 from kafka_eos_sink.commit.log_records import parse_decision
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
-from kafka_eos_sink.commit.outcome import Outcome, in_log
+from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, iso_utc, merged
 from kafka_eos_sink.commit.versions import Versions
@@ -38,8 +37,6 @@ class CommittedWrite:
 
     The commit log keeps the newest version of every write id and query id.
 
-    committed         how many of the named transactions have their COMMIT marker in the log
-    aborted           how many have an ABORT marker there: recovery copies their rows
     written           of a batch write, the versions that count as written; None for a stream, whose versions follow each other
     finished_ms       wall clock of the driver that finished it, None if it is not recorded
     ranges            the offsets of its transactions
@@ -55,8 +52,6 @@ class CommittedWrite:
     topic: str | None = None
     rows: int | None = None
     transactions: int = 0
-    committed: int = 0
-    aborted: int = 0
     finished_ms: int | None = None
     ranges: tuple[tuple[OffsetRange, ...], ...] = ()
     dead_letters: tuple[DeadLetters, ...] | None = None
@@ -87,8 +82,6 @@ class CommittedWrite:
             "rows": self.rows,
             "dead_letters": None if self.dead_letters is None else [asdict(each) for each in self.dead_letters],
             "transactions": self.transactions,
-            "committed_transactions": self.committed,
-            "aborted_transactions": self.aborted,
             "resolution": self.resolution,
             "problem": self.problem,
             "offsets": [
@@ -168,11 +161,6 @@ def _version_of(undecided: LoggedRecord) -> int | None:
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     # The newest done record may be of an earlier version.
     done = query.done if query.has_done_record(decision) else None
-    committed = aborted = 0
-    for prepared in decision.transactions:
-        outcome = Outcome.COMMITTED if prepared.proven else in_log(of_part(query, prepared))
-        committed += outcome is Outcome.COMMITTED
-        aborted += outcome is Outcome.ABORTED
     state: WriteState = "decided" if done is None else "finished"
     if decision.resolution or decision.is_void:
         state = "resolved" if decision.resolution else "void"
@@ -185,8 +173,6 @@ def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
         topic=decision.topic,
         rows=sum(prepared.rows for prepared in decision.transactions),
         transactions=len(decision.transactions),
-        committed=committed,
-        aborted=aborted,
         finished_ms=None if done is None else done.get("finished_ms"),
         ranges=tuple(prepared.offsets for prepared in decision.transactions),
         dead_letters=decision.dead_letters,

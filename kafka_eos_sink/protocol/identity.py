@@ -40,6 +40,10 @@ class ProducerIdentity(PickledByName):
     transaction_version: int
 
     @property
+    def carrier(self) -> ProducerIdAndEpoch:
+        return self.producer_id, self.producer_epoch
+
+    @property
     def bumps_epoch(self) -> bool:
         """As the function of this name."""
         return bumps_epoch(self.transaction_version)

@@ -7,7 +7,7 @@ permission. A procedure in ``commit/`` gets any other code and decides its meani
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,20 +42,36 @@ _Read = tuple[int, str | None, Any]
 _OPTIONS: dict[str, Any] = {"first_backoff_ms": MARKERS_FIRST_BACKOFF_MS, "on_code": OnCode.RAISE_CONFIGURATION}
 
 
-def add_partition(admin: Admin, identity: ProducerIdentity, where: TopicPartition, deadline_ms: int) -> Answered:
-    """Add a partition to the transaction (AddPartitionsToTxn)."""
+def add_partitions(
+    admin: Admin, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline_ms: int
+) -> Answered:
+    """Add partitions to the transaction (AddPartitionsToTxn); return the first error, if any.
+
+    In version 3, the last one for clients; from transaction version 2 on, Produce adds its own partition.
+    """
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
     request = m.AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=identity.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=(m.AddPartitionsToTxnRequest.Topic(name=where[0], partitions=(where[1],)),),
+        v3_and_below_topics=tuple(
+            m.AddPartitionsToTxnRequest.Topic(name=topic, partitions=tuple(indexes))
+            for topic, indexes in topics.items()
+        ),
     )
 
     def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
-        for topic in response.results_by_topic_v3_and_below:
-            for each in topic.results_by_partition:
-                if (topic.name, each.partition_index) == where:
-                    yield each.partition_error_code, None, None
+        codes = [
+            each.partition_error_code
+            for topic in response.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ]
+        # The coordinator adds all or none; OPERATION_NOT_ATTEMPTED is the result of partitions without an error of their own.
+        refused = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
+        if len(codes) == len(partitions):
+            yield next(iter(refused), max(codes)), None, None
 
     call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
     return _answered(admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id])

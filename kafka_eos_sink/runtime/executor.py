@@ -40,7 +40,6 @@ from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from kafka_eos_sink.runtime.history_reading import read_history, warn_of_unread
 from kafka_eos_sink.runtime.record_copier import RecordCopier
 from kafka_eos_sink.runtime.stopwatch import Stopwatch
-from kafka_eos_sink.runtime.topics import cleanup_policy
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -94,7 +93,10 @@ class Executor:
         self._on(steps.InitProducerId, self._init_producer_id)
         self._on(steps.Append, self._append)
         self._on(
-            steps.AddPartition, lambda step: driver_requests.add_partition(admin, step.identity, where, self._deadline)
+            steps.AddPartitions,
+            lambda step: driver_requests.add_partitions(
+                admin, step.identity, step.partitions or (where,), self._deadline
+            ),
         )
         self._on(steps.AppendInTransaction, lambda step: driver_requests.append(admin, step, where, timeout_ms))
         self._on(
@@ -106,7 +108,6 @@ class Executor:
         self._on(steps.EndTransactions, self._end_transactions)
         self._on(steps.ReadLog, self._read_log)
         self._on(lost_log.ReadHistory, self._read_history)
-        self._on(steps.LogPolicy, lambda _: cleanup_policy(admin, where[0], self._deadline))
         self._on(steps.LastStableOffsets, proofs.last_stable_offsets)
         self._on(steps.DescribeProducers, proofs.describe_producers)
         self._on(steps.AbortedTransactions, proofs.aborted_transactions)
@@ -328,7 +329,7 @@ class Executor:
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return self._skip_to_log_start(step.offset, fetched.high_watermark, topic_id)
         entries: list[ReadRecord | Marker] = []
-        next_offset, last_unreadable, held = step.offset, -1, 0
+        next_offset, held = step.offset, 0
         batches = read_each_batch(
             fetched.records or b"", max_bytes=LARGEST_BATCH_BYTES, max_records=LARGEST_BATCH_RECORDS
         )
@@ -336,7 +337,6 @@ class Executor:
             # A batch whose records compaction removed still moves the position.
             next_offset = max(next_offset, header.last_offset + 1)
             if isinstance(batch, ProtocolError):
-                last_unreadable = header.last_offset
                 self._warn_of_foreign_batch(header.base_offset, batch)
                 continue
             found = _entries(batch)
@@ -353,7 +353,6 @@ class Executor:
             log_start_offset=fetched.log_start_offset,
             end_offset=fetched.high_watermark,
             topic_id=topic_id,
-            last_unreadable=last_unreadable,
         )
 
     def _warn_of_foreign_batch(self, offset: int, unreadable: ProtocolError) -> None:

@@ -40,8 +40,8 @@ def flush_and_prove(producer: Producer) -> steps.WrittenRows:
     return steps.WrittenRows(
         rows=sum(count for _, (_, _, count) in acknowledged),
         offsets=tuple(
-            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-            for (topic, partition), (first, last, _) in acknowledged
+            OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last, rows=rows)
+            for (topic, partition), (first, last, rows) in acknowledged
         ),
         written_bytes=producer.acknowledged_bytes,
         dead_letters=dead_letters_of(producer),

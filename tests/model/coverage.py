@@ -101,6 +101,13 @@ SETTINGS = named(
         Setting(
             name="missing marker", drivers=3, faults=faults(skip_marker=1, pause=2), loud=UNRESOLVABLE, rows=one_row
         ),
+        Setting(
+            name="gone and forgotten",
+            drivers=3,
+            faults=faults(timeout=1, clean=1, expire=1),
+            rows=one_row,
+            loud=UNRESOLVABLE | {"LOST_PARTS"},
+        ),
         Setting(name="by hand", drivers=3, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
         Setting(name="a person", drivers=3, faults=faults(foreign_abort=1), rows=one_row),
     )
@@ -122,15 +129,16 @@ CASES = (
         "plain",
         ("plan:EndTxn NONE", "plan:finished"),
     ),
-    Case("4.2", "INVALID_TXN_STATE asks the witness", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
-    Case("4.2", "PRODUCER_FENCED asks the witness", "initialised", ("commit:EndTxn PRODUCER_FENCED",)),
+    Case("4.2", "INVALID_TXN_STATE asks the partitions", "plain", ("plan:EndTxn INVALID_TXN_STATE",)),
+    Case("4.2", "PRODUCER_FENCED asks the partitions", "initialised", ("commit:EndTxn PRODUCER_FENCED",)),
     Case(
         "4.2",
-        "INVALID_PRODUCER_ID_MAPPING: the id expired, the witness still decides",
+        "INVALID_PRODUCER_ID_MAPPING: the id expired, the partitions still show it",
         "expiry",
         ("plan:EndTxn INVALID_PRODUCER_ID_MAPPING", "plan:finished by copies"),
     ),
-    Case("4.2", "no proof left or a foreign one: loud", "by hand", ("plan:UNRESOLVED",)),
+    Case("4.2", "records gone, and no coordinator knows how: loud", "gone and forgotten", ("plan:UNRESOLVED",)),
+    Case("4.2", "a missing marker: what hangs is discarded and copied", "missing marker", ("plan:finished by copies",)),
     Case("4.3", "named transactions aborted: copied by the next driver", "plain", ("plan:finished by copies",)),
     Case("4.3", "named transactions aborted: copied by the commit itself", "plain", ("commit:copied",)),
     Case("4.3", "a random id: the commit copies by itself", "random id", ("commit:copied",)),
@@ -176,9 +184,9 @@ CASES = (
     Case("5", "recovery interrupted: every run gets further", "plain", ("plan:DECIDED_NOT_FINISHED", "recovery:ok")),
     Case(
         "5",
-        "a person ends a decided transaction: found by the witness and copied",
+        "a person ends a decided transaction: found on the partitions and copied",
         "a person",
         ("plan:finished by copies",),
     ),
-    Case("5", "a marker written by hand: found by recovery's Fetch", "by hand", ("plan:UNRESOLVED",)),
+    Case("5", "an ABORT written by hand: found by recovery's Fetch, and copied", "by hand", ("plan:finished by copies",)),
 )

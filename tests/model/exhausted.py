@@ -35,8 +35,14 @@ UNRESOLVABLE = frozenset(
 )
 """What a run may end with where something was broken that only a person can mend; it is loud and nothing is written twice."""
 
-HEALED = UNRESOLVABLE - {"UNRESOLVED"}
-"""Where the data topics prove what one missing marker leaves in doubt."""
+HEALED = frozenset({"TRANSACTION_NOT_OPEN"})
+"""After missing markers: recovery discards what hangs of a decision, and copies it. An attempt that joins what an undecided one left open
+fails once, and its abort ends both."""
+FORGOTTEN = HEALED | {"DECIDED_NOT_FINISHED"}
+"""Where the coordinator forgets an id whose transaction hangs: only a person can discard that."""
+
+GONE = frozenset({"LOST_PARTS", "UNRESOLVED"})
+"""Where the records of an aborted transaction are gone. Below version 2 no coordinator proves the abort."""
 
 ONE: dict[str, Any] = {"rows": one_row}
 SOME: dict[str, Any] = {"recover_from_every": 25}
@@ -133,6 +139,45 @@ EXHAUSTED = named(
             **SOME,
             **ONE,
         ),
+        Setting(
+            name="a missing marker, two data partitions",
+            drivers=1,
+            attempts=1,
+            data_partitions=2,
+            rows=lambda driver, version: ((0, 1),),
+            loud=HEALED,
+            faults=faults(skip_marker=1, pause=1),
+            **SOME,
+        ),
+        Setting(
+            name="two missing markers, two data partitions, a restart",
+            restart="failed",
+            attempts=1,
+            data_partitions=2,
+            rows=lambda driver, version: ((0, 1),),
+            loud=HEALED,
+            faults=faults(skip_marker=2, pause=1),
+            **SOME,
+        ),
+        Setting(
+            name="a missing marker, a timeout",
+            restart="failed",
+            attempts=1,
+            data_partitions=2,
+            rows=lambda driver, version: ((0, 1),),
+            loud=HEALED,
+            faults=faults(skip_marker=1, timeout=1, pause=1),
+            **SOME,
+        ),
+        Setting(
+            name="a missing marker, a forgotten id",
+            restart="failed",
+            attempts=1,
+            loud=FORGOTTEN,
+            faults=faults(skip_marker=1, expire=1, pause=1),
+            **SOME,
+            **ONE,
+        ),
         # Two attempts beside each other.
         Setting(
             name="a missing marker, a late attempt, sweeps",
@@ -219,7 +264,7 @@ EXHAUSTED = named(
             name="records gone",
             drivers=1,
             attempts=1,
-            loud=frozenset({"LOST_PARTS"}),
+            loud=GONE,
             faults=faults(timeout=2, clean=1),
             **EAGER,
         ),
@@ -227,7 +272,7 @@ EXHAUSTED = named(
             name="two missing markers",
             restart="failed",
             attempts=1,
-            loud=UNRESOLVABLE,
+            loud=HEALED,
             faults=faults(skip_marker=2, pause=2),
             **SOME,
             **ONE,
@@ -239,6 +284,7 @@ EXHAUSTED = named(
         Setting(name="versions in any order, a crash", **{**ANY_ORDER, "restart": "crash", "zombie_tasks": False}),
         Setting(
             name="versions in any order, timeouts and records gone",
+            loud=GONE,
             faults=faults(timeout=1, clean=1),
             **{**ANY_ORDER, "drivers": 3},
         ),
@@ -380,7 +426,7 @@ LARGE = named(
             name="resolved as committed, records gone",
             drivers=1,
             attempts=1,
-            loud=frozenset({"LOST_PARTS"}),
+            loud=GONE,
             faults=faults(resolve=1, timeout=1, clean=1),
             **EAGER,
             **ONE,
@@ -391,6 +437,7 @@ LARGE = named(
             resolution="rewrite",
             drivers=1,
             attempts=1,
+            loud=GONE,
             faults=faults(resolve=1, timeout=1, clean=1),
             **EAGER,
             **ONE,

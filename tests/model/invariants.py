@@ -101,72 +101,17 @@ def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
     return marker.producer_epoch == entry.producer_epoch + (1 if cluster.version >= 2 else 0)
 
 
-def _committed_and_joined(cluster: Cluster, identity: kafka.Identity) -> tuple[str, int, int] | None:
-    """The decided transaction, committed in another partition, whose records are still open where this one of the same id goes on.
-
-    Nobody asks for the part record of a batch that is done.
-    """
-    named = {name: (found, entry) for found in decisions(cluster) for name, entry in found.identities().items()}
-    for partition, log in enumerate(cluster.logs):
-        first, _ = kafka.open_transactions(cluster, partition).get(identity.producer_id, (None, -1))
-        if first is None or log[first].producer_epoch == identity.producer_epoch:
-            continue
-        name = (identity.transactional_id, identity.producer_id, log[first].producer_epoch)
-        if name not in named:
-            continue
-        found, entry = named[name]
-        is_over = entry["proven"] or _is_done(cluster, found)
-        if _is_committed_anywhere(cluster, entry) and not (partition == LOG and is_over):
-            return name
-    return None
-
-
-def _is_done(cluster: Cluster, decision: Decided) -> bool:
-    written = [
-        (_key(entry.key), json.loads(entry.value))
-        for entry in cluster.logs[LOG]
-        if isinstance(entry, Data) and not entry.transactional and entry.value is not None
-    ]
-    return any(
-        key is not None
-        and (key.kind, key.write_id, key.query_id) == ("done", decision.write_id, decision.query_id)
-        and value["version"] >= decision.version
-        for key, value in written
-    )
-
-
-def _is_committed_anywhere(cluster: Cluster, entry: dict[str, Any]) -> bool:
-    data = ((1 + partition, first) for _, partition, first, _ in entry["offsets"])
-    return any(
-        kafka.outcomes(cluster, partition)[offset] is True for partition, offset in ((LOG, entry["part_offset"]), *data)
-    )
-
-
 def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
     """What truly became of a named transaction in the commit log."""
     return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
 
 
-def unproven_in_log(cluster: Cluster, write_id: str, query_id: str, version: int) -> tuple[str, int, int] | None:
-    """An entry of the newest decision of a batch that neither this decision nor its own COMMIT marker in the commit log proves.
-
-    Other proofs can go: coordinators forget, and topics have a retention.
-    """
-    batch = [
-        each
-        for each in decisions(cluster)
-        if (each.write_id, each.query_id, each.version) == (write_id, query_id, version)
-    ]
-    for name, entry in batch[-1].identities().items() if batch else ():
-        part = cluster.logs[LOG][entry["part_offset"]]
-        own = (
-            part_outcome(cluster, entry)
-            and isinstance(part, Data)
-            and _ended_by_its_own(cluster, entry["part_offset"], part)
-        )
-        if not own and not entry["proven"]:
-            return name
-    return None
+def _range_outcomes(cluster: Cluster, entry: dict[str, Any]) -> dict[tuple[int, int], bool | None]:
+    """Data partition and first offset of each range of a named transaction, and what became of its rows."""
+    return {
+        (1 + partition, first): kafka.outcomes(cluster, 1 + partition)[first]
+        for _, partition, first, *_ in entry["offsets"]
+    }
 
 
 def counts_as_written(cluster: Cluster, write_id: str, query_id: str, version: int) -> bool:
@@ -176,27 +121,6 @@ def counts_as_written(cluster: Cluster, write_id: str, query_id: str, version: i
         == (write_id, query_id, version, "committed")
         for each in decisions(cluster)
     )
-
-
-def own_end(cluster: Cluster, name: tuple[str, int, int], entry: dict[str, Any]) -> bool | None:
-    """Whether a named transaction is committed (True), aborted (False), or neither.
-
-    From version 2 on its own end alone bumps its epoch by one. Its marker in the commit log can be omitted (KAFKA-20734), and a later
-    transaction's closes the part record then; so its markers in the data partitions and its coordinator count as well. Below version 2,
-    what became of its rows counts.
-    """
-    if cluster.version < 2:
-        rows = {kafka.outcomes(cluster, 1 + partition)[first] for _, partition, first, _ in entry["offsets"]} - {None}
-        return rows.pop() if len(rows) == 1 else part_outcome(cluster, entry)
-    _, producer_id, epoch = name
-    for partition, first in ((LOG, entry["part_offset"]), *((1 + each[1], each[2]) for each in entry["offsets"])):
-        for each in cluster.logs[partition][first:]:
-            if isinstance(each, Control) and (each.producer_id, each.producer_epoch) == (producer_id, epoch + 1):
-                return each.commit
-    found = cluster.transaction(name[0])
-    if found is None or found.producer_id != producer_id or found.producer_epoch > epoch + 1:
-        return False  # its coordinator has gone on since; rows that were committed and omitted everywhere were never visible
-    return False if (found.producer_epoch, found.state) == (epoch + 1, kafka.COMPLETE_ABORT) else None
 
 
 def check_cluster(cluster: Cluster, rewrite: bool = False, streaming: bool = False) -> str | None:
@@ -230,16 +154,20 @@ def _check_cluster(cluster: Cluster, rewrite: bool, streaming: bool) -> str | No
         chain[name] = found
         if earlier is None or rewrite or found.fields["resolution"]:
             continue  # what an operator may replace is checked where the command ends
-        mine = found.identities()
-        for identity, entry in earlier.identities().items():
-            if identity in mine:
-                if not _is_committed_anywhere(cluster, entry):
-                    return f"I2: the decision at offset {found.offset} repeats {identity}, which is not committed"
-            elif (truth := own_end(cluster, identity, entry)) is not False:
-                return (
-                    f"I2: the decision at offset {found.offset} replaces {identity} of the one at offset {earlier.offset}, which is "
-                    f"{'committed' if truth else 'not ended'}"
-                )
+        mine = {
+            where: entry["proven"]
+            for entry in found.fields["transactions"]
+            for where in _range_outcomes(cluster, entry)
+        }
+        for entry in earlier.fields["transactions"]:
+            for where, truth in _range_outcomes(cluster, entry).items():
+                if mine.get(where) and not truth:
+                    return f"I2: the decision at offset {found.offset} calls the rows at {where} proven, which are not visible"
+                if where not in mine and truth is not False:
+                    return (
+                        f"I2: the decision at offset {found.offset} replaces the rows at {where} of the one at offset {earlier.offset}, "
+                        f"which are {'visible' if truth else 'not ended'}"
+                    )
     return None
 
 
@@ -270,8 +198,6 @@ def check_request(
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
             if not commit and unproven and after is not cluster and not voids:
                 return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
-            if not commit and after is not cluster and (joined := _committed_and_joined(cluster, identity)) is not None:
-                return f"I3: EndTxn(abort) of {name} discards records of {joined}, which is committed and without its marker"
         case ("init", transactional_id, _):
             if owner_of(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"

@@ -21,10 +21,11 @@ from kafka_eos_sink.commit import (
     admission,
     commit_batch,
     decide,
-    evidence,
+    hanging,
     log_records,
     lost_log,
     open_transactions,
+    outcome,
     resolve,
     restore,
     settle,
@@ -122,6 +123,21 @@ MISSING_MARKER = _small(
     recover_from_every=0,
     faults=faults(skip_marker=1, speculate=1),
     **ONE_ROW,
+)
+ONE_MISSING = _small(
+    "one missing marker",
+    eager_markers=False,
+    loud=HEALED,
+    faults=faults(skip_marker=1, pause=1),
+    **ONE_ROW,
+)
+TWO_RANGES = _small(
+    "a transaction with two ranges",
+    eager_markers=False,
+    data_partitions=2,
+    rows=lambda driver, version: ((0, 1),),
+    loud=HEALED,
+    faults=faults(skip_marker=1, pause=1),
 )
 NO_FENCE = Edit(
     take_over_module._take_over,
@@ -268,7 +284,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             Edit(
                 take_over_module._take_over,
-                '    yield from Reached("plan.finished")\n',
+                '    yield from Reached("plan.read")\n',
                 "    opened = yield from list_open(run)\n",
             ),
         ),
@@ -281,9 +297,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 open_transactions.end_open,
-                "    if ends:\n        yield from EndTransactions(ends)",
-                "    from kafka_eos_sink.commit.steps import InitProducerId\n"
-                "    for each in ends:\n        yield from InitProducerId(each.identity.transactional_id, 60000)",
+                "        yield from EndTransactions(ends)\n",
+                "        from kafka_eos_sink.commit.steps import InitProducerId\n"
+                "        for each in ends:\n            yield from InitProducerId(each.identity.transactional_id, 60000)\n",
             ),
         ),
         setting=_small(
@@ -331,14 +347,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             name="an attempt without a response",
             faults=faults(skip_marker=1, speculate=1, unavailable=1),
         ),
-        caught=("I3",),
+        caught=("I7",),
+        versions=(2,),  # below, every commit looks at its ranges, and copies
     ),
     Mutation(
         name="overtaken attempts end themselves unchecked",
         what="an attempt that finds itself overtaken after its last row ends what it has joined",
         edits=(GOES_ON,),
         setting=MISSING_MARKER,
-        caught=("I3",),
+        caught=("I7",),
+        versions=(2,),
     ),
     Mutation(
         name="overtaken attempts stay open",
@@ -428,10 +446,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of the copies names the copies only",
         edits=(
             Edit(
-                restore._decision_of,
-                "copied.get(entry.partition) or replace(entry, proven=entry.proven or not settled.gone)\n"
-                "            for entry in (decision.transactions if copies else ())",
-                "copied[entry.partition] for entry in decision.transactions if entry.partition in copied",
+                restore._kept_and_copied,
+                "            yield replace(entry, proven=entry.proven or not settled.gone)\n",
+                "",
             ),
         ),
         setting=_small("partial decision", faults=faults(timeout=1), recover_from_every=0),
@@ -478,34 +495,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="parts copied although others are given up",
         what="a decision of copies names transactions as committed whose records are gone",
-        edits=(Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),),
+        edits=(
+            Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
+            Edit(
+                restore._kept_and_copied,
+                "zip(settled.lost, copies, strict=True)",
+                "zip([each for each in settled.lost if each.partition in {c.partition for c in copies}], copies, strict=True)",
+            ),
+        ),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
         caught=("I2",),
         by_walks=True,
     ),
     Mutation(
-        name="a copy without its part record",
-        what="the second decision goes on to name the part record of the lost transaction as witness",
-        edits=(Edit(restore._sort_copies, "part_offset=result.part_offset", "part_offset=entry.part_offset"),),
-        setting=_small("copy without witness", faults=faults(timeout=2), **ONE_ROW),
-        caught=("recovery", "I7", "at most once", "I2"),
-    ),
-    Mutation(
         name="a copy under the id of the lost transaction",
-        what="a copy joins the lost transaction where its ABORT marker was left out, and commits its records, too",
-        edits=(
-            Edit(restore._begin_copy, "range(1, SLOTS)", "range(SLOTS)"),
-            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
-        ),
-        setting=_small(
-            "copy that joins",
-            eager_markers=False,
-            loud=UNRESOLVABLE,
-            recover_from_every=0,
-            faults=faults(timeout=1, skip_marker=1),
-            **ONE_ROW,
-        ),
-        caught=("at most once",),
+        what="the coordinator forgets that the lost transaction was aborted, and its records are gone",
+        edits=(Edit(restore._begin_copy, "range(1, SLOTS)", "range(SLOTS)"),),
+        setting=_small("records gone", loud=frozenset({"LOST_PARTS"}), faults=faults(timeout=1, clean=1)),
+        caught=("recovery: a further driver ends with UNRESOLVED",),
+        versions=(2,),
     ),
     Mutation(
         name="a leader without verification",
@@ -558,13 +566,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a refused EndTxn is taken for a commit",
         edits=(
             Edit(
-                settle.settle,
-                "    lost: list[PreparedTransaction] = []\n",
-                "    lost: list[PreparedTransaction] = []\n    ended, doubtful = ended + doubtful, []\n",
+                settle._end,
+                "zip(named, results, strict=False) if result.error == ErrorCode.NONE",
+                "zip(named, results, strict=False)",
             ),
+            Edit(settle.settle, "not recovering and ", ""),
         ),
         setting=_small("no witness", faults=faults(timeout=1), **ONE_ROW),
-        caught=("recovery", "I7", "at most once"),
+        caught=("I7",),
+        versions=(2,),
     ),
     Mutation(
         name="verdict from the error code",
@@ -572,8 +582,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "            committed, lost = _sort_facts(write, decision, doubtful, facts)\n",
-                "            committed, lost = [], doubtful\n",
+                "        kept, lost = yield from _judged(run, decision, named, accepted, driver, deadline)\n",
+                "        kept = [each for each in named if each.identity in accepted]\n"
+                "        lost = [each for each in named if each.identity not in accepted]\n",
             ),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
@@ -605,17 +616,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        marked = yield from verify_markers(write, decision, ended, deadline)\n",
-                "        marked = True\n",
-            ),
-            Edit(
-                settle.settle,
-                "        yield from verify_visible(write, decision, ended, deadline)\n",
+                "        is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))\n",
                 "",
             ),
         ),
         setting=_small("no verify", eager_markers=False, recover_from_every=0, **ONE_ROW),
         caught=("I7",),
+        versions=(2,),  # below, every commit looks at its ranges
     ),
     Mutation(
         name="sweep of a decided id",
@@ -623,8 +630,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 open_transactions.end_open,
-                "        if identity.transactional_id not in undecided_ids\n",
-                "",
+                " for identity in identities if identity not in left)",
+                " for identity in identities)",
             ),
         ),
         setting=_small("sweep", drivers=2, faults=faults(unavailable=1), recover_from_every=0, **ONE_ROW),
@@ -651,11 +658,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
             # Otherwise commit notices afterwards that its rows are gone.
-            Edit(
-                settle.settle,
-                "if recovering or not all(each.identity.bumps_epoch for each in ended):",
-                "if recovering:",
-            ),
+            Edit(settle.settle, "each.identity.bumps_epoch and ", ""),
         ),
         setting=_small("aborted while it runs", faults=faults(foreign_abort=1), recover_from_every=0, **ONE_ROW),
         caught=("I7",),
@@ -680,45 +683,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(
-            Edit(
-                restore.finish_decisions,
-                "finished.decisions.append(replace(decision, finished_ms=finished_ms))",
-                "finished.decisions.append(decision); finished.unproven |= named",
-            ),
-        ),
+        edits=(Edit(take_over_module._unfinished, " and not query.is_done(newest.decision)", ""),),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
     ),
     # What reviewers found, and how it was before.
-    Mutation(
-        name="only the decided identities are protected, not their ids",
-        what="an attempt that did not ask, and has joined a committed transaction without its marker, is ended with it",
-        edits=(
-            GOES_ON,
-            STAYS_OPEN,
-            Edit(
-                restore.finish_decisions,
-                "{prepared.identity.transactional_id for prepared in logged.decision.transactions}",
-                "{prepared.identity for prepared in logged.decision.transactions}",
-            ),
-            Edit(
-                open_transactions.end_open,
-                "if identity.transactional_id not in undecided_ids",
-                "if identity not in undecided_ids",
-            ),
-        ),
-        setting=Setting(
-            name="joined",
-            drivers=1,
-            loud=UNRESOLVABLE,
-            faults=faults(skip_marker=1, speculate=1),
-            recover_from_every=3,
-            **ONE_ROW,
-        ),
-        caught=("I3",),
-    ),
     Mutation(
         name="a fenced end of the decision counted as undecided",
         what="the repeat of a lost answer meets a newer driver, and the batch is called undecided although it is decided",
@@ -758,35 +728,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(0,),
     ),
     Mutation(
-        name="the data topics not asked",
-        what="a late attempt ends in place of a missing marker: visible rows are copied, or need an operator",
-        edits=(
-            GOES_ON,
-            STAYS_OPEN,
-            Edit(evidence.of_doubtful, "return (yield from with_ranges(doubtful, facts))", "return facts"),
-        ),
-        setting=_small(
-            "a late attempt's marker",
-            attempts=2,
-            drivers=2,
-            eager_markers=False,
-            loud=HEALED,
-            recover_from_every=3,
-            faults=faults(skip_marker=1, speculate=1),
-            **ONE_ROW,
-        ),
-        caught=("recovery: a further driver ends with UNRESOLVED", "at most once", "I2"),
-    ),
-    Mutation(
-        name="a visible batch without marker not decided again",
-        what="only a done record proves it, which can fail or be hidden by a late one, and the next batch erases the coordinator's proof",
-        edits=(Edit(restore.finish, "if not settled.marked:", "if False:"),),
-        setting=_small(
-            "a missing marker", eager_markers=False, loud=UNRESOLVABLE, faults=faults(skip_marker=1, pause=1), **ONE_ROW
-        ),
-        caught=("I7",),
-    ),
-    Mutation(
         name="the call only in the done record",
         what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
         edits=(Edit(commit_batch.commit, "foreach_call=complete[0].batch.foreach_call", "foreach_call=None"),),
@@ -815,6 +756,149 @@ MUTATIONS: tuple[Mutation, ...] = (
             **ONE_ROW,
         ),
         caught=("I16",),
+    ),
+    # What the judge of ranges must not do, and the discard of what hangs.
+    Mutation(
+        name="a held range copied",
+        what="rows whose marker may still come are copied",
+        edits=(
+            Edit(
+                outcome.judge,
+                "return tuple(TABLE[each][column] for each in shown)",
+                "return tuple(Do.COPY if each is Shown.HELD else TABLE[each][column] for each in shown)",
+            ),
+        ),
+        setting=ONE_MISSING,
+        caught=("I2", "at most once", "recovery"),
+    ),
+    Mutation(
+        name="a gone range counted as seen",
+        what="rows that were aborted and then removed count as written",
+        edits=(
+            Edit(
+                outcome.judge,
+                "return tuple(TABLE[each][column] for each in shown)",
+                "return tuple(Do.NOTHING if each is Shown.GONE else TABLE[each][column] for each in shown)",
+            ),
+        ),
+        setting=_small("gone", faults=faults(timeout=1, clean=1), loud=frozenset({"LOST_PARTS"}), **ONE_ROW),
+        caught=("I7", "recovery", "exactly once"),
+    ),
+    Mutation(
+        name="a visible range copied",
+        what="one aborted range of a transaction has the others copied with it",
+        edits=(
+            Edit(
+                settle._split,
+                "_those(prepared, todo, Do.NOTHING), _those(prepared, todo, Do.COPY, Do.MISS)",
+                "(), prepared.offsets if {Do.COPY, Do.MISS} & set(todo) else ()",
+            ),
+        ),
+        setting=TWO_RANGES,
+        caught=("I2", "at most once"),
+    ),
+    Mutation(
+        name="visible ranges left out of the next decision",
+        what="the decision of the copies forgets the rows that readers see of the same transaction",
+        edits=(
+            Edit(
+                restore._kept_and_copied,
+                "            yield replace(entry, offsets=kept, rows=entry.rows - gone.rows, proven=not settled.gone)\n",
+                "            pass\n",
+            ),
+        ),
+        setting=TWO_RANGES,
+        caught=("I2",),
+    ),
+    Mutation(
+        name="the look skipped in recovery",
+        what="a recovery whose EndTxn is accepted takes the rows for visible, although somebody has discarded them by hand",
+        edits=(Edit(settle.settle, "not recovering and ", ""),),
+        setting=_small(
+            "an ABORT by hand",
+            drivers=2,
+            restart="crash",
+            zombie_tasks=False,
+            eager_markers=False,
+            faults=faults(hand_marker=1),
+            **ONE_ROW,
+        ),
+        caught=("I7", "exactly once", "recovery"),
+        versions=(2,),
+    ),
+    Mutation(
+        name="copied before the ABORT is seen",
+        what="what hangs is copied as soon as its abort was sent",
+        edits=(
+            Edit(
+                settle._judged,
+                "        if not hanging:\n",
+                "        if hanging:\n            yield from discard(run, driver.identity, hanging)\n        if True:\n",
+            ),
+            Edit(settle._split, "Do.COPY, Do.MISS)", "Do.COPY, Do.MISS, Do.DISCARD)"),
+        ),
+        setting=ONE_MISSING,
+        caught=("I2", "at most once"),
+    ),
+    Mutation(
+        name="nothing discarded",
+        what="what hangs of a decision blocks its readers for ever",
+        edits=(
+            Edit(
+                hanging.discard,
+                "    if ends:\n        yield from EndTransactions(",
+                "    if False:\n        yield from EndTransactions(",
+            ),
+        ),
+        setting=ONE_MISSING,
+        caught=("recovery",),
+    ),
+    Mutation(
+        name="a commit does not ask for a newer driver",
+        what="readers pass because a newer driver has discarded what hung, and the commit takes the rows for visible",
+        edits=(Edit(settle.settle, " and (yield from still_holds(driver.identity))", ""),),
+        setting=_small(
+            "a newer driver discards",
+            drivers=2,
+            eager_markers=False,
+            loud=HEALED,
+            recover_from_every=0,
+            faults=faults(skip_marker=1),
+            **ONE_ROW,
+        ),
+        caught=("I7",),
+        by_walks=True,
+        versions=(2,),  # below, every commit looks at its ranges
+    ),
+    Mutation(
+        name="others ended after the decisions",
+        what="an attempt that has joined a decided transaction keeps the id of what hangs",
+        edits=(
+            Edit(
+                take_over_module._take_over,
+                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), _unfinished(view))\n",
+                "",
+            ),
+            Edit(
+                take_over_module._take_over,
+                '    yield from Reached("plan.finished")\n',
+                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), _unfinished(view))\n",
+            ),
+            GOES_ON,
+            STAYS_OPEN,
+        ),
+        setting=_small(
+            "a joined attempt stays open",
+            attempts=2,
+            drivers=2,
+            restart="crash",
+            zombie_tasks=False,
+            eager_markers=False,
+            loud=HEALED,
+            faults=faults(skip_marker=1, speculate=1),
+            **ONE_ROW,
+        ),
+        caught=("recovery",),
     ),
     # A version is written once, in any order.
     Mutation(

@@ -57,8 +57,9 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...]) -> tuple[Request, 
             return (("init", step.transactional_id, step.timeout_ms),)
         case steps.Append():
             return (("produce", None, LOG, -1, tuple((record.key, record.value) for record in step.records)),)
-        case steps.AddPartition():
-            return (("add", identity_of(step.identity), LOG),)
+        case steps.AddPartitions():
+            added = [LOG] if step.partitions is None else [log_partition(where) for where in step.partitions]
+            return tuple(("add", identity_of(step.identity), partition) for partition in added)
         case steps.AppendInTransaction():
             records = tuple((record.key, record.value) for record in step.records)
             # A large decision's records are requests of their own, one after the other (`driver_requests.append`).
@@ -74,14 +75,12 @@ def requests_of(step: Any, rows: tuple[tuple[Any, int], ...]) -> tuple[Request, 
             )
         case steps.ReadLog():
             return (("read", step.offset),)
-        case steps.LogPolicy():
-            return (("policy",),)
         case steps.LastStableOffsets():
             return (("stable", step.partitions),)
         case steps.DescribeProducers():
             return (("producers", step.partitions),)
         case steps.AbortedTransactions():
-            return (("aborted", step.ranges),)
+            return (("aborted", step.ranges, step.producer_ids),)
         case steps.AreCommitted():
             return (("are committed", tuple((identity.producer_id, part) for identity, part in step.written)),)
         case steps.WriteRows():
@@ -155,16 +154,17 @@ def process(cluster: Cluster, request: Request) -> tuple[Cluster, Any]:
             return kafka.end_txn(cluster, identity, commit, version)
         case ("read", offset):
             return cluster, _read(cluster, offset)
-        case ("policy",):
-            return cluster, "compact"
         case ("stable", partitions):
             return cluster, tuple(
                 (where, kafka.last_stable_offset(cluster, log_partition(where))) for where in partitions
             )
         case ("producers", partitions):
             return cluster, tuple((where, producers(cluster, log_partition(where))) for where in partitions)
-        case ("aborted", ranges):
-            return cluster, tuple((part, _aborted(cluster, part)) for part in ranges)
+        case ("aborted", ranges, producer_ids):
+            return cluster, tuple(
+                (part, _aborted(cluster, part, producer_id))
+                for part, producer_id in zip(ranges, producer_ids, strict=True)
+            )
         case ("are committed", written):
             return cluster, tuple(_is_committed(cluster, *each) for each in written)
     raise AssertionError(f"no such request: {request}")
@@ -187,8 +187,15 @@ def _is_committed(cluster: Cluster, producer_id: int, part: OffsetRange) -> bool
     return markers[0].commit if markers else None
 
 
-def _aborted(cluster: Cluster, part: OffsetRange) -> tuple[tuple[int, int], ...] | steps.Unseen:
+def _aborted(cluster: Cluster, part: OffsetRange, producer_id: int) -> tuple[tuple[int, int], ...] | steps.Unseen:
     partition = log_partition((part.topic, part.partition))
+    own = [
+        entry
+        for entry in cluster.logs[partition][part.first_offset : part.last_offset + 1]
+        if isinstance(entry, Data) and entry.producer_id == producer_id
+    ]
+    if all(entry.gone for entry in own):
+        return steps.Unseen.GONE
     if kafka.last_stable_offset(cluster, partition) <= part.first_offset:
         return steps.Unseen.BLOCKED
     return kafka.aborted_transactions(cluster, partition, part.first_offset)
@@ -244,8 +251,8 @@ def producers(cluster: Cluster, partition: int) -> tuple[tuple[int, tuple[int, i
 
 def refused(step: Any, request: Request, answer: Any) -> bool:
     """Whether a step of several ordered requests ends with this one: the producer gives the attempt up."""
-    several = (steps.WriteRows, steps.AppendPart, steps.CopyRecords, steps.AppendInTransaction)
-    if not isinstance(step, several) or request[0] == "policy":
+    several = (steps.WriteRows, steps.AppendPart, steps.CopyRecords, steps.AppendInTransaction, steps.AddPartitions)
+    if not isinstance(step, several):
         return False
     return (answer if request[0] == "add" else answer[0]) != kafka.NONE
 
@@ -255,7 +262,7 @@ def unavailable(step: Any) -> Any:
     match step:
         case steps.AppendInTransaction():
             return steps.Appended(error=None)
-        case steps.AddPartition():
+        case steps.AddPartitions():
             return Answered(error=None)
         case steps.ListOpenTransactions(within_ms=int()):
             return ()
@@ -266,9 +273,9 @@ def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...]
     """The step's answer from those of its requests; a `Throw` where the performer raises."""
     answer = answers[-1] if answers else None
     match step:
-        case steps.ListOpenTransactions() | steps.ReadLog() | steps.LogPolicy():
+        case steps.ListOpenTransactions() | steps.ReadLog():
             return answer
-        case steps.AddPartition():
+        case steps.AddPartitions():
             return Answered(error=answer)
         case steps.DescribeTransactions():
             return {
@@ -336,6 +343,7 @@ def answer_of(step: Any, requests: tuple[Request, ...], answers: tuple[Any, ...]
 def _written(requests: tuple[Request, ...], answers: tuple[Any, ...]) -> dict[str, Any]:
     """The rows and offsets of a transaction in the data partitions, from its Produce requests in order."""
     bounds: dict[int, tuple[int, int]] = {}
+    counts: dict[int, int] = {}
     rows = 0
     for request, one in zip(requests, answers, strict=True):
         if request[0] == "add" or request[2] == LOG or one[1] < 0:
@@ -344,8 +352,9 @@ def _written(requests: tuple[Request, ...], answers: tuple[Any, ...]) -> dict[st
         first, _ = bounds.get(request[2], (one[1], 0))
         bounds[request[2]] = first, one[1] + count - 1
         rows += count
+        counts[request[2]] = counts.get(request[2], 0) + count
     offsets = tuple(
-        OffsetRange(topic=TOPIC, partition=partition - 1, first_offset=first, last_offset=last)
+        OffsetRange(topic=TOPIC, partition=partition - 1, first_offset=first, last_offset=last, rows=counts[partition])
         for partition, (first, last) in sorted(bounds.items())
     )
     return {"rows": rows, "offsets": offsets}
