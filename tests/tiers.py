@@ -274,6 +274,11 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_task_memory.py", ALL),
     Rule("broker/test_cleaned_topics.py", ALL),
     Rule("broker/test_missing_markers.py::test_late_done_record_hides_no_batch_without_marker", ALL),
+    Rule(
+        "broker/test_missing_markers.py::test_what_hangs_is_discarded_and_copied",
+        ALL,
+        lambda params: params["by"] != "the next run" or params["taken"],
+    ),
     Rule("broker/test_partitioner_agreement.py::test_murmur2_and_partition_are_those_of_kafkas_own_classes", ALL),
     Rule("broker/test_commit_log_creation.py", ALL),
     Rule("broker/test_history.py::test_abort_records_the_batch_that_it_finishes", ALL),

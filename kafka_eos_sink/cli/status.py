@@ -11,7 +11,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import name_of, view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.refusals import WRITE_MARKERS, unknown_write_id
+from kafka_eos_sink.commit.refusals import unknown_write_id
 from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
 from kafka_eos_sink.commit.values import Write
 
@@ -93,7 +93,7 @@ def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> 
     held = [(each, each.hanging) for each in found.blocked if each.hanging is not None]
     ours = {write_id_of(hanging.transactional_id or "") for _, hanging in held}
     for write_id in sorted(filter(None, ours)):
-        command = Write(write_id, log_topic, config.command_options).command("recover", WRITE_MARKERS)
+        command = Write(write_id, log_topic, config.command_options).command("recover")
         console.echo(f"\nWhat {write_id} has left open, and how to end it: {command}")
     others = [each for each in held if write_id_of(each[1].transactional_id or "") is None]
     for each, hanging in others[:MOST_WAYS_OUT]:

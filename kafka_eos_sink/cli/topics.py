@@ -84,7 +84,7 @@ def _open_in(admin: Admin, blocked: Sequence[TopicPartition], timeout_ms: int) -
         blocked: Partitions that hide offsets from readers. A transaction that hangs there is known to their leaders only (KIP-664).
     """
     # Imported here because it is slow, and --help does not need it.
-    from kafka_eos_sink.operations.markers import producers_on
+    from kafka_eos_sink.operations.hanging import producers_on
 
     found: dict[str, set[int]] = {}
     for state in open_transactions(admin, timeout_ms):

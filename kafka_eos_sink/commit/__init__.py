@@ -7,17 +7,18 @@ WHAT THE LAYER DOES
 W is a write id. Each task writes its rows in its own transaction (id W.<partition>.<slot>) and leaves it open. The
 driver commits all of them or none by one record, the decision, in its own transaction (id W.driver).
 
-  plan     take_over.py: list open transactions, fence W.driver, read the commit log, finish decisions, end the rest
+  plan     take_over.py: list open transactions, fence W.driver, read the commit log, end the rest, finish decisions
   prepare  task.py: take its own identity, write the rows and a part record, check twice if the driver still waits
   decide   commit_batch.py, decide.py: check the prepared transactions, append the decision that lists them, commit
            W.driver, and read the COMMIT marker in the commit log
-  finish   settle.py: EndTxn(commit) of each named transaction, then a proof of each outcome; restore.py: copy the rows
-           of those that Kafka had aborted, and decide the copies
+  finish   settle.py: EndTxn(commit) of each named transaction, then what became of each range; hanging.py: abort what
+           hangs; restore.py: copy the rows that Kafka had aborted, and decide the copies
   done     log_writing.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
-  people   resolve.py: an operator's decision; missing_markers.py: what a broker omitted; forget.py: remove a write
+  people   resolve.py: an operator's decision; forget.py: remove a write
 
-Everything that turns what the cluster shows into an outcome lives in outcome.py; evidence.py gathers it; nobody else
-judges. Procedures are generators over steps.py, without socket or clock: tests/model runs this code, not a copy of it.
+What becomes of a decided row is judged in outcome.py alone, by its own partition: the first marker of its producer after
+it never changes. evidence.py gathers what leaders and coordinators show. Procedures are generators over steps.py,
+without socket or clock: tests/model runs this code, not a copy of it.
 
 LIFECYCLE
 
@@ -27,10 +28,10 @@ LIFECYCLE
           open ------------> prepared ------------> decided ---------> ended ---------> proven
            |                    |                      |                 |
         aborted              aborted                 lost              no proof: an error, and the next run checks again.
-        (failed,             (the decision           (timeout,         If no run can prove it (UNRESOLVED, LOST_PARTS,
+        (failed,             (the decision           (timeout, hangs,  If no run can prove it (UNRESOLVED, LOST_PARTS,
         overtaken)           does not name it)       a person)         TOPIC_GONE), an operator decides: resolved
                                                        |
-                                                     copied: a new transaction, prepared and decided like the first one
+                                                     copied, range by range: a new transaction, prepared and decided
 
   a batch
           planned --> prepared --> decided --> all transactions proven --> done
@@ -44,8 +45,11 @@ WHEN ROWS MAY BE WRITTEN AGAIN
 A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
 after the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
 "rewrite". Every other decision is finished instead, by EndTxn and by copies, in the next run. Without a proof the
-code fails loudly and keeps the evidence: it raises DecisionPendingError, ends nothing under the transactional ids that
-the decision names, and leaves the decision and its part records in the log.
+code fails loudly and keeps the evidence: it raises DecisionPendingError, aborts no transaction that the decision names,
+and leaves the decision in the log.
+
+A range is copied only after its ABORT marker was seen: then no reader will ever see the original. Nobody writes a COMMIT
+marker by hand.
 
 HAZARDS
 
@@ -57,22 +61,20 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     1. The driver decides and commits W.0.0. Its COMMIT marker is missing on t-0; its coordinator reports
        CompleteCommit.
     2. A late attempt initialises W.0.0 and writes to t-0. Its records join the committed ones.
-    3. It fails, or its timeout passes. The ABORT discards both: committed rows are lost. In the commit log, that
-       ABORT replaces the COMMIT, and recovery would copy rows that readers see.
+    3. It fails, or its timeout passes. The ABORT discards both, and readers pass: committed rows are lost.
   The other way round:
     1. An attempt under W.0.0 dies. Its ABORT marker is missing on t-0.
     2. A later attempt under W.0.0 writes the same rows to t-0. They join the rows of the first attempt.
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
-    verify_visible: commit waits until readers pass. end_open spares every id that an unproven decision names, whatever
-    the epoch. A copy takes another slot (_begin_copy), after require_free. In the commit log: outcome_of puts what
-    readers see above a log without COMMIT; decide_again replaces a task's missing marker; a decision whose own
-    marker is missing is undecided (QueryState.undecided). recover --write-markers writes a COMMIT marker where
-    lacks_commit_marker proves it.
-  I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "only the
-    decided identities are protected, not their ids", "first offsets of the open transactions not compared", "a copy
-    under the id of the lost transaction", "the data topics not asked", "a visible batch without marker not decided
-    again".
+    verify_visible: commit waits until readers pass, and then asks by still_holds whether a newer driver has discarded
+    what hung. look_at: what is HELD after its coordinator has written all markers hangs. discard ends it by the next
+    transaction of its id, which fresh_identity begins only without an open one, and still_holds asks before its first
+    request on a partition. What is discarded is copied. take_over ends other transactions before it finishes decisions.
+    A decision whose own marker is missing is undecided (QueryState.undecided), and decide_again replaces it.
+  I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "first offsets of
+    the open transactions not compared", "a held range copied", "copied before the ABORT is seen", "nothing discarded",
+    "others ended after the decisions", "a commit does not ask for a newer driver".
 
 LATE ADD: below transaction.version 2, an AddPartitionsToTxn reopens a transaction that has ended.
   An EndTxn keeps the epoch there, so no coordinator can tell a late request from a new one. From version 2 on it
@@ -83,10 +85,11 @@ LATE ADD: below transaction.version 2, an AddPartitionsToTxn reopens a transacti
     4. Its timeout or the next InitProducerId aborts it. The ABORT on t-0 discards committed rows, and readers pass.
   No request need be late: someone aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
   opens another one, with only the rows that follow. A decision on that one would lose the rows before.
-  Guards: verify_no_foreign_abort: below version 2 every commit checks that readers see no range as aborted. There, a
-    coordinator's CompleteAbort proves nothing (in_log). check_prepared compares partitions and first offsets.
-    is_overtaken comes after the part record, an attempt's last request. take_over always lists. end_open ends what a
-    late request has opened under a decision that is done. runtime/requirements.py demands leaders that verify appends.
+  Guards: settle: below version 2 every commit judges its ranges, and copies what is discarded. There, a coordinator's
+    CompleteAbort proves nothing (end_of). check_prepared compares partitions and first offsets. is_overtaken comes after
+    the part record, an attempt's last request. take_over always lists. end_open spares only the identities of unfinished
+    decisions, so it ends what a late request has opened under a decision that is done. runtime/requirements.py demands
+    leaders that verify appends.
   I3, I7, I8. Mutations: "partitions of the open transaction not compared", "overtaken attempts check before their part
     record", "done decisions protect what is open under their identities", "a leader without verification".
 
@@ -109,10 +112,10 @@ NEW LOG: the commit log was deleted and created again, or the job reads another 
     4. B writes the batch again: the rows of the committed transaction are there twice.
   Guards: require_own_log: take_over refuses, before it fences, the open transactions of a write that its log does not
     know. Every plan leaves a barrier with the topic id of its log, and Fetch is by topic id (read_on, read_to). commit
-    refuses a decision whose offset is lower than its part records' offset. settle and abort judge by the plan's log
-    only. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap. begin: the first plan
-    of a write id appends its barrier before its first InitProducerId, so a coordinator that knows W.driver, next to a log
-    without a record of W, proves that the log is another one.
+    refuses a decision whose offset is lower than its part records' offset. _restore decides copies in the log of their
+    decision only, and abort reads the plan's log. require_whole: a log begins at offset 0. admit: the versions of a
+    stream have no gap. begin: the first plan of a write id appends its barrier before its first InitProducerId, so a
+    coordinator that knows W.driver, next to a log without a record of W, proves that the log is another one.
   I6, I16, I17. Mutations: "an ignored gap in the versions of a stream", "no barrier before the first fence", "the log
     not read again before it counts as lost". The simulated log is never created again, so the other guards have tests
     in tests/unit/commit/: test_lost_log.py, test_restore.py, test_decide.py, test_abort.py.
@@ -142,11 +145,12 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
        If it called the batch void, the rows of the first transaction would be written twice.
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
   Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
-    its transactions are lost, and otherwise LOST_PARTS. outcome_of counts no abort that readers see while another range
-    is gone: then only the commit log proves the abort or, from version 2 on, a coordinator that still reports exactly
-    this end. Without such a proof it is UNRESOLVED or TOPIC_GONE. A topic without Read, or without a leader, raises. If
-    another producer's open transaction holds back the last stable offset, the first marker after the range counts
-    (look_at).
-  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "rewrite of a
-    version that recovery could not finish".
+    its ranges are lost, and otherwise LOST_PARTS. judge: for a range that is gone, only the coordinator's report of
+    exactly this end counts, an accepted EndTxn, or a visible range of the same transaction; otherwise UNRESOLVED. A copy
+    takes another slot (_begin_copy), because InitProducerId erases that report. A topic without Read, or without a
+    leader, raises. If another producer's open transaction holds back the last stable offset, the first marker after the
+    range counts (look_at).
+  I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "a gone range
+    counted as seen", "a copy under the id of the lost transaction", "a visible range copied", "visible ranges left out
+    of the next decision", "rewrite of a version that recovery could not finish".
 """

@@ -1,4 +1,4 @@
-"""Gathers what the judge needs: what leaders show of the ranges, and coordinators of the transactions."""
+"""Gathers what leaders and coordinators show of decided transactions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judged(
     accepted: Collection[ProducerIdentity],
     deadline: int,
 ) -> Procedure[Judged]:
-    """Return what follows for each range, once no leader and no coordinator is about to change it.
+    """Return what follows for each range, once nothing is about to change it.
 
     Coordinators come first: what a leader still holds open after its coordinator has written all markers hangs.
 
@@ -46,15 +46,9 @@ def judged(
     """
     while True:
         described = yield from _at_rest(run, decision, transactions, deadline)
-        shown = yield from look_at(transactions)
-        todo: list[tuple[Do, ...]] = []
-        for prepared, ranges in zip(transactions, shown, strict=True):
-            end = end_of(described[prepared.identity.transactional_id], prepared.identity)
-            if end is End.SILENT and prepared.identity in accepted:
-                end = End.COMMITTED
-            todo.append(judge(ranges, end))
+        todo = yield from judged_now(transactions, described, accepted)
         if Do.WAIT not in chain.from_iterable(todo):
-            return tuple(todo)
+            return todo
         now = yield from Now()
         if now > deadline:
             number = next(number for number, each in enumerate(todo) if Do.WAIT in each)
@@ -66,6 +60,22 @@ def judged(
                 f"{part.topic}-{part.partition} does not show how {name} ended, whose records begin at offset {part.first_offset}",
             )
         yield from Wait(POLL_MS)
+
+
+def judged_now(
+    transactions: Sequence[PreparedTransaction],
+    described: Mapping[str, TransactionDescription | None],
+    accepted: Collection[ProducerIdentity] = (),
+) -> Procedure[Judged]:
+    """As `judged`, by what coordinators and leaders show now."""
+    shown = yield from look_at(transactions)
+    todo: list[tuple[Do, ...]] = []
+    for prepared, ranges in zip(transactions, shown, strict=True):
+        end = end_of(described[prepared.identity.transactional_id], prepared.identity)
+        if end is End.SILENT and prepared.identity in accepted:
+            end = End.COMMITTED
+        todo.append(judge(ranges, end))
+    return tuple(todo)
 
 
 def _at_rest(
@@ -132,9 +142,9 @@ def held_by(producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> Held
 
 
 def holds_open(held: Held, identity: ProducerIdentity, part: OffsetRange) -> bool:
-    """Whether the leader holds a transaction of this producer id open that contains the range.
+    """Whether the leader holds a transaction open that contains the range.
 
-    It may have begun earlier, or a later epoch may have joined it (JOIN).
+    It has the same producer id. It may have begun earlier, or a later epoch may have joined it (JOIN).
     """
     _, start = held.get((part.topic, part.partition), {}).get(identity.producer_id, (-1, -1))
     return 0 <= start <= part.last_offset

@@ -1,8 +1,9 @@
-"""Discards what hangs: a transaction that a partition holds open, and that no coordinator ends any more.
+"""Discards what hangs.
 
-Its marker is missing (JOIN). The leader ends what is open under a producer id by the next marker of that id, of any newer epoch. So the
-next transaction of its transactional id ends it: InitProducerId, AddPartitionsToTxn and EndTxn(abort), without a record. Never a commit:
-what is open may also hold the rows of an earlier attempt.
+A partition holds the transaction open, and no coordinator ends it any more: its marker is missing (JOIN). The leader ends what is open
+under a producer id by the next marker of that id, of any newer epoch. So the next transaction of its transactional id ends it:
+InitProducerId, AddPartitionsToTxn and EndTxn(abort), without a record. Never a commit: what is open may also hold the rows of an earlier
+attempt.
 """
 
 from __future__ import annotations

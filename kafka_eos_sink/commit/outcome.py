@@ -1,4 +1,4 @@
-"""The judge: what a partition shows of a decided transaction's rows, and what follows. Pure.
+"""The judge: what a partition shows of decided rows, and what follows. Pure.
 
 A decision says which rows must be visible. A row is visible or not by the first marker of its producer that follows it in its own
 partition, and that marker never changes. So each range (the rows of one transaction in one partition) is judged alone, by `TABLE`. An
@@ -61,7 +61,7 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
 
 def judge(shown: Sequence[Shown], end: End) -> tuple[Do, ...]:
     """Return what follows for each range of one decided transaction."""
-    # A visible range proves the commit, so one that is gone was visible, too. A discarded one beside it shows that partitions differ.
+    # A visible range proves the commit, so a range that is gone was visible as well, unless partitions differ, as a discarded range shows.
     if end is End.SILENT and Shown.VISIBLE in shown and Shown.DISCARDED not in shown:
         end = End.COMMITTED
     column = list(End).index(end)

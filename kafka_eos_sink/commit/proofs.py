@@ -28,7 +28,7 @@ def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, i
 def verify_visible(
     write: Write, decision: Decision, committed: Sequence[PreparedTransaction], deadline: int, *, briefly: bool = False
 ) -> Procedure[bool]:
-    """Wait until no transaction of the decision blocks read_committed consumers; return whether they pass.
+    """Wait until no transaction of the decision blocks readers; return if they pass.
 
     Args:
         briefly: Return False where the search for what blocks them would begin.
@@ -60,16 +60,7 @@ def verify_visible(
             next_check_ms = now + BLOCKERS_AFTER_MS
             held = yield from DescribeProducers(tuple(waiting))
             others = _blocked_by_others(committed, waiting, held)
-            for producer_id in sorted(set(others.values())):
-                blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
-                yield from Warn(
-                    f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
-                    f"of producer id {producer_id} blocks read_committed readers there",
-                    about=f"producer id {producer_id}",
-                    blocked_by=producer_id,
-                    if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-                    f"Otherwise it hangs, and kafka-transactions.sh abort discards it: {write.command('status')} shows where it begins",
-                )
+            yield from _warn_of(write, decision, others)
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
                 return True
@@ -89,6 +80,20 @@ def verify_visible(
         # Markers often take two or three ms.
         yield from Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
     return True
+
+
+def _warn_of(write: Write, decision: Decision, others: Mapping[TopicPartition, int]) -> Procedure[None]:
+    """Warn once per producer id of the open transactions that block readers."""
+    for producer_id in sorted(set(others.values())):
+        blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
+        yield from Warn(
+            f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
+            f"of producer id {producer_id} blocks read_committed readers there",
+            about=f"producer id {producer_id}",
+            blocked_by=producer_id,
+            if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
+            f"Otherwise it hangs, and kafka-transactions.sh abort discards it: {write.command('status')} shows where it begins",
+        )
 
 
 def _is_before(last: int, stable: int | None) -> bool:

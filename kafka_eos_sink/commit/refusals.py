@@ -345,21 +345,33 @@ def pending(write: Write, decision: Decision, what: str, do: str = "") -> Decisi
 
 
 def unresolved(
-    write: Write,
-    decision: Decision,
-    asked: Sequence[PreparedTransaction],
-    lost: Sequence[PreparedTransaction],
+    write: Write, decision: Decision, asked: Sequence[PreparedTransaction], lost: Sequence[PreparedTransaction]
 ) -> DecisionPendingError:
-    """Records are gone, and nothing proves whether readers saw them; ``lost`` are aborted."""
-    is_random = job_of(write.id) is Job.RANDOM
-    what = (
+    """Records are gone, and nothing proves if readers saw them; ``lost`` are aborted."""
+    return _unresolved(
+        write,
+        decision,
         f"{len(asked)} of {len(decision.transactions)} transactions left no proof of their end (first: "
-        f"{asked[0].identity.transactional_id}): their records in {describe_ranges(asked)} are gone, and their coordinators have forgotten "
-        "them" + (f"; aborted and not copied: {describe_ranges(lost)}" if lost else "")
+        f"{asked[0].identity.transactional_id}): records in {describe_ranges(asked)} are gone, and no coordinator reports how they ended"
+        + (f"; aborted and not copied: {describe_ranges(lost)}" if lost else ""),
     )
+
+
+def without_rows(write: Write, decision: Decision, lost: PreparedTransaction) -> DecisionPendingError:
+    """Only some ranges are aborted, and the decision lacks their numbers of rows."""
+    return _unresolved(
+        write,
+        decision,
+        f"{describe_ranges([lost])} of {lost.identity.transactional_id} is aborted, and other rows of it are visible. An earlier version "
+        "of kafka-eos-sink wrote the decision, without the number of rows in each range, so a copy could not be checked",
+    )
+
+
+def _unresolved(write: Write, decision: Decision, what: str) -> DecisionPendingError:
+    is_random = job_of(write.id) is Job.RANDOM
     return DecisionPendingError(
         "UNRESOLVED",
-        f"nothing proves whether the rows of {version_of(decision.version, write.id)} are visible: {what}. Nothing was copied",
+        f"nothing proves whether all rows of {version_of(decision.version, write.id)} are visible: {what}. Nothing was copied",
         "Read the topic with isolation.level=read_committed, and compare all rows of the batch, by their offsets. If all are there, record "
         f"that{' and do not run the job again' * is_random}: {_resolve(write, decision, 'committed')}; if none is there, record that, "
         f"{write_all_again(write, decision)}; if some are there, record that, then {run_again(write.id)}, which writes those a second "
@@ -374,7 +386,7 @@ def hangs(write: Write, decision: Decision, left: Sequence[Hanging]) -> Decision
         decision,
         f"{_held(left)} is still open, although its coordinator has ended it: its marker is missing (KAFKA-20734), and no transaction of "
         "its id could end it, because the coordinator has forgotten its producer id",
-        f"Discard what hangs, and have its rows copied from the log: {write.command('recover', '--discard')}",
+        f"Discard what hangs: {write.command('recover', '--discard')}; then {run_again(write.id)}, which copies its rows from the log",
     )
 
 

@@ -203,7 +203,7 @@ def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransacti
 
 
 def _unfinished(view: LogView, resolved: str) -> set[ProducerIdAndEpoch]:
-    """Producer id and epoch of the transactions in the unfinished decisions of other query ids."""
+    """Producer id and epoch of what unfinished decisions of other query ids list."""
     return {
         prepared.identity.carrier
         for query in view.queries("decision")
@@ -357,7 +357,10 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     visible = [prepared for prepared in decision.transactions if prepared.proven]
     doubtful = [prepared for prepared in decision.transactions if not prepared.proven]
     started = yield from Now()
-    todo = yield from judged(run, decision, doubtful, (), started + run.within_ms)
+    try:
+        todo = yield from judged(run, decision, doubtful, (), started + run.within_ms)
+    except KafkaEosError as unknown:
+        raise failure from unknown
     visible += [prepared for prepared, each in zip(doubtful, todo, strict=True) if Do.NOTHING in each]
     unproven = [prepared for prepared, each in zip(doubtful, todo, strict=True) if {Do.ASK, Do.DISCARD} & set(each)]
     if (visible or unproven) and failure.code not in GIVEN_UP:

@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.decide import (
     decide_again,
     require_free,
 )
+from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import write_done
@@ -155,7 +156,7 @@ def finish(
         decision = logged.decision
         try:
             logged = yield from _restore(run, settled, driver)
-        except DecisionPendingError:
+        except (DecisionPendingError, WriteRefusedError):
             raise
         except KafkaEosError as failure:
             raise refusals.pending(
@@ -174,6 +175,10 @@ def finish(
 def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure[LoggedDecision]:
     """Copy lost ranges; decide the copies with what readers see, or a void batch."""
     decision, lost = settled.logged.decision, settled.lost
+    # NEW LOG: the decision of the copies belongs into the log that holds this one.
+    log = LogView(run.write.id, next_offset=settled.logged.offset)
+    if (yield from read_to_barrier(log, run.nonce, settled.logged.log_id)) < settled.logged.offset:
+        raise refusals.log_created_again(run.write.id)
     started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:

@@ -1,4 +1,4 @@
-"""Settle a decision: commit its transactions, and find out what became of each range.
+"""Settle a decision: commit its transactions, and judge each range.
 
 The same code finishes a batch in `commit` and a dead driver's batch in `take_over`.
 """
@@ -25,15 +25,15 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 MOST_DISCARDS = 3
-"""Limit on the rounds of discards: a broker may omit their markers, too."""
+"""Limit on the rounds of discards: a broker may omit their markers as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A decision's outcome: readers see all rows but those of ``lost``.
+    """A decision's outcome: readers see every row that is not in ``lost``.
 
-    Each of ``lost`` has only its lost ranges. ``gone`` says which topic of the others was deleted, if some are lost; then it is not proven
-    that readers see the others.
+    A lost transaction has its lost ranges only. ``gone`` says which topic of the others was deleted, if some are lost; then it is not
+    proven that readers see the others.
     """
 
     logged: LoggedDecision
@@ -70,7 +70,7 @@ def settle(
     lost: list[PreparedTransaction] = []
     try:
         is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))
-        # JOIN: a newer driver may have discarded what hung. Readers pass then, too.
+        # JOIN: readers also pass after a newer driver has discarded what hung.
         if is_plain and (yield from still_holds(driver.identity)):
             return Settled(logged=logged, lost=())
         kept, lost = yield from _judged(run, decision, named, accepted, driver, deadline)
@@ -112,11 +112,9 @@ def _judged(
     driver: DriverTransaction,
     deadline: int,
 ) -> Procedure[tuple[list[PreparedTransaction], list[PreparedTransaction]]]:
-    """Discard what hangs; return what readers see of the transactions, and what is lost."""
+    """Discard what hangs; return what readers see, and what is lost."""
     for _ in range(MOST_DISCARDS):
         todo = yield from judged(run, decision, named, accepted, deadline)
-        if Do.ASK in chain.from_iterable(todo):
-            raise _unresolved(run.write, decision, named, todo)
         hanging = [
             Hanging(
                 transactional_id=prepared.identity.transactional_id,
@@ -127,6 +125,8 @@ def _judged(
             if Do.DISCARD in each
         ]
         if not hanging:
+            if Do.ASK in chain.from_iterable(todo):
+                raise _unresolved(run.write, decision, named, todo)
             parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
             return [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
         if left := (yield from discard(run, driver.identity, hanging)):
@@ -148,7 +148,10 @@ def _those(prepared: PreparedTransaction, todo: Sequence[Do], *of: Do) -> tuple[
 def _split(
     write: Write, decision: Decision, prepared: PreparedTransaction, todo: Sequence[Do]
 ) -> tuple[PreparedTransaction | None, PreparedTransaction | None]:
-    """Return the transaction with the ranges that readers see, and with those that are lost; None for no range."""
+    """Return the transaction with the ranges that readers see, and with the lost ones.
+
+    None for no range.
+    """
     kept, lost = _those(prepared, todo, Do.NOTHING), _those(prepared, todo, Do.COPY, Do.MISS)
     if not lost:
         return prepared, None
@@ -156,8 +159,7 @@ def _split(
         return None, prepared
     counts = [part.rows for part in lost]
     if None in counts:
-        # An earlier version of the sink wrote the decision, so nothing shows whether a copy is complete.
-        raise _unresolved(write, decision, [prepared], (tuple(todo),))
+        raise refusals.without_rows(write, decision, replace(prepared, offsets=lost))
     rows = sum(count for count in counts if count is not None)
     # The dead letters stay with the part that is kept, so that their sum stays right.
     return (

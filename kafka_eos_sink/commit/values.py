@@ -138,13 +138,18 @@ class OffsetRange(PickledByName):
 
 def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """Return one range per topic-partition, sorted."""
-    bounds: dict[tuple[str, int], tuple[int, int]] = {}
+    by_partition: dict[tuple[str, int], list[OffsetRange]] = {}
     for part in ranges:
-        first, last = bounds.get((part.topic, part.partition), (part.first_offset, part.last_offset))
-        bounds[(part.topic, part.partition)] = min(first, part.first_offset), max(last, part.last_offset)
+        by_partition.setdefault((part.topic, part.partition), []).append(part)
     return tuple(
-        OffsetRange(topic=topic, partition=partition, first_offset=first, last_offset=last)
-        for (topic, partition), (first, last) in sorted(bounds.items())
+        OffsetRange(
+            topic=topic,
+            partition=partition,
+            first_offset=min(part.first_offset for part in parts),
+            last_offset=max(part.last_offset for part in parts),
+            rows=None if any(part.rows is None for part in parts) else sum(part.rows or 0 for part in parts),
+        )
+        for (topic, partition), parts in sorted(by_partition.items())
     )
 
 

@@ -158,7 +158,7 @@ def check_cluster(
             found.append(CheckLine(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     found.append(_history(admin, history_topic, deadline))
-    return [*found, _ids(admin, deadline, coordinators[0]), _right_to_write_markers(operations)]
+    return [*found, _ids(admin, deadline, coordinators[0]), _right_to_discard(operations)]
 
 
 def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
@@ -187,7 +187,7 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
         yield _offers(what, shown, BrokerVersions.from_response(response))
     omits = "Kafka 4.3 and newer can omit a transaction marker if a partition has no leader"
-    mended = f"{omits}; the write then fails with an error, and `kafka-eos recover --write-markers` writes the marker"
+    mended = f"{omits}; the write then aborts what hangs, and copies its rows"
     affected = (max(levels, default=0) >= _OMITS_MARKERS_FROM, "Kafka 4.3 or newer", _WARN, mended)
     # A broker without KRaft reports no level.
     unsure = (0 in levels or not levels, "release not known", _UNKNOWN, omits)
@@ -420,9 +420,9 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
     return CheckLine("", what, "may be described")
 
 
-def _right_to_write_markers(operations: int) -> CheckLine:
+def _right_to_discard(operations: int) -> CheckLine:
     can_write = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
     unsure = (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
     none = (not can_write, "none", _OK, "only an administrator needs Alter on the cluster")
-    what = "rights of kafka-eos recover --write-markers"
+    what = "rights of kafka-eos recover --discard"
     return _cluster_rule(what, unsure, none, otherwise="Alter or ClusterAction on the cluster")

@@ -23,7 +23,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     one_line,
 )
-from kafka_eos_sink.operations.markers import producers_on
+from kafka_eos_sink.operations.hanging import producers_on
 from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition

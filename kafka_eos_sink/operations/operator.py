@@ -6,18 +6,22 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
+from kafka_eos_sink.commit.evidence import judged_now
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
+from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
@@ -25,6 +29,7 @@ from kafka_eos_sink.commit.steps import (
     Copied,
     Copy,
     CopyRecords,
+    DescribeTransactions,
     Gone,
     InitProducerId,
     Unseen,
@@ -32,7 +37,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
+from kafka_eos_sink.commit.values import DecisionStatus, Hanging, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
     SAFETY,
@@ -42,6 +47,7 @@ from kafka_eos_sink.errors import (
     Job,
     KafkaEosError,
 )
+from kafka_eos_sink.operations.hanging import Found, discard_attempts, find_hanging
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
@@ -178,6 +184,8 @@ class Recovered:
     ended          the write's transactions, and the transactions of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
     unlisted       why the list of open transactions lacks a broker's transactions; empty if it is complete
+    discarded      attempts that hung on partitions, and that this run aborted there
+    hanging        what still hangs, and what was not checked
     """
 
     decisions: tuple[SettledDecision, ...]
@@ -185,11 +193,13 @@ class Recovered:
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
     unlisted: str = ""
+    discarded: tuple[Hanging, ...] = ()
+    hanging: Found = field(default_factory=Found)
 
     @property
     def all_ended(self) -> bool:
         """Whether every open transaction was found and is known to have ended."""
-        return not self.unlisted and all(each.is_over for each in self.ended)
+        return not self.unlisted and self.hanging.all_ended and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +289,42 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     named = set(_named_by_decisions(view))
     decided = sum((each.producer_id, each.producer_epoch) in named for each in opened)
     return Preview(
-        writes=writes_in(view), opened=opened, decided=decided, warnings=tuple(warnings), is_needed=is_needed
+        writes=writes_in(view),
+        opened=opened,
+        decided=decided,
+        warnings=tuple(warnings),
+        is_needed=is_needed,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a recovery would find on the partitions.
+
+    todo     what it does for how many ranges of unfinished decisions, by query id; a query id is missing if brokers do not respond
+    hanging  transactions that partitions hold open, and that no coordinator ends
+    """
+
+    todo: Mapping[str, Counter[Do]]
+    hanging: Found
+
+
+def foresee(settings: OperatorSettings) -> Foreseen:
+    """Judge the ranges of unfinished decisions without waiting. It changes nothing."""
+    with connected_to_log(settings) as (admin, executor, run):
+        view = LogView(settings.write_id)
+        executor.run(read_to_end(view))
+        todo: dict[str, Counter[Do]] = {}
+        for query in view.queries("decision"):
+            if (newest := query.newest) is None or query.is_done(newest.decision):
+                continue
+            named = [entry for entry in newest.decision.transactions if not entry.proven]
+            ids = tuple(entry.identity.transactional_id for entry in named)
+            # A partition without a leader must not keep the command from the others.
+            with suppress(KafkaEosError):
+                described = executor.run(iter(DescribeTransactions(ids))) if ids else {}
+                todo[query.query_id] = Counter(chain.from_iterable(executor.run(judged_now(named, described))))
+        return Foreseen(todo=todo, hanging=find_hanging(admin, executor, run, view, settings.timeout_ms))
 
 
 def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
@@ -330,6 +374,9 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         executor.run(read_to_end(before))
         view = LogView(settings.write_id)
         plan = executor.run(recovery(run, abort_unknown=abort_unknown, view=view))
+        # Recovery may have decided copies since it read the log.
+        executor.run(read_to_end(view))
+        discarded, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
         tried = [
             EndedTransaction(
                 identity=end.identity,
@@ -353,6 +400,8 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
             unlisted=admin.unlisted,
+            discarded=discarded,
+            hanging=hanging,
         )
 
 

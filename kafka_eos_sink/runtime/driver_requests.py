@@ -45,9 +45,9 @@ _OPTIONS: dict[str, Any] = {"first_backoff_ms": MARKERS_FIRST_BACKOFF_MS, "on_co
 def add_partitions(
     admin: Admin, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline_ms: int
 ) -> Answered:
-    """Add partitions to the transaction (AddPartitionsToTxn); return the first error, if any.
+    """Add partitions to the transaction (AddPartitionsToTxn); return the first error.
 
-    In version 3, the last one for clients; from transaction version 2 on, Produce adds its own partition.
+    In version 3, the last one for clients.
     """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -68,7 +68,7 @@ def add_partitions(
             for topic in response.results_by_topic_v3_and_below
             for each in topic.results_by_partition
         ]
-        # The coordinator adds all or none; OPERATION_NOT_ATTEMPTED is the result of partitions without an error of their own.
+        # The coordinator adds all or none. OPERATION_NOT_ATTEMPTED is the result of the partitions that caused no error.
         refused = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
         if len(codes) == len(partitions):
             yield next(iter(refused), max(codes)), None, None

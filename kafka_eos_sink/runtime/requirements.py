@@ -48,7 +48,7 @@ NEEDED: Mapping[type[Request[Any]], str] = {
 OPTIONAL: Mapping[type[Request[Any]], str] = {
     m.CreateTopicsRequest: "create the commit log",
     m.OffsetFetchRequest: "notice a lost checkpoint (source.offsets.group)",
-    m.WriteTxnMarkersRequest: "write missing markers (kafka-eos recover --write-markers)",
+    m.WriteTxnMarkersRequest: "discard what hangs under a forgotten id (kafka-eos recover --discard)",
     m.DescribeClusterRequest: "show rights (kafka-eos check)",
 }
 OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; another service must offer the same versions"

@@ -13,7 +13,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, abort_open, die_at, prepared_by, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -30,6 +30,7 @@ from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,
+    await_markers,
     create_topic,
     read_committed,
     read_uncommitted,
@@ -290,7 +291,8 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
     plan = session.plan(given)
     messages = tasks_with_keys(given, plan)
     die_at("commit.between_ends" if lost == "some" else "commit.decided", given, plan, messages, monkeypatch)
-    abort_open(given)
+    await_markers(servers)
+    abort_by_hand(given, messages[1:] if lost == "some" else messages)
     other_keys.next = varied(other_keys.next, version=2_000)
     cleaned = set(range(0 if lost == "all" else ROWS, 2 * ROWS))
     wait_until(lambda: stored(cleaning_kafka, topic).isdisjoint(cleaned), "compaction", meanwhile=other_keys.commit)

@@ -124,7 +124,7 @@ def test_another_commit_log_than_the_writes_own_ends_nothing(
     die_at("commit.decided", given, plan, messages, monkeypatch)
     for command in (
         ["recover", "--yes"],
-        ["recover", "--yes", "--write-markers"],
+        ["recover", "--yes", "--discard"],
         ["resolve", "--yes", "--version", "3", "--as", "committed", "--query-id", "batch"],
     ):
         for _ in range(2):  # the first try leaves nothing behind that the second could take for the write's own
@@ -167,10 +167,10 @@ def test_table_shows_copied_transactions(
     await_markers(kafka.bootstrap_servers)
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     assert main(["status", *where]) == 0
-    assert "1 of 2 committed, 1 aborted" in " ".join(capsys.readouterr().out.split())
+    assert " decided " in capsys.readouterr().out
     assert main(["recover", *where]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "It would copy the rows of 1 decided transaction that Kafka has aborted; find proof" in shown
+    assert "It would copy rows that Kafka has aborted on" in shown
     assert main(["recover", "--yes", *where]) == 0
     shown = capsys.readouterr().out
     assert (

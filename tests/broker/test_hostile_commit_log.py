@@ -19,7 +19,7 @@ from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.steps import AddPartition, AppendInTransaction, LogRecord
+from kafka_eos_sink.commit.steps import AddPartitions, AppendInTransaction, LogRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError
@@ -79,7 +79,7 @@ class HostileProducer:
     def write(self, own: ProducerIdentity, *records: LogRecord) -> None:
         """Append records in a transaction, which stays open."""
         if own.transaction_version < 2:
-            assert self.executor._performers[AddPartition](AddPartition(own)).error == ErrorCode.NONE
+            assert self.executor._performers[AddPartitions](AddPartitions(own)).error == ErrorCode.NONE
         step = AppendInTransaction(own, 0, records)
         assert self.executor._performers[AppendInTransaction](step).error == ErrorCode.NONE
 

@@ -375,7 +375,7 @@ def lost_to_deletion(kafka: EmbeddedKafka, point: str, monkeypatch: pytest.Monke
     messages = [partition_task(given, plan, task) for task in range(TASKS)]
     die_at(point, given, plan, messages, monkeypatch)
     await_markers(kafka.bootstrap_servers)
-    abort_open(given)
+    abort_by_hand(given, messages[1:] if point == "commit.between_ends" else messages)
     delete_rows(kafka, messages[-1:])
     return given
 
@@ -388,10 +388,10 @@ def partition_task(given: session.WriteSettings, plan: session.Plan, task: int) 
 
 
 def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers = any_kafka.bootstrap_servers
-    given = lost_to_deletion(any_kafka, "commit.between_ends", monkeypatch)
+    servers = kafka.bootstrap_servers
+    given = lost_to_deletion(kafka, "commit.between_ends", monkeypatch)
     topic = given.batch.topic or ""
     where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     for _ in range(2):
@@ -408,29 +408,47 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
         assert f"kafka-eos resolve {given.client.command_options} --write-id {given.write.id} --version 3" in said
         with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
             session.plan(given)
-        assert values(any_kafka, topic) == Counter(range(ROWS))
-        assert_none_of_ours_open(any_kafka, given)
+        assert values(kafka, topic) == Counter(range(ROWS))
+        assert_none_of_ours_open(kafka, given)
     assert main(["resolve", "--yes", *where, "--version", "3", "--as", "committed"]) == 0
     assert_next_run_skips(given)
-    assert values(any_kafka, topic) == Counter(range(ROWS))
-    assert_none_of_ours_open(any_kafka, given)
+    assert values(kafka, topic) == Counter(range(ROWS))
+    assert_none_of_ours_open(kafka, given)
 
 
 def test_version_of_which_nothing_can_be_copied_is_void(
-    any_kafka: EmbeddedKafka,
+    kafka: EmbeddedKafka,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not even those of its rows that are still there."""
-    given = lost_to_deletion(any_kafka, "commit.decided", monkeypatch)
+    given = lost_to_deletion(kafka, "commit.decided", monkeypatch)
     topic = given.batch.topic or ""
-    assert recover(any_kafka, given, capsys)["state"] == "void"
+    assert recover(kafka, given, capsys)["state"] == "void"
     assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in caplog.text
-    assert values(any_kafka, topic) == Counter()
-    assert_none_of_ours_open(any_kafka, given)
+    assert values(kafka, topic) == Counter()
+    assert_none_of_ours_open(kafka, given)
     write_all(given, TASKS)
-    assert_every_row_once(any_kafka, given)
+    assert_every_row_once(kafka, given)
+
+
+@pytest.mark.parametrize("point", ["commit.between_ends", "commit.decided"])
+def test_deleted_records_are_unresolved_below_version_2(
+    kafka_tv0: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """There, the coordinator's report of an abort may be of a later transaction (LATE ADD)."""
+    given = lost_to_deletion(kafka_tv0, point, monkeypatch)
+    topic = given.batch.topic or ""
+    visible = values(kafka_tv0, topic)
+    where = ["--bootstrap-servers", kafka_tv0.bootstrap_servers, "--write-id", given.write.id]
+    assert main(["recover", "--yes", *where]) == 1
+    said = capsys.readouterr().err
+    assert "[KAFKA_EOS.UNRESOLVED]" in said
+    assert f"records in {topic}-2 [0..{ROWS - 1}] are gone, and no coordinator reports how they ended" in said
+    assert f"aborted and not copied: {topic}-" in said
+    assert values(kafka_tv0, topic) == visible
+    assert_none_of_ours_open(kafka_tv0, given)
 
 
 @pytest.fixture

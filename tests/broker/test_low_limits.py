@@ -9,16 +9,18 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once, session
-from kafka_testing import create_topic, read_committed, wait_until
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from unmarked_transactions import committed_without_a_marker
 
 SOCKET_REQUEST_MAX_BYTES = 200_000
 EXPIRATION_MS = 3_000
@@ -120,3 +122,32 @@ def test_expired_task_id_is_named_at_the_first_row(low: EmbeddedKafka) -> None:
     assert raised.value.code == "TRANSACTION_ABORTED"
     assert "INVALID_PRODUCER_ID_MAPPING" in raised.value.message
     assert "transactional.id.expiration.ms" in raised.value.message
+
+
+def test_what_hangs_under_a_forgotten_id_is_discarded_by_an_operator(
+    low: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No transaction of the id can end it: its coordinator gives the id another producer id."""
+    topic = create_topic(low.bootstrap_servers, partitions=1)
+    given = write_settings(low, topic)
+    committed_without_a_marker(low, given)
+    name = task_transactional_id(given.write.id, 0, 0)
+    with connected(low.bootstrap_servers) as admin:
+        wait_until(
+            lambda: admin.describe_transactions([name], admin.client.clock() + 30_000)[name] is None, "a forgotten id"
+        )
+    with pytest.raises(DecisionPendingError, match=rf"{topic}-0 is still open.*kafka-eos recover .*--discard"):
+        session.plan(given)
+    command = ["recover", "--bootstrap-servers", low.bootstrap_servers, "--write-id", given.write.id]
+    assert main(command) == 1, "not confirmed"
+    assert "1 transaction would still hang: add --discard." in " ".join(capsys.readouterr().out.split())
+    # An operator's command copies no rows of a producer that the coordinator does not know: the decision could be forged.
+    assert main([*command, "--discard", "--yes"]) == 1
+    shown = capsys.readouterr()
+    assert "Aborted by a marker: 1 transaction." in shown.out
+    assert "Run the write again under its own user" in shown.err
+    assert read_committed(low.bootstrap_servers, topic) == []
+    assert_nothing_open(low.bootstrap_servers, [topic])
+    session.plan(given)
+    assert len(read_committed(low.bootstrap_servers, topic)) == ROWS
+    assert_nothing_open(low.bootstrap_servers, [topic])

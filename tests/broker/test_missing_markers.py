@@ -1,4 +1,4 @@
-"""`kafka-eos recover` against a real Kafka, with a marker that is really missing."""
+"""What a real Kafka holds open because a marker is missing heals in the next run, without a person."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import confluent_kafka.admin
 import pytest
@@ -18,25 +17,22 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_writing import append_in_transaction, write_done
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.resolve import ResolveRequest
 from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
-from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
+from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import DecisionPendingError
-from kafka_eos_sink.operations import operator
-from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
-from terminals import on_terminal
 from unmarked_transactions import (
     SIDE,
     abort_by_hand,
     begin,
     commit_at_coordinator,
+    committed_without_a_marker,
+    decision_of,
     produce_without_adding,
     unverified_partitions,
 )
@@ -49,24 +45,13 @@ def recover(kafka: EmbeddedKafka, write_id: str, *more: str) -> int:
 
 
 def finishes(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is missing, or left open: recovery says nothing of markers."""
+    """Nothing hangs, or is left open."""
     capsys.readouterr()
     assert recover(kafka, write_id, "--yes", "--json") == 0
     shown = capsys.readouterr()
     found = json.loads(shown.out)
-    assert (found["markers"], found["markers_written"], found["no_response"], found["unreadable"]) == (
-        [],
-        False,
-        [],
-        [],
-    )
+    assert [found[name] for name in ("discarded", "hanging", "no_response", "unreadable")] == [[], [], [], []]
     assert shown.err == ""
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proof that cannot come is waited for as short as a test can afford."""
-    monkeypatch.setattr(operator, "OperatorSettings", partial(OperatorSettings, timeout_ms=5_000))
 
 
 def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
@@ -86,55 +71,6 @@ def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings, *more: str) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed", *more])
-
-
-def decision_of(given: session.WriteSettings, plan: Plan, *named: PreparedTransaction) -> Decision:
-    return Decision(
-        write_id=given.write.id,
-        query_id=given.batch.query_id,
-        version=given.batch.version,
-        nonce=plan.nonce,
-        driver=plan.driver,
-        topic=given.batch.topic,
-        schema=given.batch.schema,
-        offsets_hash=None,
-        transactions=named,
-    )
-
-
-def committed_without_a_marker(
-    kafka: EmbeddedKafka, given: session.WriteSettings, *, commits_part: bool = True, also: tuple[OffsetRange, ...] = ()
-) -> None:
-    """A batch of one task, decided and committed (or aborted) at its coordinator, with no marker on its data partition.
-
-    `also`: what it is said to have written elsewhere."""
-    plan: Plan = session.plan(given)
-    with unverified_partitions(kafka), NetworkClient(given.client) as client:
-        admin = Admin(client)
-        executor = Executor(admin, given.write.commit_log, SETTINGS)
-
-        def begin() -> Procedure[ProducerIdentity]:
-            identity = yield from InitProducerId(task_transactional_id(given.write.id, 0, 0), 60_000)
-            return identity
-
-        def end(identity: ProducerIdentity, written: OffsetRange) -> Procedure[None]:
-            part = part_record(given.write.id, given.batch.query_id, 0, given.batch.version, 0)
-            appended = yield from append_in_transaction(identity, (part,), 0)
-            prepared = PreparedTransaction(
-                partition=0,
-                identity=identity,
-                part_offset=appended.offset,
-                rows=ROWS,
-                offsets=(*also, written),
-            )
-            records = decision_records(decision_of(given, plan, prepared))
-            yield from append_in_transaction(plan.driver, records, 0)
-            yield from commit_at_coordinator(plan.driver)
-            yield from commit_at_coordinator(identity, commits_part)
-
-        identity = executor.run(begin())
-        rows = [(None, b"%d" % number) for number in range(ROWS)]
-        executor.run(end(identity, produce_without_adding(admin, identity, (given.batch.topic or "", 0), rows)))
 
 
 def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
@@ -162,87 +98,6 @@ def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings)
     return plan.driver
 
 
-@pytest.mark.parametrize("consent", ["--yes", "terminal"])
-def test_recover_names_then_writes_missing_marker_and_finishes(
-    any_kafka: EmbeddedKafka, consent: str, capsys: pytest.CaptureFixture[str], impatient: None
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    committed_without_a_marker(any_kafka, given)
-    assert read_committed(servers, topic) == []
-    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id} --write-markers"
-
-    # It shows the marker before it asks, and before recovery fails for want of it.
-    assert recover(any_kafka, given.write.id) == 1
-    shown = capsys.readouterr()
-    assert f"on {topic}-0, version 3" in shown.out
-    assert "Missing: 1 COMMIT marker (KAFKA-20734). Add --write-markers to write what is missing" in shown.out
-    assert "Nothing was changed" in shown.err
-    assert recover(any_kafka, given.write.id, "--write-markers") == 1
-    assert "It would write 1 missing COMMIT marker (KAFKA-20734); find proof" in capsys.readouterr().out
-    assert recover(any_kafka, given.write.id, "--yes", "--json") == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    lines = shown.err.splitlines()
-    assert any(f"on {topic}-0, version 3" in line for line in lines)
-    assert f"COMMIT markers missing (KAFKA-20734): 1. To write them: {command}" in lines
-    assert f"{topic}-0 does not let readers past" in lines[-1]
-    assert f"{command}; do not use" in lines[-1]
-    assert read_committed(servers, topic) == []
-
-    if consent == "--yes":
-        assert recover(any_kafka, given.write.id, "--write-markers", consent, "--json") == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["markers_written"]
-        (missing,) = found["markers"]
-        assert (missing["marker"], missing["topic"], missing["version"]) == ("missing", topic, 3)
-        (decision,) = found["decisions"]
-        assert (decision["state"], decision["finished_now"]) == ("finished", True)
-    else:
-        words = ["recover", "--bootstrap-servers", servers, "--write-id", given.write.id, "--write-markers"]
-        status, text = on_terminal(words, "n")
-        assert status == 1
-        assert "It would write 1 missing COMMIT marker" in text
-        assert read_committed(servers, topic) == []
-        status, text = on_terminal(words, "y")
-        assert status == 0, text
-        assert "COMMIT markers written: 1." in text
-        assert "every row is visible, unless retention or a deleted topic has removed it; finished just now" in text
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers, [topic])
-    finishes(any_kafka, given.write.id, capsys)
-    # The partition goes on as if nothing had happened, for the same producer ids too.
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_marker_missing_in_commit_log_alone_stops_no_write(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The next batch goes on under the same transactional id, whose marker then ends both in the log."""
-    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    decided_with_part_outside(any_kafka, given)
-    (finished,) = session.plan(given).decisions
-    assert finished.status is DecisionStatus.FINISHED
-    assert f"the marker of {task_transactional_id(given.write.id, 0, 0)} in the commit log" in caplog.text
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
-    # The version is finished, and its marker is missing nevertheless.
-    capsys.readouterr()
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr()
-    assert f"on {given.write.log_topic}-{given.write.commit_log[1]}, version 3" in shown.out
-    assert "every row is visible, unless" in shown.out
-    assert "COMMIT markers missing (KAFKA-20734): 1. To write them: kafka-eos recover" in shown.err
-
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write.id)
-    finishes(any_kafka, given.write.id, capsys)
-
-
 def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka) -> None:
     """An attempt of the next batch erases the coordinator's proof and fails, and then an older driver's done record arrives."""
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
@@ -257,6 +112,89 @@ def test_late_done_record_hides_no_batch_without_marker(any_kafka: EmbeddedKafka
     write_all(following, 1)
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
     assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write.id)
+
+
+@pytest.mark.parametrize("by", ["the next run", "recover", "resolve"])
+@pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a late attempt"])
+@pytest.mark.parametrize("commits_part", [True, False], ids=["committed", "aborted"])
+def test_what_hangs_is_discarded_and_copied(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], commits_part: bool, taken: bool, by: str
+) -> None:
+    """Whatever its coordinator made of the transaction: no reader has seen a row of it."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    committed_without_a_marker(any_kafka, given, commits_part=commits_part)
+    if taken:
+        with NetworkClient(given.client) as client:
+            Admin(client).init_producer_id(task_transactional_id(given.write.id, 0, 0), 60_000, client.clock() + 30_000)
+    assert read_committed(servers, topic) == []
+    if by == "recover":
+        assert recover(any_kafka, given.write.id) == 1, "not confirmed"
+        would = " ".join(capsys.readouterr().out.split())
+        assert "abort what hangs of decided versions on 1 partition, and copy its rows" in would
+        assert read_committed(servers, topic) == []
+        assert recover(any_kafka, given.write.id, "--yes") == 0
+        assert "are copies from the log" in " ".join(capsys.readouterr().out.split())
+    elif by == "resolve":
+        assert resolve_as_committed(any_kafka, given) == 0
+    else:
+        assert {each.outcome for each in write_all(given, 1)} == {TaskOutcome.ALREADY_COMMITTED}
+    assert Counter(record.value for record in read_committed(servers, topic)) == Counter(
+        b"%d" % number for number in range(ROWS)
+    )
+    assert_nothing_open(servers, [topic])
+    write_all(varied(given, version=given.batch.version + 1), 1)
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers, [topic])
+    finishes(any_kafka, given.write.id, capsys)
+
+
+def test_marker_missing_in_commit_log_alone_stops_no_write(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody reads the part record as a proof; recover ends what hangs there, so that compaction continues."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    decided_with_part_outside(any_kafka, given)
+    (finished,) = session.plan(given).decisions
+    assert finished.status is DecisionStatus.FINISHED
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS
+    capsys.readouterr()
+    assert recover(any_kafka, given.write.id, "--yes", "--json") == 0
+    (discarded,) = json.loads(capsys.readouterr().out)["discarded"]
+    assert (discarded["topic"], discarded["partition"]) == given.write.commit_log
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic], of=given.write.id)
+    finishes(any_kafka, given.write.id, capsys)
+
+
+def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka) -> None:
+    """Its driver, too, would have read the marker before it acts on it."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    decided_without_a_marker(any_kafka, given)
+    assert recover(any_kafka, given.write.id, "--yes") == 0
+    messages = write_all(given)
+    assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
+    assert len(read_committed(servers, topic)) == 2 * ROWS
+    assert_nothing_open(servers)
+
+
+def test_preview_of_recover_touches_nothing(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = create_topic(any_kafka.bootstrap_servers)
+    given = write_settings(any_kafka, topic)
+    write_all(given)
+    finishes(any_kafka, given.write.id, capsys)
+    later = varied(given, version=given.batch.version + 1)
+    plan = session.plan(later)
+    messages = tasks(later, plan)
+    assert recover(any_kafka, given.write.id) == 1
+    assert "It would abort 2 open transactions." in " ".join(capsys.readouterr().out.split())
+    session.commit(later, plan, messages)  # and nobody was fenced
+    assert recover(any_kafka, given.write.id) == 1
+    assert "It would change nothing else" in " ".join(capsys.readouterr().out.split())
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
 def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
@@ -293,22 +231,6 @@ def decided_with_part_outside(kafka: EmbeddedKafka, given: session.WriteSettings
         return identity
 
 
-def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its driver, too, would have read the marker before it acts on it."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = write_settings(any_kafka, topic)
-    decided_without_a_marker(any_kafka, given)
-    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 0
-    shown = capsys.readouterr()
-    assert "No COMMIT marker is missing." in shown.out.splitlines()
-    assert "marker" not in shown.err
-    messages = write_all(given)
-    assert {message.outcome for message in messages} == {TaskOutcome.PREPARED}
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers)
-
-
 def test_late_marker_of_a_decision_restores_its_aborted_rows(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,60 +262,6 @@ def test_late_marker_of_a_decision_restores_its_aborted_rows(
     found = Counter(int(record.value or b"") for record in read_committed(servers, topic))
     assert found == Counter(range(2 * ROWS))
     assert_nothing_open(servers)
-
-
-def test_no_marker_is_missing_on_a_healthy_cluster(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    given = write_settings(any_kafka, topic)
-    write_all(given)
-    finishes(any_kafka, given.write.id, capsys)
-    # Nor of transactions that wait for their decision.
-    later = varied(given, version=given.batch.version + 1)
-    plan = session.plan(later)
-    messages = tasks(later, plan)
-    assert recover(any_kafka, given.write.id, "--write-markers") == 1
-    shown = capsys.readouterr()
-    assert "It would abort 2 open transactions." in shown.out
-    assert "No COMMIT marker is missing." in shown.out
-    assert "COMMIT marker" not in shown.err
-    session.commit(later, plan, messages)  # and nobody was fenced
-    assert recover(any_kafka, given.write.id, "--write-markers") == 1
-    assert "It would change nothing else" in capsys.readouterr().out
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-
-
-def test_commit_log_proves_commit_after_id_has_newer_epoch(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A late attempt has taken the id over, found itself overtaken and written nothing: the coordinator knows the old one no more."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    committed_without_a_marker(any_kafka, given)
-    with NetworkClient(given.client) as client:
-        Admin(client).init_producer_id(task_transactional_id(given.write.id, 0, 0), 60_000, client.clock() + 30_000)
-
-    # Whoever calls it written now would have the next batch's transaction under the id join it.
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "kafka_eos_sink.cli.resolve.ResolveRequest",
-            lambda run, **fields: ResolveRequest(run=replace(run, within_ms=5_000), **fields),
-        )
-        assert resolve_as_committed(any_kafka, given) == 1
-    said = capsys.readouterr().err
-    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in said
-    assert f"partition {topic}-0 does not let readers past" in said
-    assert f"kafka-eos recover {given.client.command_options} --write-id {given.write.id} --write-markers" in said
-
-    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 0
-    assert "COMMIT markers written: 1." in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == ROWS
-    assert resolve_as_committed(any_kafka, given) == 0
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
 
 
 def test_decision_aborted_by_kafka_tool_is_rewritten(any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +326,7 @@ def ended_without_a_marker(
 
 
 @pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
-def test_aborted_attempt_blocking_readers_is_reported(
+def test_aborted_attempt_that_hangs_is_discarded(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
 ) -> None:
     """The batch is decided without it, its ABORT was omitted on a data partition, and nobody uses its id again."""
@@ -478,86 +346,16 @@ def test_aborted_attempt_blocking_readers_is_reported(
         write_all(later, 1)
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
-
-    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
+    assert recover(any_kafka, given.write.id) == 1, "not confirmed"
     shown = capsys.readouterr()
     assert loser.transactional_id in shown.out
-    assert f"on {topic}-0, an attempt" in shown.out
-    assert "CompleteAbort" in shown.out
-    assert len(read_committed(servers, topic)) == ROWS
-
-    abort_as_printed(any_kafka, shown.err)
+    assert f"on {topic}-0 from offset {ROWS + 1}, an attempt" in shown.out
+    assert "abort 1 attempt that hangs on partitions" in " ".join(shown.out.split())
+    assert recover(any_kafka, given.write.id, "--yes") == 0
+    assert f"Aborted where it hung: {loser.transactional_id}." in capsys.readouterr().out
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
-
-
-def test_marker_is_written_when_another_topic_is_deleted(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], impatient: None
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic, gone = create_topic(servers, partitions=1), unique_topic("gone")
-    given = write_settings(any_kafka, topic)
-    # One topic is gone, the other was created anew with fewer partitions.
-    also = (
-        OffsetRange(topic=gone, partition=0, first_offset=0, last_offset=9),
-        OffsetRange(topic=topic, partition=7, first_offset=0, last_offset=9),
-    )
-    committed_without_a_marker(any_kafka, given, also=also)
-    # The marker does not wait for the operator's decision about the other topic.
-    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
-    shown = capsys.readouterr()
-    assert shown.out.endswith("COMMIT markers written: 1.\n")
-    assert f"[KAFKA_EOS.TOPIC_GONE] version 3 of write id '{given.write.id}' is committed" in shown.err
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers, [topic])
-
-
-@pytest.mark.parametrize("taken", [False, True], ids=["untouched", "taken by a later attempt"])
-def test_lost_part_without_abort_marker_is_restored_and_reported(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, taken: bool
-) -> None:
-    """Its rows are copied; it blocks readers until a person aborts it."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    committed_without_a_marker(any_kafka, given, commits_part=False)
-    if taken:
-        with NetworkClient(given.client) as client:
-            Admin(client).init_producer_id(task_transactional_id(given.write.id, 0, 0), 60_000, client.clock() + 30_000)
-    assert resolve_as_committed(any_kafka, given) == 0
-    assert "blocks read_committed readers there" in caplog.text
-    assert read_committed(servers, topic) == []
-    capsys.readouterr()
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr()
-    assert f"on {topic}-0, an attempt" in shown.out
-    abort_as_printed(any_kafka, shown.err)
-    assert len(read_committed(servers, topic)) == ROWS
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-
-
-def test_copies_are_visible_once_blocking_transaction_is_aborted(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The lost transaction blocks readers below its copy, which is committed."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    committed_without_a_marker(any_kafka, given, commits_part=False)
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    assert "blocks read_committed readers there" in caplog.text
-    assert read_committed(servers, topic) == []
-    shown = capsys.readouterr()
-    assert f"on {topic}-0, version 3" in shown.out
-    assert "rows of transactions that Kafka had aborted are copies from the log" in " ".join(shown.out.split())
-    abort_as_printed(any_kafka, shown.err)
-    assert len(read_committed(servers, topic)) == ROWS
-    assert_nothing_open(servers)
-    write_all(given, 1)
-    assert len(read_committed(servers, topic)) == ROWS
 
 
 def decided_without_any_marker(kafka: EmbeddedKafka, given: session.WriteSettings, *, commit: bool) -> None:
@@ -587,85 +385,27 @@ def decided_without_any_marker(kafka: EmbeddedKafka, given: session.WriteSetting
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
-def test_batch_without_any_marker_is_copied_once_discarded(
+def test_batch_without_any_marker_is_copied(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], commit: bool
 ) -> None:
-    """No reader has seen a row, whatever the coordinator's answer was; recovery says so, and how to go on."""
+    """No reader has seen a row, whatever the coordinator's answer was, and the id has gone on."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
     given = write_settings(any_kafka, topic)
     decided_without_any_marker(any_kafka, given, commit=commit)
-    assert recover(any_kafka, given.write.id) == 1, "not confirmed"
-    preview = capsys.readouterr().out
-    assert "Nothing proves whether the rows of version 3 are visible: recover would fail with UNRESOLVED" in preview
-    assert "find proof" not in preview
-    assert recover(any_kafka, given.write.id, "--write-markers", "--yes") == 1
-    shown = capsys.readouterr()
-    command = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id}"
-    assert "No COMMIT marker is missing." in shown.out.splitlines()
-    assert "[KAFKA_EOS.UNRESOLVED] nothing proves whether the rows of version 3 of" in shown.err
-    assert f"their records in {topic}-0 [0..9], {topic}-1 [0..9]. Nothing was copied" in shown.err
-    assert "To discard the records of the decided version:\n    kafka-transactions.sh " in shown.err
-    assert (
-        "No reader has seen these records. Run the commands above, then at once run the same version again, or recover again, "
-        in shown.err
-    )
-    assert f"--topic {given.write.log_topic} " not in shown.err, "the decided part"
-    for other in ("kafka-eos resolve", "by hand", "First do what the error says"):
-        assert other not in shown.err
-    with pytest.raises(DecisionPendingError) as of_job:
-        write_all(given, 1)
-    assert (
-        f"the commands of Kafka's own tool that discard them: {command}; run those, then at once run the same version"
-        in of_job.value.way_out
-    )
-    assert " again, or recover again, which copies the" in of_job.value.way_out
-    assert read_committed(servers, topic) == []
-
-    abort_as_printed(any_kafka, shown.err)
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr()
-    assert "copies from the log" in " ".join(shown.out.split())
-    assert "Open in the commit log only: 1. No reader waits there, and no decision names what is open" in shown.err
-    (left,) = [line for line in shown.err.splitlines() if "kafka-transactions.sh" in line]
-    assert f"--topic {given.write.log_topic} " in left, "the part record, which no decision names any more"
-    abort_as_printed(any_kafka, left)
-    finishes(any_kafka, given.write.id, capsys)
+    write_all(given, 1)
     assert Counter(record.value for record in read_committed(servers, topic)) == Counter(
         2 * [b"%d" % number for number in range(ROWS)]
     )
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert len(read_committed(servers, topic)) == 3 * ROWS
     assert_nothing_open(servers, [topic])
-
-
-def test_rows_are_copied_while_one_partition_is_still_open(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Only the first of the printed commands was run: nothing is written twice once somebody runs the second one."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=2)
-    given = write_settings(any_kafka, topic)
-    decided_without_any_marker(any_kafka, given, commit=True)
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    first, second = [line for line in capsys.readouterr().err.splitlines() if "kafka-transactions.sh" in line]
-    abort_as_printed(any_kafka, first)
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    assert second in capsys.readouterr().err.splitlines()
-    assert len(read_committed(servers, topic)) == ROWS
-    abort_as_printed(any_kafka, second)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    abort_as_printed(any_kafka, capsys.readouterr().err)
+    assert recover(any_kafka, given.write.id, "--yes") == 0, "the part record hangs in the commit log"
     finishes(any_kafka, given.write.id, capsys)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
 
 
-def test_open_records_are_discarded_first_if_others_are_gone(
+def test_what_hangs_is_discarded_although_other_rows_are_gone(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Retention removes rows that nobody has seen, too. Each message leads to the next command, until every row is there once."""
+    """An operator deleted records that nobody has seen. What hangs no longer blocks readers; the rest is theirs to decide."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
     given = write_settings(any_kafka, topic)
@@ -675,25 +415,15 @@ def test_open_records_are_discarded_first_if_others_are_gone(
     assert admin.delete_records([where])[where].result(30).low_watermark == ROWS
     assert recover(any_kafka, given.write.id, "--yes") == 1
     shown = capsys.readouterr().err
-    assert "Their partitions hold them open" not in shown
-    assert "Run the commands above, then recover again. If that says UNRESOLVED, read the topic with" in shown
-    abort_as_printed(any_kafka, shown)
-
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr().err
     assert "[KAFKA_EOS.UNRESOLVED]" in shown
-    assert "Run the commands above" not in shown
+    assert f"records in {topic}-0 [0..9]" in shown
+    assert_nothing_open(servers, [topic])
     rewrite = ["resolve", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id]
     rewrite += ["--version", str(given.batch.version), "--as", "rewrite"]
-    assert main(rewrite) == 1
-    shown = capsys.readouterr().err
-    assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in shown
-    assert "if you have looked then, and no row is visible, writing the whole batch doubles none" in shown
     assert main([*rewrite, "--allow-duplicates"]) == 0
-    capsys.readouterr()
-    assert main(["status", "--bootstrap-servers", servers, "--write-id", given.write.id, "--json"]) == 0
-    states = [each["state"] for each in json.loads(capsys.readouterr().out)["writes"]]
-    assert states == ["resolved"], "the part record whose marker is missing waits for no decision"
+    assert recover(any_kafka, given.write.id, "--yes") == 0, (
+        "the leader still holds the transaction without records open"
+    )
     write_all(given, 1)
     assert len(read_committed(servers, topic)) == ROWS
 

@@ -33,6 +33,7 @@ from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, open_transaction, read_committed, read_uncommitted, wait_until
+from unmarked_transactions import committed_without_a_marker
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -147,6 +148,7 @@ NO_LOG_YET = "no-log-yet"
 USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
+    "heals": NEEDED,
     NO_SETTINGS: NEEDED,
     **dict.fromkeys(READ_REVOKED.values(), EVERYTHING),
     "revoked": EVERYTHING,
@@ -550,6 +552,17 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
     assert_every_row_once(guarded, "topic-write")
     with pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite"):
         write_as(NOTHING)
+
+
+def test_what_hangs_is_discarded_with_the_rights_of_a_write(guarded: EmbeddedKafka) -> None:
+    """A marker by hand would need Alter on the cluster."""
+    given = varied(settings_of(guarded, "heals"), group_offsets=None)
+    committed_without_a_marker(guarded, given)
+    assert read_committed(guarded.plaintext_servers, "data-heals") == []
+    session.plan(given)
+    records = read_committed(guarded.plaintext_servers, "data-heals")
+    assert Counter(int(record.value or b"") for record in records) == Counter(range(ROWS))
+    assert_nothing_open(guarded.plaintext_servers, ["data-heals"])
 
 
 @pytest.mark.feature("retries and errors")

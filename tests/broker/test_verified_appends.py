@@ -37,7 +37,7 @@ def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) 
         transactional_id=name, producer_id=producer_id, producer_epoch=epoch, transaction_version=transaction_version
     )
     if transaction_version < 2:
-        assert driver_requests.add_partition(admin, identity, where, deadline()).error == ErrorCode.NONE
+        assert driver_requests.add_partitions(admin, identity, [where], deadline()).error == ErrorCode.NONE
     records = (LogRecord(b"key", b"row"),)
     assert driver_requests.append(admin, AppendInTransaction(identity, 0, records), where, TIMEOUT_MS).error == 0
     assert end_as_driver(admin.client, identity, False, deadline()) == ErrorCode.NONE

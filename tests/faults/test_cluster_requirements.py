@@ -156,7 +156,7 @@ def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -
     assert missing in found.meaning
 
 
-def test_only_write_markers_needs_write_txn_markers(
+def test_only_discard_needs_write_txn_markers(
     bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = bench_of(2)
@@ -172,7 +172,7 @@ def test_only_write_markers_needs_write_txn_markers(
         (broker,) = (each for each in found if each.what.startswith("broker "))
         assert broker.result is CheckResult.WARNING
         assert (
-            "WriteTxnMarkers 1 to 2 (offered: none) to write missing markers (kafka-eos recover --write-markers)"
+            "WriteTxnMarkers 1 to 2 (offered: none) to discard what hangs under a forgotten id (kafka-eos recover --discard)"
             in broker.meaning
         )
         marker = TransactionMarker(

@@ -246,7 +246,7 @@ def test_message_names_transaction_that_blocks_readers(
     warned = [each.message for each in caplog.records if "blocks read_committed readers" in each.message]
     assert len(warned) == 1
     assert f"it is the one of {name!r}, of {whose}, open for " in warned[0]
-    assert "--write-markers" not in warned[0]
+    assert "no coordinator lists it" not in warned[0]
     if running:
         session.commit(other, other_plan, running)
     else:

@@ -188,5 +188,7 @@ CASES = (
         "a person",
         ("plan:finished by copies",),
     ),
-    Case("5", "an ABORT written by hand: found by recovery's Fetch, and copied", "by hand", ("plan:finished by copies",)),
+    Case(
+        "5", "an ABORT written by hand: found by recovery's Fetch, and copied", "by hand", ("plan:finished by copies",)
+    ),
 )

@@ -38,8 +38,9 @@ UNRESOLVABLE = frozenset(
 HEALED = frozenset({"TRANSACTION_NOT_OPEN"})
 """After missing markers: recovery discards what hangs of a decision, and copies it. An attempt that joins what an undecided one left open
 fails once, and its abort ends both."""
-FORGOTTEN = HEALED | {"DECIDED_NOT_FINISHED"}
-"""Where the coordinator forgets an id whose transaction hangs: only a person can discard that."""
+LATER = HEALED | {"DECIDED_NOT_FINISHED"}
+"""Where a copy joins what an undecided attempt left open, which the abort of the copy ends, or where the coordinator forgets an id whose
+transaction hangs: only a person can discard that."""
 
 GONE = frozenset({"LOST_PARTS", "UNRESOLVED"})
 """Where the records of an aborted transaction are gone. Below version 2 no coordinator proves the abort."""
@@ -173,8 +174,17 @@ EXHAUSTED = named(
             name="a missing marker, a forgotten id",
             restart="failed",
             attempts=1,
-            loud=FORGOTTEN,
+            loud=LATER,
             faults=faults(skip_marker=1, expire=1, pause=1),
+            **SOME,
+            **ONE,
+        ),
+        Setting(
+            name="a missing marker, late requests",
+            restart="failed",
+            attempts=1,
+            loud=HEALED,
+            faults=faults(skip_marker=1, float=1, pause=1),
             **SOME,
             **ONE,
         ),
@@ -183,7 +193,7 @@ EXHAUSTED = named(
             name="a missing marker, a late attempt, sweeps",
             drivers=1,
             sweeps=True,
-            loud=HEALED,
+            loud=LATER,
             faults=faults(skip_marker=1, speculate=1),
             **SOME,
             **ONE,
@@ -191,7 +201,7 @@ EXHAUSTED = named(
         Setting(
             name="a missing marker, a late attempt fails",
             drivers=1,
-            loud=HEALED,
+            loud=LATER,
             faults=faults(skip_marker=1, speculate=1, unavailable=1),
             **SOME,
             **ONE,
@@ -199,7 +209,7 @@ EXHAUSTED = named(
         Setting(
             name="a missing marker, a late attempt, time",
             drivers=1,
-            loud=HEALED,
+            loud=LATER,
             faults=faults(skip_marker=1, speculate=1, pause=1),
             **SOME,
             **ONE,
@@ -491,7 +501,7 @@ WALKED = named(
             drivers=3,
             batches=2,
             sweeps=True,
-            loud=HEALED,
+            loud=LATER,
             faults=faults(skip_marker=1, speculate=2, compact=2, pause=2, kill_task=1),
         ),
         Setting(

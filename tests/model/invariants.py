@@ -101,17 +101,16 @@ def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
     return marker.producer_epoch == entry.producer_epoch + (1 if cluster.version >= 2 else 0)
 
 
-def part_outcome(cluster: Cluster, entry: dict[str, Any]) -> bool | None:
-    """What truly became of a named transaction in the commit log."""
-    return kafka.outcomes(cluster, LOG)[entry["part_offset"]]
-
-
 def _range_outcomes(cluster: Cluster, entry: dict[str, Any]) -> dict[tuple[int, int], bool | None]:
     """Data partition and first offset of each range of a named transaction, and what became of its rows."""
     return {
         (1 + partition, first): kafka.outcomes(cluster, 1 + partition)[first]
         for _, partition, first, *_ in entry["offsets"]
     }
+
+
+def _is_open_anywhere(cluster: Cluster, entry: dict[str, Any]) -> bool:
+    return None in _range_outcomes(cluster, entry).values()
 
 
 def counts_as_written(cluster: Cluster, write_id: str, query_id: str, version: int) -> bool:
@@ -193,7 +192,7 @@ def check_request(
                 return None
             name = (identity.transactional_id, identity.producer_id, identity.producer_epoch)
             naming = [found for found in decisions(cluster) if name in found.identities()]
-            unproven = [found for found in naming if part_outcome(cluster, found.identities()[name]) is None]
+            unproven = [found for found in naming if _is_open_anywhere(cluster, found.identities()[name])]
             if commit and not naming:
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
             if not commit and unproven and after is not cluster and not voids:
@@ -225,7 +224,7 @@ def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
         return None
     name = (request[1], found.producer_id, found.producer_epoch)
     if any(
-        name in decided.identities() and part_outcome(cluster, decided.identities()[name]) is None
+        name in decided.identities() and _is_open_anywhere(cluster, decided.identities()[name])
         for decided in decisions(cluster)
     ):
         return f"I3: InitProducerId of {request[1]}, whose open transaction a decision names"

@@ -14,6 +14,8 @@ from .simulated_spark import Driver, Label, World
 from .stories import sentence
 
 MOST_STEPS = 200
+DATA = 1
+"""The first data partition."""
 PATIENCE = 6
 """So many times a process may meet the same answer before the clock is moved for it."""
 
@@ -44,6 +46,11 @@ class Script:
     @property
     def committed_rows(self) -> set[Any]:
         return invariants.committed_rows(self.cluster)
+
+    @property
+    def hanging(self) -> tuple[str, ...]:
+        """Transactional ids that a partition holds open although their coordinator has ended them."""
+        return invariants.hanging_ids(self.cluster, self.world.setting.write_ids)
 
     def driver(self, number: int) -> Driver:
         return self.state.drivers[number]

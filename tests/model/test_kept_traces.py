@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.commit.missing_markers import Finding, Verdict
-
-from . import simulated_cluster as kafka
 from .exhausted import UNRESOLVABLE, one_row
-from .marker_findings import DATA, findings
 from .mutations import GOES_ON, STAYS_OPEN, planted
-from .scripted import Script, asks, ends, is_open, produces
+from .scripted import DATA, Script, asks, ends, is_open, produces
 from .settings import Setting, faults
 from .simulated_cluster import LOG
 
@@ -65,16 +61,16 @@ def test_visible_batch_with_aborted_marker_is_not_copied(version: int) -> None:
 
 
 @pytest.mark.usefixtures("unasked")
-def test_timeout_of_late_attempt_discarding_rows_is_detected(version: int) -> None:
+def test_rows_that_a_late_attempt_has_joined_are_copied(version: int) -> None:
+    """The attempt holds the id, so the commit cannot discard what hangs. The abort ends the attempt first, which discards both."""
     found = committed_with_a_late_attempt(version, DATA)
     found.run(0, "commit")
+    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
     found.run(0, "abort")
-    found.happens("cluster", "timeout", TASK)
-    found.write_markers()
-    assert found.rows == {}
+    assert found.rows == {ROW: 1}
     found.happens("spark", "restart")
     found.run(1, "plan")
-    assert (found.driver(1).phase, found.driver(1).code) == ("failed", "UNRESOLVED")
+    assert (found.driver(1).code, found.rows) == ("", {ROW: 1})
 
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
@@ -110,14 +106,13 @@ def decided_without_marker(version: int, queries: str) -> Script:
 
 @pytest.mark.parametrize("queries", ["q", "ab"], ids=["one query", "two queries"])
 def test_decision_without_marker_is_undecided(version: int, queries: str) -> None:
-    """Nobody has acted on it, and nobody will: its batch is written again, and no marker is missing."""
+    """Nobody has acted on it, and nobody will: its batch is written again."""
     found = decided_without_marker(version, queries)
     found.commit_without_marker(0, DRIVER, LOG)
     found.run(0, "commit")
     assert found.driver(0).code == "DECISION_UNKNOWN"
     found.run(0, "abort")
     assert found.rows == {}
-    assert held_open(found) == ()
     for number in range(1, 1 + len(queries)):
         found.happens("spark", "restart")
         found.run(number, "plan")
@@ -143,45 +138,25 @@ def ended_without_marker(found: Script, outcome: str, partition: int) -> None:
     found.write_markers()
 
 
-def held_open(found: Script) -> tuple[Finding, ...]:
-    return findings(found.cluster, found.world.setting.version)
-
-
-@pytest.mark.parametrize("then", ["untouched", "begun anew", "expired"])
-def test_commit_log_proves_missing_data_marker_for_any_id_state(version: int, then: str) -> None:
-    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1, timeout=1))
-    ended_without_marker(found, "committed", DATA)
-    if then == "expired":
-        found.happens("cluster", "expire", TASK)
-    elif then == "begun anew":
-        cluster, _ = kafka.init_producer_id(found.cluster, TASK, 900_000)
-        found.state = found.state._replace(cluster=found.world.cluster_number(cluster))
-    (finding,) = held_open(found)
-    assert (finding.verdict, finding.where, finding.version) == (Verdict.MISSING, ("t", 0), 0)
-    assert finding.marker is not None
-    assert finding.marker.committed
-
-
-def test_coordinator_proves_missing_commit_log_marker(version: int) -> None:
+@pytest.mark.parametrize("outcome", ["committed", "lost"])
+@pytest.mark.parametrize("partition", [LOG, DATA], ids=["commit log", "data"])
+def test_commit_heals_what_hangs(version: int, outcome: str, partition: int) -> None:
+    """It discards what the data partition holds open, and copies the rows."""
     found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
-    ended_without_marker(found, "committed", LOG)
-    (finding,) = held_open(found)
-    assert (finding.verdict, finding.where[0]) == (Verdict.MISSING, "__kafka_eos_commits")
-    assert finding.marker is not None
-    assert finding.marker.committed
-
-
-def test_lost_part_without_data_marker_is_restored_then_reported(version: int) -> None:
-    """The driver copies its rows although the partition holds them open. `recover` then names what blocks the readers."""
-    found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
-    ended_without_marker(found, "lost", DATA)
-    (finding,) = held_open(found)
-    assert (finding.verdict, finding.version, finding.marker) == (Verdict.UNPROVEN, 0, None)
+    ended_without_marker(found, outcome, partition)
     found.run(0, "commit")
     assert found.driver(0).phase == "committed"
-    assert found.committed_rows == {ROW}
-    (finding,) = held_open(found)
-    assert (finding.verdict, finding.version, finding.where) == (Verdict.UNPROVEN, None, ("t", 0))
+    assert found.rows == {ROW: 1}
+    assert found.hanging == ((TASK,) if partition == LOG else ()), "nobody reads the part record in the log"
+
+
+def test_what_hangs_under_a_forgotten_id_is_loud(version: int) -> None:
+    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1))
+    ended_without_marker(found, "committed", DATA)
+    found.happens("cluster", "expire", TASK)
+    found.run(0, "commit")
+    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
+    assert found.hanging == ()  # the coordinator knows another producer id
 
 
 def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> None:
@@ -271,7 +246,8 @@ def test_older_driver_that_copies_discards_no_committed_rows(version: int) -> No
     assert (found.driver(1).phase, found.driver(1).code) == ("failed", "DECIDED_NOT_FINISHED")
     assert found.committed_rows == {ROW}, "the row of batch 1 is not visible yet, and not discarded"
     found.run(2, "commit")
-    assert found.driver(2).phase == "abort", "its marker is missing, which commit says"
+    assert found.driver(2).phase == "committed", "what hangs is discarded and copied"
+    assert found.rows == {ROW: 1, ("row", "q", 1, 0): 1}
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["no copies", "copies"])

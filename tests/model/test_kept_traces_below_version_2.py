@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from . import simulated_cluster as kafka
-from .marker_findings import DATA
-from .scripted import Script, ends
+from .scripted import DATA, Script, ends
 from .settings import faults
 from .simulated_cluster import LOG
 from .test_kept_traces import ROW, TASK, script

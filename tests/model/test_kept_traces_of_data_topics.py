@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.commit.missing_markers import Verdict
-
-from . import marker_findings
 from . import simulated_cluster as kafka
-from .marker_findings import DATA
-from .scripted import Script, ends
+from .scripted import DATA, Script, ends
 from .settings import faults
 from .simulated_cluster import LOG
-from .test_kept_traces import ROW, TASK, held_open, script
+from .test_kept_traces import ROW, TASK, script
 from .test_kept_traces_below_version_2 import decided_with_a_late_add
 
 OTHER = DATA + 1
@@ -70,13 +66,12 @@ def test_part_that_one_partition_shows_aborted_is_copied(version: int, late: boo
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_part_shown_committed_in_one_partition_awaits_its_marker(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(marker_findings.WHERE, OTHER, ("t", 1))
+def test_range_that_hangs_beside_a_visible_one_is_copied(version: int) -> None:
     found = two_partitions(version, "committed", late=True)
     found.happens("spark", "restart beside")
     found.run(1, "plan")
-    (finding,) = [each for each in held_open(found) if each.where == ("t", 1)]
-    assert (found.driver(1).code, finding.verdict) == ("DECIDED_NOT_FINISHED", Verdict.MISSING), finding.reason
+    assert found.driver(1).code == ""
+    assert (found.committed_rows, set(found.rows.values())) == (BOTH, {1})
 
 
 def test_aborted_part_is_not_called_committed_by_its_coordinator() -> None:
@@ -142,12 +137,22 @@ def test_part_reopened_in_the_log_only_is_not_committed() -> None:
     assert found.driver(0).phase != "committed" or ROW in found.committed_rows
 
 
+def finished(found: Script) -> Script:
+    """The commit, and if it fails, the abort and the next driver's plan."""
+    found.run(0, "commit")
+    if found.driver(0).phase != "committed":
+        found.run(0, "abort")
+        found.happens("spark", "restart")
+        found.run(1, "plan")
+        assert found.driver(1).code == ""
+    return found
+
+
 @pytest.mark.parametrize("reopened", [LOG, DATA], ids=["commit log", "data"])
-def test_no_marker_commits_a_part_shown_aborted(reopened: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_reopened_beside_what_hangs_has_each_row_once(reopened: int) -> None:
     """Somebody aborts the decided transaction. One broker omits its ABORT markers in the commit log and in one data partition. A late
     AddPartitionsToTxn opens the transaction again in the commit log or in the other data partition, so EndTxn(commit) finds it open, and
-    its coordinator calls it committed. The other data partition has discarded its rows: a COMMIT marker here shows readers a half."""
-    monkeypatch.setitem(marker_findings.WHERE, OTHER, ("t", 1))
+    its coordinator calls it committed. The other data partition has discarded its rows."""
     found = decided_with_a_late_add(
         reopened,
         drivers=3,
@@ -162,16 +167,12 @@ def test_no_marker_commits_a_part_shown_aborted(reopened: int, monkeypatch: pyte
     found.held.clear()
     found.write_markers()
     found.happens("network", "late")
-    found.run(0, "commit")
-    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-    verdicts = {each.where: each.verdict for each in held_open(found)}
-    assert verdicts[("t", 1)] is Verdict.UNPROVEN
+    assert finished(found).rows == dict.fromkeys(BOTH, 1)
 
 
-def test_no_marker_commits_half_of_a_part_discarded_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One broker omits the COMMIT markers of both data partitions, and the commit log holds one. A late AddPartitionsToTxn opens the
-    transaction again in one data partition, and its timeout discards the rows there."""
-    monkeypatch.setitem(marker_findings.WHERE, OTHER, ("t", 1))
+def test_part_discarded_later_beside_what_hangs_has_each_row_once() -> None:
+    """One broker omits the COMMIT markers of both data partitions. A late AddPartitionsToTxn opens the transaction again in one of them.
+    Its timeout discards the rows there."""
     found = decided_with_a_late_add(
         DATA,
         drivers=3,
@@ -188,5 +189,4 @@ def test_no_marker_commits_half_of_a_part_discarded_later(monkeypatch: pytest.Mo
     found.happens("network", "late")
     found.happens("cluster", "timeout", TASK)
     found.write_markers()
-    verdicts = {each.where: each.verdict for each in held_open(found)}
-    assert verdicts == {("t", 1): Verdict.UNPROVEN}
+    assert finished(found).rows == dict.fromkeys(BOTH, 1)

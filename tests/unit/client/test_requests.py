@@ -421,7 +421,7 @@ def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> Non
     response = SimpleNamespace(error_code=busy, topics=[topic], results_by_topic_v3_and_below=[topic])
     offsets = CommitGroupOffsets(identity, "group", (("in", 3, 5),))
     for request in (
-        lambda opened: driver_requests.add_partition(opened, identity, ("in", 3), DEADLINE_MS),
+        lambda opened: driver_requests.add_partitions(opened, identity, [("in", 3)], DEADLINE_MS),
         lambda opened: driver_requests.commit_group_offsets(opened, offsets, DEADLINE_MS),
     ):
         opened, _ = admin(scripted(response, LOST))

@@ -200,14 +200,14 @@ def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
     assert not view.query(Q).has_done_record(found.decision)
 
 
-def test_records_are_written_in_format_2() -> None:
+def test_records_are_written_in_format_3() -> None:
     written = [
         *decision_records(decision()),
         log_records.part_record(W, Q, 0, 4, 7),
         log_records.done_record(decision(), 1_000),
         log_records.barrier_record(W, "n"),
     ]
-    assert [json.loads(record.value or b"")["format"] for record in written] == [2, 2, 2, 2]
+    assert [json.loads(record.value or b"")["format"] for record in written] == [3, 3, 3, 3]
 
 
 STORED = LogRecord(
@@ -226,7 +226,10 @@ LATER = (
 )
 STORED_NOW = LogRecord(
     STORED.key,
-    (STORED.value or b"").replace(rb"\"proven\":false", LATER)[:-3]
+    (STORED.value or b"")
+    .replace(b'"format":2', b'"format":3')
+    .replace(rb"10,19]", rb"10,19,10]")
+    .replace(rb"\"proven\":false", LATER)[:-3]
     + rb",\"foreach_query\":\"\",\"versions\":{\"ranges\":[[2,2],[4,6]],\"floor\":1},\"application_id\":\"app\","
     + rb'\"user_metadata\":null}"}',
 )
@@ -241,11 +244,13 @@ def test_stored_decision_of_format_2_stays_readable_and_written() -> None:
 
 
 def test_stored_decision_has_the_fields_of_now() -> None:
-    """Also an older driver reads it: it knows some of the fields."""
+    """An older driver refuses it, because it knows no rows of a range."""
     versions = Versions((VersionRange(2, 2), VersionRange(4, 6)), floor=1)
     now = replace(decision(parts=1), foreach_query="", versions=versions, application_id="app")
     letters = (DeadLetters(topic="dead", code="NULL_TOPIC", rows=3),)
-    now = replace(now, transactions=(replace(now.transactions[0], written_bytes=100, dead_letters=letters),))
+    (entry,) = now.transactions
+    offsets = tuple(replace(part, rows=10) for part in entry.offsets)
+    now = replace(now, transactions=(replace(entry, written_bytes=100, dead_letters=letters, offsets=offsets),))
     assert decision_records(now) == (STORED_NOW,)
     found = view_of(read(STORED_NOW, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
     assert found is not None

@@ -10,32 +10,19 @@ import pytest
 
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.evidence import look_at, with_ranges
-from kafka_eos_sink.commit.missing_markers import Verdict, judge
-from kafka_eos_sink.commit.outcome import Facts, Outcome, Shown, outcome_of
+from kafka_eos_sink.commit.evidence import judged_now, look_at
+from kafka_eos_sink.commit.outcome import Do, Shown
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
 from kafka_eos_sink.runtime.data_proofs import DataProofs, DataTopics
 from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.unit.commit.test_settle import in_doubt, settled
-from tests.unit.operations.test_markers import HELD, LOG, Log, ended
 
 MAX_BLOCK_MS = 60_000
 _, _DECIDED = decided()
 (PREPARED,) = _DECIDED.decision.transactions
 (PART,) = PREPARED.offsets
-
-
-def test_marker_of_another_partition_needs_no_leader_of_all() -> None:
-    """The coordinator reports the commit, so no data topic is needed."""
-    log = Log()
-    log.has_leaders = False
-    log.written(3, ("orders", 0), None)
-    evidence = log.gathered({"w.0.0": ended("CompleteCommit", 7, 10)})
-    open_in_log = replace(HELD, producer_id=10, producer_epoch=6, current_txn_start_offset=0)
-    (found,) = judge(evidence, {LOG: (open_in_log,)})
-    assert found.verdict is Verdict.MISSING
 
 
 class NewTopic:
@@ -87,7 +74,7 @@ class NewTopic:
 
 def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
     """The transaction was open when its topic was deleted and created again. Its timeout left an ABORT marker of a producer that the new
-    partition does not know, so no list of aborted transactions holds it. Another program has written since. The commit log proves the
+    partition does not know, so no list of aborted transactions holds it. Another program has written since. The coordinator proves the
     abort, so the version has to be void or an error, not finished."""
     cluster, logged = in_doubt(is_aborted=True)
     (named,) = logged.decision.transactions
@@ -112,8 +99,7 @@ def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
     listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
     cluster = ScriptedCluster()
     cluster.own = {steps.AbortedTransactions: lambda _: listed}
-    (facts,) = cluster.run(with_ranges([both], [Facts(identity=both.identity)]))
-    assert outcome_of(facts) is Outcome.OPEN
+    assert cluster.run(judged_now([both], {both.identity.transactional_id: None})) == ((Do.ASK, Do.COPY),)
 
 
 class OneResponse(NewTopic):
@@ -156,7 +142,7 @@ def test_one_fetch_shows_all_ranges_that_its_response_holds() -> None:
     ]
     cluster = ScriptedCluster()
     cluster.own = {steps.AbortedTransactions: proofs.aborted_transactions}
-    assert cluster.run(look_at(written)) == [(Shown.ABORTED,), (Shown.COMMITTED,), (Shown.ABORTED,), (Shown.COMMITTED,)]
+    assert cluster.run(look_at(written)) == [(Shown.DISCARDED,), (Shown.VISIBLE,), (Shown.DISCARDED,), (Shown.VISIBLE,)]
     assert admin.fetches == 1
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import log_records
-from kafka_eos_sink.commit.evidence import from_log
 from kafka_eos_sink.commit.log_records import (
     decision_records,
     done_record,
@@ -22,7 +21,6 @@ from kafka_eos_sink.commit.log_records import (
     tombstones,
 )
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.outcome import Outcome, Part, in_log
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.errors import WriteRefusedError
@@ -86,7 +84,7 @@ class Log:
         return offset
 
     def read(self, write_id: str | None = W) -> LogView:
-        view = LogView(write_id, watched=frozenset([TASK.producer_id]))
+        view = LogView(write_id)
         view.feed(self.entries, self.end, 0)
         return view
 
@@ -344,26 +342,3 @@ def test_done_record_of_many_partitions_fits_a_readers_limit() -> None:
     key = parse_key(record.key)
     assert key is not None
     assert (parse_value(key, record.value or b"") or {})["nonce"] == "n1"
-
-
-@pytest.mark.parametrize("hidden_by", ["a record without a transaction", "a foreign value", "an unreadable batch"])
-def test_part_compacted_behind_a_foreign_record_is_not_aborted(hidden_by: str) -> None:
-    """Compaction goes by keys alone, so a record of somebody else makes it remove a committed part and, later, its marker."""
-    genuine = decision()
-    (prepared,) = genuine.transactions
-    log = Log()
-    for number in range(prepared.part_offset + 1):
-        log.write(LogRecord(b"%d" % number, b""))
-    part = part_record(W, Q, 0, 4, 7)
-    view = log.read()
-    facts = from_log(view.query(Q), view, prepared, "compact")
-    assert (facts.part, in_log(facts)) == (Part.CLEANED, Outcome.ABORTED)
-    if hidden_by == "a record without a transaction":
-        log.write(part)
-    elif hidden_by == "a foreign value":
-        log.write(LogRecord(part.key, b"x"), FORGER)
-    view = log.read()
-    if hidden_by == "an unreadable batch":
-        view.last_unreadable = log.end
-    facts = from_log(view.query(Q), view, prepared, "compact")
-    assert (facts.part, in_log(facts)) == (Part.MISSING, Outcome.UNRESOLVED)

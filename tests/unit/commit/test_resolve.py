@@ -163,15 +163,16 @@ def test_later_transaction_of_a_decided_id_is_ended(is_proven: bool) -> None:
         assert "will count as written" in cluster.warnings[-1]
 
 
-def test_later_transaction_that_has_joined_stays_open() -> None:
-    """Its ABORT would discard committed rows."""
+def test_rows_that_a_later_transaction_discards_are_copied() -> None:
+    """It has joined the decided one, whose marker is missing, and its ABORT ends both."""
     cluster = Cluster()
+    cluster.own.clear()  # the rows are there
     cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
     cluster.open("w.0.0")
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 .*missing there"):
-        cluster.resolve("committed")
-    assert cluster.state("w.0.0") == "Ongoing"
-    assert cluster.newest().resolution is None
+    cluster.resolve("committed", any_batch=True)
+    assert cluster.state("w.0.0") == "CompleteAbort"
+    assert "were copied from the log" in "".join(cluster.warnings)
+    assert cluster.newest().resolution == "committed"
 
 
 def test_open_version_is_finished_and_not_rewritten() -> None:
@@ -482,7 +483,7 @@ def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolut
 
 
 def test_resolve_lists_fences_reads_then_ends() -> None:
-    """The order of `take_over`. The decision of another query id is finished as well, and an attempt that nobody decided aborted."""
+    """The order of `take_over`. An attempt that nobody decided is aborted, and the decision of another query id finished as well."""
     cluster = Cluster()
     cluster.decided(0)
     others = cluster.decided(1, query_id="q2")
@@ -493,37 +494,36 @@ def test_resolve_lists_fences_reads_then_ends() -> None:
     assert steps.ListOpenTransactions in kinds[:fenced]
     assert steps.ListOpenTransactions not in kinds[fenced:]
     assert fenced < kinds.index(steps.Append) < kinds.index(steps.EndTransactions)
-    # The list named all three; the coordinator rejects the abort of what is committed.
-    assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
-    assert ("w.2.0", False) in cluster.ended[2:]
+    assert cluster.ended[:3] == [("w.2.0", False), ("w.0.0", True), ("w.1.0", True)]
     states = {name: found.state for name, found in cluster.kafka.transactions if name != "w.driver"}
     assert states == {"w.0.0": "CompleteCommit", "w.1.0": "CompleteCommit", "w.2.0": "CompleteAbort"}
     assert cluster.done("q2") == others.nonce
 
 
 def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
-    """What is open under the ids of that decision stays open: its ABORT could discard committed rows."""
+    """What is open of that decision stays open."""
     cluster = Cluster()
     cluster.decided(0)
     unproven = cluster.decided(1, query_id="q2")
-    cluster.end_without_marker(identity(unproven), commit=True, partition=DATA + 1)
-    cluster.open("w.1.0", into=1)
+
+    def unanswered(step: steps.EndTransactions) -> Any:
+        results = list(cluster.perform(step)) if step.ends[0].identity.transactional_id != "w.1.0" else []
+        return tuple(results) or (steps.EndResult(error=None),) * len(step.ends)
+
+    cluster.own[steps.EndTransactions] = unanswered
     assert cluster.resolve("committed", query_id=Q, any_batch=True).decision.resolution == "committed"
     assert cluster.newest("q2") == unproven
     assert cluster.state("w.1.0") == "Ongoing"
 
 
-def test_part_open_on_a_partition_does_not_count_as_written() -> None:
-    """Its marker is missing: a later transaction of the id would join it, and lose its rows if aborted."""
+def test_part_open_on_a_partition_is_discarded_and_copied() -> None:
+    """Its marker is missing, so no reader sees its rows until then."""
     cluster = Cluster()
+    cluster.own.clear()  # the rows are there
     cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
-    with pytest.raises(
-        DecisionPendingError,
-        match=r"DECIDED_NOT_FINISHED\].*t-0 .*\.0\.0 .*is missing there.*kafka-eos recover .*--write-markers",
-    ):
-        cluster.resolve("committed")
-    assert cluster.newest().resolution is None
-    cluster.resolve("rewrite", allow_duplicates=True)  # does not need the marker
+    cluster.resolve("committed", any_batch=True)
+    assert kafka.open_transactions(cluster.kafka, DATA) == {}
+    assert "were copied from the log" in "".join(cluster.warnings)
 
 
 @pytest.mark.parametrize("remembered", ["nobody", "ended", "a later one", "somebody else", "topic gone"])
@@ -587,7 +587,7 @@ def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
     cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
     with pytest.raises(
         TransactionAbortedError,
-        match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover .*--write-markers",
+        match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover ",
     ):
         cluster.resolve("committed", any_batch=True)
 

@@ -10,18 +10,15 @@ from typing import Any, TypeVar
 import pytest
 
 from kafka_eos_sink.cli.resolve import resolved_sentence
-from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.decide import DriverTransaction
-from kafka_eos_sink.commit.driver import is_overtaken
 from kafka_eos_sink.commit.log_records import (
     barrier_record,
-    decision_records,
     done_record,
     part_record,
 )
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.outcome import Shown
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
@@ -142,7 +139,7 @@ def test_copy_never_takes_the_slot_of_the_lost_one(others: str) -> None:
 
     def describe(step: steps.DescribeTransactions) -> Any:
         cluster.now += 10_000
-        if others == "silent" and step.transactional_ids not in (("w.driver",), ("w.1.7",)):
+        if others == "silent" and step.transactional_ids not in (("w.driver",), ("w.0.7", "w.1.7")):
             raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
         return cluster.perform(step)
 
@@ -160,7 +157,7 @@ def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
     rest, copy = settled.logged.decision.transactions
     assert rest == replace(cluster.named[0], proven=True)
     assert (copy.partition, copy.identity, copy.rows, copy.proven) == (1, step.identity, 10, False)
-    assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20),)
+    assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20, rows=10),)
     assert settled.logged.decision == replace(
         cluster.decision, nonce="mine~1", driver=cluster.driver, transactions=(rest, copy)
     )
@@ -218,7 +215,7 @@ def test_lost_copy_is_copied_from_the_copy() -> None:
     first, second = cluster.copies()
     assert (second.source, second.ranges) == (
         first.identity,
-        (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20),),
+        (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20, rows=10),),
     )
     assert second.identity.transactional_id == "w.1.1", "the lost copy has slot 0"
     assert (settled.logged.decision.nonce, settled.logged.decision.copies) == ("mine~2", 2)
@@ -800,6 +797,7 @@ def test_end_of_parts_in_a_deleted_log_is_read_from_the_topics(end: str) -> None
     cluster.own[steps.Now] = seconds_pass(cluster)
     if end == "gone":
         cluster.end(named.identity, commit=False)
+        cluster.forget(named.identity.transactional_id)
         cluster.own[steps.AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, steps.Unseen.GONE)
     for _ in range(2):
         if end == "gone":
@@ -808,7 +806,7 @@ def test_end_of_parts_in_a_deleted_log_is_read_from_the_topics(end: str) -> None
         else:
             cluster.run(take_over(NEXT))
             (entry,) = cluster.newest().transactions
-            assert (cluster.newest().copies, entry.proven) == ((0, True) if end == "readers pass" else (1, False))
+            assert (cluster.newest().copies, entry.proven) == (int(end == "listed as aborted"), False)
     assert len(cluster.copies()) == (1 if end == "listed as aborted" else 0)
 
 
@@ -844,135 +842,6 @@ def seconds_pass(cluster: Cluster) -> Callable[[steps.Now], int]:
     return now
 
 
-def without_marker(cluster: Cluster) -> None:
-    """The named transaction is committed. A broker omits its marker in the commit log only (KAFKA-20734)."""
-    (named,) = cluster.named
-    cluster.end_without_marker(named.identity, commit=True, partition=kafka.LOG)
-    cluster.own[steps.Now] = seconds_pass(cluster)
-
-
-def a_later_transaction_ends(cluster: Cluster) -> None:
-    """An attempt of the next batch takes the id and is aborted, and its marker is the first behind the part record."""
-    later = cluster.open(cluster.named[0].identity.transactional_id, part_record("w", "batch", 0, 2, 7))
-    cluster.end(later, commit=False)
-
-
-@pytest.mark.parametrize("done", ["appended", "failed", "hidden by an older driver's"])
-def test_unmarked_transaction_stays_proven_without_coordinator(done: str) -> None:
-    """Coordinators forget, and done records can be lost: W.driver decides again what it has proven."""
-    cluster = Cluster(partitions=1)
-    without_marker(cluster)
-    if done == "failed":
-        cluster.own[steps.Append] = lambda step: (
-            unreachable(step) if b"done" in step.records[0].key else cluster.perform(step)
-        )
-    plan = cluster.run(take_over(NEXT))
-    assert admit(plan, BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
-    assert not cluster.run(is_overtaken(plan)), "tasks recognise their driver by the state that a fence leaves"
-    if done.startswith("hidden"):
-        cluster.perform(steps.Append((done_record(replace(cluster.decision, version=0, nonce="older"), 1),)))
-    a_later_transaction_ends(cluster)
-    cluster.own = {}
-    assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
-    (entry,) = cluster.newest().transactions
-    assert (entry, cluster.newest().nonce) == (replace(cluster.named[0], proven=True), "mine")
-
-
-@pytest.mark.parametrize("logged", ["no marker", "ABORT of a later transaction"])
-@pytest.mark.parametrize("visible", [True, False])
-def test_readers_prove_what_a_coordinator_has_forgotten(logged: str, visible: bool) -> None:
-    """A losing attempt takes the id before the driver decides again, so the coordinator knows only the attempt's transaction."""
-    cluster = Cluster(partitions=1)
-    without_marker(cluster)
-    (named,) = cluster.named
-    if logged == "no marker":
-        cluster.perform(steps.InitProducerId(named.identity.transactional_id, TIMEOUT_MS))
-    else:
-        a_later_transaction_ends(cluster)
-    if not visible:
-        cluster.own[steps.AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, steps.Unseen.GONE)
-        with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*left no proof of their end"):
-            cluster.run(take_over(NEXT))
-        return
-    for _ in range(2):
-        assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
-    (entry,) = cluster.newest().transactions
-    assert entry == replace(named, proven=True)
-
-
-@pytest.mark.parametrize("shown", ["held open", "gone"])
-def test_records_held_open_are_discarded_before_they_are_copied(shown: str) -> None:
-    """Their markers are missing everywhere, and a later attempt has erased the coordinator's proof."""
-    cluster = Cluster(partitions=2)
-    for named in cluster.named:
-        cluster.end_without_marker(named.identity, commit=True, partition=kafka.LOG)
-        cluster.perform(steps.InitProducerId(named.identity.transactional_id, TIMEOUT_MS))
-    parts = [(named.identity.producer_id, part) for named in cluster.named for part in named.offsets]
-    # Of one transaction the records are open in both cases.
-    seen = {part: steps.Unseen.BLOCKED for _, part in parts}
-    if shown == "gone":
-        seen[parts[0][1]] = steps.Unseen.GONE
-    cluster.own |= {
-        steps.Now: seconds_pass(cluster),
-        steps.AbortedTransactions: lambda step: {part: seen[part] for part in step.ranges},
-        steps.AreCommitted: lambda step: (None,) * len(step.written),
-        steps.DescribeProducers: lambda _: {
-            (part.topic, part.partition): {producer_id: (0, part.first_offset)} for producer_id, part in parts
-        },
-    }
-    with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*2 of 2 transactions left no proof") as raised:
-        cluster.run(take_over(NEXT))
-    ways_out = [
-        way in str(raised.value) for way in ("kafka-eos recover", "which copies the records", "kafka-eos resolve")
-    ]
-    assert ways_out == ([True, True, False] if shown == "held open" else [True, False, True])
-    if shown == "gone":
-        assert "run those, then recover again. If that says UNRESOLVED, read the topic" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("write_id", "again"),
-    [
-        ("kafka-eos/nightly/t", "run the same version again, or recover again"),
-        ("kafka-eos-query", "restart the query from its checkpoint, or recover again"),
-        ("kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00", "recover again"),
-    ],
-)
-def test_next_run_of_the_job_copies_what_was_discarded(write_id: str, again: str) -> None:
-    write = replace(NEXT.run.write, id=write_id)
-    text = str(refusals.unresolved(write, Cluster().decision, "no proof", [Shown.OPEN]))
-    assert f"then at once {again}, which copies the records from the log" in text
-
-
-@pytest.mark.parametrize("failing", ["record", "marker"])
-def test_unmarked_transaction_not_decided_again_admits_no_batch(failing: str) -> None:
-    """A task of that batch could begin a transaction under the unmarked id. Then nothing would prove the first one's end."""
-    cluster = Cluster(partitions=1)
-    without_marker(cluster)
-    kept = dict(cluster.own)
-    if failing == "marker":
-        cluster.own[steps.EndTransactions] = lambda step: tuple(steps.EndResult(error=0) for _ in step.ends)
-    else:
-        cluster.own[steps.AppendInTransaction] = lambda _: steps.Appended(error=None)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*could not write its decision once more"):
-        cluster.run(take_over(NEXT))
-    cluster.own = kept
-    assert admit(cluster.run(take_over(NEXT)), BATCH)[0] is TaskOutcome.ALREADY_COMMITTED
-
-
-@pytest.mark.parametrize("state", ["newer driver", "open", "late end"])
-def test_unmarked_transaction_is_not_decided_in_a_used_epoch(state: str) -> None:
-    cluster = Cluster(partitions=1)
-    without_marker(cluster)
-    if state == "newer driver":
-        cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
-    elif state == "open":
-        cluster.perform(steps.AppendInTransaction(cluster.driver, 0, decision_records(cluster.decision)))
-    with pytest.raises(KafkaEosError, match=r"FENCED|only a new run can continue"):
-        cluster.finish(DriverTransaction(cluster.driver, 0, late_end_possible=state == "late end"))
-    assert cluster.done(steps.AppendInTransaction) == []
-
-
 @pytest.mark.parametrize("log_id", [uuid.uuid4(), ZERO_UUID], ids=["another log", "no topic ids"])
 def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUID) -> None:
     """Without topic ids nobody can notice it."""
@@ -984,67 +853,6 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
     else:
         assert cluster.finish()[0].logged.decision.copies == 1
     assert cluster.records("barrier")[-1]["log"] == str(cluster.found.log_id)
-
-
-@pytest.mark.parametrize(
-    "logged", ["ABORT", "no marker", "ABORT of a later transaction", "its part record is another one"]
-)
-@pytest.mark.parametrize("readers", ["pass", "are blocked"])
-@pytest.mark.parametrize(
-    "ends", [(True, True), (True, False), (True, None), (False, False), (False, None), (None, None)]
-)
-def test_what_data_topics_show_is_the_outcome(logged: str, readers: str, ends: tuple[bool | None, bool | None]) -> None:
-    """A marker is missing in the commit log only, so the log shows no end, or that of a later transaction of the id (KAFKA-20734).
-
-    Compaction may leave the marker of a later transaction as the witness, which proves nothing about the rows either.
-    """
-    cluster = Cluster(partitions=1)
-    (named,) = cluster.named
-    entry = replace(named, offsets=(*named.offsets, replace(named.offsets[0], partition=1)), rows=20)
-    cluster.found = replace(cluster.found, decision=replace(cluster.decision, transactions=(entry,)))
-    name, producer_id, ranges = named.identity.transactional_id, named.identity.producer_id, entry.offsets
-    for row in cluster.kafka.logs[1][:10]:
-        cluster.kafka = cluster.kafka.with_appended(2, row)
-    if logged == "ABORT":
-        cluster.end(named.identity, commit=False)
-    else:
-        cluster.end_without_marker(named.identity, commit=False, partition=kafka.LOG)
-    if logged.startswith("ABORT of"):
-        cluster.end(cluster.open(name, part_record("w", "batch", 0, 2, 0)), commit=False)
-    elif logged.startswith("its part"):
-        cluster.change(kafka.LOG, named.part_offset, producer_id=producer_id + 50)
-    cluster.forget(name)  # its EndTxn is rejected
-    listed = {True: (), False: ((producer_id, ranges[0].first_offset),), None: steps.Unseen.BLOCKED}
-    blocked = readers == "are blocked"
-    cluster.own = {
-        steps.Now: seconds_pass(cluster),
-        steps.LastStableOffsets: lambda step: dict.fromkeys(step.partitions, 10_000),
-        steps.DescribeProducers: lambda step: {
-            where: {**remembered, producer_id: (named.identity.producer_epoch, 0)}
-            for where, remembered in cluster.perform(step).items()
-        },
-        steps.AbortedTransactions: lambda step: {
-            part: () if part not in ranges else steps.Unseen.BLOCKED if blocked else listed[ends[ranges.index(part)]]
-            for part in step.ranges
-        },
-        steps.AreCommitted: lambda step: tuple(
-            ends[ranges.index(part)] if blocked else None for _, part in step.written
-        ),
-    }
-    shown = set(ends) - {None}
-    if shown == {True, False} or not (shown or logged == "ABORT"):
-        with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\]"):
-            cluster.finish()
-        assert len(cluster.records("decision")) == 1
-        return
-    settled, _ = cluster.finish()
-    (found,) = settled.logged.decision.transactions
-    if shown == {True}:
-        assert (settled.logged.decision.copies, found) == (0, replace(entry, proven=True))
-        assert "is committed and visible, but a broker has omitted the marker" in "".join(cluster.warnings)
-    else:
-        assert settled.logged.decision.copies == 1
-    assert len(cluster.records("decision")) == 2
 
 
 def test_shorter_log_that_was_created_again_is_refused() -> None:

@@ -1,22 +1,23 @@
-"""What settling a decision makes of the responses to EndTxn, the commit log and the data topics."""
+"""What settling a decision makes of the responses to EndTxn and of what the partitions show."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision
-from kafka_eos_sink.commit.settle import Settled, _sort_results, settle
+from kafka_eos_sink.commit.settle import Settled, _end, settle
 from kafka_eos_sink.commit.steps import EndResult
 from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
-from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.errors import DecisionPendingError, FencedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
-from tests.model.scripted_cluster import ScriptedCluster, decided
+from tests.model.scripted_cluster import TIMEOUT_MS, ScriptedCluster, decided
 from tests.runs import WRITE, run_of
 
 _, DECIDED = decided()
@@ -24,34 +25,38 @@ _, DECIDED = decided()
 
 @pytest.mark.parametrize("code", [*ErrorCode, ErrorCode.of(9_999)], ids=lambda code: code.name)
 def test_end_txn_responses_follow_the_reaction_table(code: ErrorCode) -> None:
-    decision = DECIDED.decision
-    named = decision.transactions
-    results = [EndResult(error=code.value)]
+    cluster = ScriptedCluster()
+    cluster.own = {steps.EndTransactions: lambda step: tuple(EndResult(error=code.value) for _ in step.ends)}
+    named = DECIDED.decision.transactions
+    ending = _end(WRITE, DECIDED.decision, named, ())
     if code is ErrorCode.NONE:
-        assert _sort_results(WRITE, decision, named, results) == ([*named], [])
+        assert cluster.run(ending) == {each.identity for each in named}
     elif (EndTxnRequest, code) in REACTIONS and reaction(EndTxnRequest, code) is Reaction.UNKNOWN:
-        assert _sort_results(WRITE, decision, named, results) == ([], [*named])
+        assert cluster.run(ending) == frozenset()
     else:
         # Only a rejection with a row proves that the transaction is not open. Any other code leaves it to the next run.
         with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{code.name}"):
-            _sort_results(WRITE, decision, named, results)
+            cluster.run(ending)
 
 
 def in_doubt(*, is_aborted: bool) -> tuple[ScriptedCluster, LoggedDecision]:
-    """A decision whose EndTxn is rejected: its transaction is aborted; or committed, unmarked in the commit log, and forgotten."""
+    """A decision whose EndTxn is rejected: its transaction is aborted, or committed and forgotten."""
     cluster, logged = decided()
     (named,) = logged.decision.transactions
-    if is_aborted:
-        cluster.end(named.identity, commit=False)
-    else:
-        cluster.end_without_marker(named.identity, commit=True, partition=kafka.LOG)
+    cluster.end(named.identity, commit=not is_aborted)
+    if not is_aborted:
         cluster.forget(named.identity.transactional_id)
     return cluster, logged
 
 
-def settled(cluster: ScriptedCluster, logged: LoggedDecision, within_ms: int = PROOFS_WITHIN_MS) -> Settled:
-    """What a new driver makes of a decision."""
-    return cluster.run(settle(run_of(within_ms=within_ms), logged, recovering=True))
+def settled(
+    cluster: ScriptedCluster, logged: LoggedDecision, within_ms: int = PROOFS_WITHIN_MS, *, recovering: bool = True
+) -> Settled:
+    """What a driver makes of a decision that its own transaction carries."""
+    driver = DriverTransaction(logged.decision.driver.after_end)
+    return cluster.run(
+        settle(run_of(within_ms=within_ms, version=cluster.kafka.version), logged, driver, recovering=recovering)
+    )
 
 
 def test_transaction_that_joined_an_older_one_is_aborted_with_it() -> None:
@@ -66,52 +71,126 @@ def test_transaction_that_joined_an_older_one_is_aborted_with_it() -> None:
     assert settled(cluster, logged).lost == logged.decision.transactions
 
 
-def test_range_behind_a_lagging_high_watermark_is_not_unresolved() -> None:
+def test_range_behind_a_lagging_high_watermark_is_read_again() -> None:
     """The leader is new and does not show the marker yet. Nothing has to be decided by a person."""
     cluster, logged = in_doubt(is_aborted=False)
+    shows = iter([None, None, True])
     cluster.own = {
         steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, steps.Unseen.BLOCKED),
-        steps.AreCommitted: lambda _: (None,),
+        steps.AreCommitted: lambda _: (next(shows),),
     }
+    assert settled(cluster, logged).lost == ()
+    cluster.own[steps.AreCommitted] = lambda _: (None,)
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not show how w\.0\.0 ended"):
         settled(cluster, logged)
 
 
-def test_committed_range_beside_an_aborted_one_is_unresolved() -> None:
-    """A marker was written by hand. The message names the range whose rows readers see."""
-    cluster = ScriptedCluster(partitions=2)
-    logged = cluster.decide([cluster.attempt(cluster.plan(), into=(0, 1))])
+def two_ranges(version: int = 2) -> tuple[ScriptedCluster, LoggedDecision]:
+    """A decision of one transaction with rows in two partitions."""
+    cluster = ScriptedCluster(partitions=2, version=version)
+    return cluster, cluster.decide([cluster.attempt(cluster.plan(), into=(0, 1))])
+
+
+def test_only_the_aborted_range_of_a_transaction_is_lost() -> None:
+    """Somebody wrote a marker by hand, or a broker omitted one and a later transaction of the id was aborted."""
+    cluster, logged = two_ranges()
     (named,) = logged.decision.transactions
-    cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 2, named.identity.producer_id, True)
-    cluster.end(named.identity, commit=False)
-    with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*t-1 shows the records of w\.0\.0 from offset 0 on"):
+    cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 2, named.identity.producer_id, False)
+    (lost,) = settled(cluster, logged).lost
+    assert (lost.offsets, lost.rows, lost.dead_letters) == (named.offsets[1:], 10, ())
+
+
+def test_decision_without_rows_of_ranges_is_not_copied_in_part() -> None:
+    """An earlier version of the sink wrote it, so nothing shows whether a copy of one range is complete."""
+    cluster, logged = two_ranges()
+    (named,) = logged.decision.transactions
+    older = replace(named, offsets=tuple(replace(part, rows=None) for part in named.offsets))
+    logged = replace(logged, decision=replace(logged.decision, transactions=(older,)))
+    cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 2, named.identity.producer_id, False)
+    with pytest.raises(DecisionPendingError, match=r"UNRESOLVED\].*t-1 \[0\.\.9\] .*An earlier version of"):
         settled(cluster, logged)
+    cluster, logged = two_ranges()
+    (named,) = logged.decision.transactions
+    logged = replace(logged, decision=replace(logged.decision, transactions=(older,)))
+    cluster.end(named.identity, commit=False)
+    assert settled(cluster, logged).lost == (older,), "lost as a whole, it has a number of rows"
+
+
+@pytest.mark.parametrize("version", [2, 0])
+@pytest.mark.parametrize("recovering", [True, False])
+def test_what_hangs_is_discarded_and_lost(version: int, recovering: bool) -> None:
+    """A broker omits the marker of the first partition (KAFKA-20734)."""
+    cluster, logged = two_ranges(version)
+    (named,) = logged.decision.transactions
+
+    def end(step: steps.EndTransactions) -> tuple[EndResult, ...]:
+        del cluster.own[steps.EndTransactions]
+        cluster.end_without_marker(named.identity, commit=True, partition=1)
+        return (EndResult(error=0),)
+
+    cluster.own = {steps.EndTransactions: end}
+    (lost,) = settled(cluster, logged, recovering=recovering).lost
+    assert lost.offsets == named.offsets[:1]
+    assert (kafka.open_transactions(cluster.kafka, 1), kafka.outcomes(cluster.kafka, 1)[0]) == ({}, False)
+    assert "a broker has omitted markers (KAFKA-20734), so readers waited for w.0.0 on t-0" in cluster.warnings[-1]
+    (added,) = [step for step in cluster.steps if isinstance(step, steps.AddPartitions) and step.partitions]
+    assert added.partitions == (("t", 0),)
+
+
+def test_what_hangs_under_a_forgotten_id_needs_a_person() -> None:
+    cluster, logged = two_ranges()
+    (named,) = logged.decision.transactions
+    cluster.end_without_marker(named.identity, commit=True, partition=1)
+    cluster.forget(named.identity.transactional_id)
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 on t-0 .*recover .*--discard"):
+        settled(cluster, logged)
+    assert [end for end in cluster.ends if not end[1]] == [], "the new producer id has nothing open"
+
+
+def test_what_hangs_is_left_to_a_newer_driver() -> None:
+    """It may have committed a transaction under the id by now, whose marker is missing, too."""
+    cluster, logged = two_ranges()
+    (named,) = logged.decision.transactions
+    cluster.end_without_marker(named.identity, commit=True, partition=1)
+
+    def initialise(step: steps.InitProducerId) -> object:
+        cluster.own.clear()
+        found = cluster.perform(step)
+        cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
+        return found
+
+    cluster.own = {steps.InitProducerId: initialise}
+    with pytest.raises(FencedError):
+        settled(cluster, logged)
+    assert not [step for step in cluster.steps if isinstance(step, steps.AddPartitions)]
+
+
+def test_commit_looks_if_a_newer_driver_has_discarded_what_hung() -> None:
+    """Readers pass in both cases: after the COMMIT, and after the newer driver's ABORT."""
+    cluster, logged = two_ranges()
+    (named,) = logged.decision.transactions
+
+    def end(step: steps.EndTransactions) -> tuple[EndResult, ...]:
+        del cluster.own[steps.EndTransactions]
+        cluster.end_without_marker(named.identity, commit=True, partition=1)
+        cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
+        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, named.identity.producer_id, False)
+        return (EndResult(error=0),)
+
+    cluster.own = {steps.EndTransactions: end}
+    (lost,) = settled(cluster, logged, recovering=False).lost
+    assert lost.offsets == named.offsets[:1]
 
 
 @pytest.mark.parametrize("version", [2, 0])
 def test_without_faults_only_end_txn_and_two_reads_are_sent(version: int) -> None:
-    """Below version 2, one read_committed Fetch of the rows more, because of LATE ADD."""
+    """Below version 2, every commit looks at its ranges, because of LATE ADD."""
     cluster, logged = decided(version=version)
-    done = cluster.run(settle(run_of(within_ms=8_000), logged, recovering=False))
-    assert (done.lost, done.marked) == ((), True)
+    assert settled(cluster, logged, 8_000, recovering=False).lost == ()
     sent = [type(step) for step in cluster.steps if not isinstance(step, (steps.Now, steps.WallClock, steps.Reached))]
-    looks = [] if version >= 2 else [steps.AbortedTransactions]
-    assert sent == [steps.EndTransactions, steps.LastStableOffsets, *looks, steps.ReadLog]
-
-
-def test_short_delivery_timeout_leaves_time_for_proofs() -> None:
-    """The marker is missing in the commit log only. Every run would end before it looks at the data topics."""
-    cluster, logged = decided()
-
-    def end(step: steps.EndTransactions) -> tuple[EndResult, ...]:
-        (named,) = step.ends
-        cluster.end_without_marker(named.identity, commit=True, partition=kafka.LOG)
-        return (EndResult(error=0),)
-
-    def slow(step: steps.ReadLog) -> Any:
-        cluster.now += 500
-        return cluster.perform(step)
-
-    cluster.own = {steps.EndTransactions: end, steps.ReadLog: slow}
-    done = settled(cluster, logged, within_ms=8_000)
-    assert (done.lost, done.marked) == ((), False)
+    rest = (
+        [steps.LastStableOffsets, steps.DescribeTransactions]
+        if version >= 2
+        else [steps.DescribeTransactions, steps.AbortedTransactions, steps.LastStableOffsets]
+    )
+    assert sent == [steps.EndTransactions, *rest]

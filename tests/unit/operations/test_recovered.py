@@ -27,9 +27,9 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
-from kafka_eos_sink.operations import markers, operator
-from kafka_eos_sink.operations.markers import Markers
-from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.hanging import Found
+from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -60,7 +60,7 @@ def said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: Recovered
 ) -> tuple[int, str, dict[str, Any]]:
     """The exit status, the table with its lines joined, and the JSON."""
-    monkeypatch.setattr(markers, "find_markers", lambda *_, **__: Markers())
+    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found()))
     monkeypatch.setattr(operator, "recover", lambda *_, **__: done)
     command = ["recover", "--yes", "--bootstrap-servers", "localhost:1", "--write-id", "w"]
     status = main(command)

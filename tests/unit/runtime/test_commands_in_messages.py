@@ -21,7 +21,15 @@ from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import (
+    DEFAULT_TOPIC,
+    BatchIdentity,
+    Decision,
+    Hanging,
+    OffsetRange,
+    PreparedTransaction,
+    Write,
+)
 from kafka_eos_sink.errors import BrokerRefusedError, Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -121,6 +129,9 @@ IDS = {
 }
 
 
+HANGING = Hanging(transactional_id="w.0.0", producer_id=2, partitions=(("t", 0),))
+
+
 @pytest.mark.parametrize("job", IDS)
 def test_every_way_out_can_be_pasted(job: Job) -> None:
     """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
@@ -131,10 +142,11 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
     errors = [
         refusals.pending(write, decision, "why"),
         refusals.decision_unknown(write, decision, "why"),
-        refusals.unresolved(write, decision, "why"),
+        refusals.unresolved(write, decision, lost, ()),
+        refusals.without_rows(write, decision, lost[0]),
+        refusals.hangs(write, decision, [HANGING]),
         refusals.topic_gone(write, decision, "why"),
         refusals.lost_parts(write, decision, lost, ["why"], ""),
-        refusals.marker_missing(write, decision, "why"),
         refusals.not_this_commit_log(write, [decision.driver]),
         refusals.no_free_id(write, 0),
         *([lost_log.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
@@ -156,7 +168,7 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
             if "resolve" in words:
                 assert words[words.index("--as") + 1] in ("committed", "rewrite")
             # Every word belongs to an option: no prose stands behind the command.
-            flags = {"--allow-duplicates", "--abort-unknown", "--write-markers"}
+            flags = {"--allow-duplicates", "--abort-unknown", "--discard"}
             rest = [word for word in words[2:] if word not in flags]
             assert all(name.startswith("--") for name in rest[::2]), each
 
@@ -184,7 +196,8 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
 
 def test_version_counted_as_written_never_reruns_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
-    way_out = refusals.unresolved(replace(LEDGER, id=RANDOM), Held().decision(0), "why").way_out
+    decision = Held().decision(0)
+    way_out = refusals.unresolved(replace(LEDGER, id=RANDOM), decision, decision.transactions, ()).way_out
     committed, rewrite, duplicates = way_out.split("; ")
     assert "do not run the job again: kafka-eos resolve" in committed
     assert committed.endswith("--as committed --query-id q")
@@ -273,10 +286,8 @@ def test_blocked_readers_are_warned_of_once_a_minute_per_holder(
         assert "t-0, t-1, t-2: version 0" in caplog.text
         (theirs,) = (each.message for each in caplog.records if "t-3: version 0" in each.message)
         assert theirs.endswith("it is the one of 'theirs'")
-        command = (
-            "kafka-eos recover --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w --write-markers"
-        )
-        assert command in caplog.text
+        command = "kafka-eos status --bootstrap-servers localhost:1 --commit-log-topic ledger --write-id w"
+        assert f"kafka-transactions.sh abort discards it: {command}" in caplog.text
         clock = time.monotonic
         monkeypatch.setattr(time, "monotonic", lambda: clock() + 61)
         executor.run(held.batch(3))

@@ -44,7 +44,7 @@ def test_records_beside_unreadable_batches_are_read_with_warning(caplog: pytest.
     for _ in range(2):
         chunk = read(log, 0)
         assert [each.key for each in chunk.entries if isinstance(each, ReadRecord)] == [b"a", b"b"]
-        assert (chunk.next_offset, chunk.end_offset, chunk.last_unreadable) == (4, 4, 3)
+        assert (chunk.next_offset, chunk.end_offset) == (4, 4)
     (warning,) = caplog.records
     assert "log-0 holds a batch at offset 1 that the sink did not write" in warning.getMessage()
 

@@ -1,0 +1,217 @@
+"""Finds what hangs of a write.
+
+Partitions hold it open, and no coordinator ends it any more: a broker has omitted its marker (KAFKA-20734). Recovery discards what hangs
+of a decision. This module finds the rest: attempts that no decision lists, and ids that their coordinator has forgotten, which only a
+marker by hand can end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.hanging import discard
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription, Wait
+from kafka_eos_sink.commit.values import Hanging, Run
+from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition, TransactionMarker
+from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.runtime.executor import Executor
+
+DISCARD_WITHIN_MS = 10_000
+"""How long the markers of discarded attempts may take."""
+LEADER_MS = 10_000
+"""How long the search waits for a leader before it continues without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOpen:
+    """A transaction of the write that hangs on a partition, from ``start_offset`` on.
+
+    version       of the unfinished decision that lists it; None for an attempt
+    is_forgotten  its coordinator has given its id another producer id, so no transaction of the id can end it
+    """
+
+    transactional_id: str
+    where: TopicPartition
+    start_offset: int
+    producer: ProducerState
+    version: int | None
+    is_forgotten: bool
+
+    @property
+    def abort_marker(self) -> TransactionMarker:
+        """The marker that Kafka's own tool would write: an ABORT with the leader's epochs."""
+        return TransactionMarker(
+            topic=self.where[0],
+            partition=self.where[1],
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.producer_epoch,
+            committed=False,
+            coordinator_epoch=max(0, self.producer.coordinator_epoch),
+            transaction_version=0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What hangs, and what was not checked.
+
+    no_response  partitions (topic-partition) whose leaders did not respond, or the coordinators
+    unreadable   topics without the Read permission
+    """
+
+    held: tuple[HeldOpen, ...] = ()
+    no_response: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def all_ended(self) -> bool:
+        return not (self.held or self.no_response or self.unreadable)
+
+    @property
+    def attempts(self) -> tuple[Hanging, ...]:
+        """What no decision names, and the next transaction of its id can end."""
+        by_id: dict[tuple[str, int], list[TopicPartition]] = {}
+        for each in self.held:
+            if each.version is None and not each.is_forgotten:
+                by_id.setdefault((each.transactional_id, each.producer.producer_id), []).append(each.where)
+        return tuple(
+            Hanging(transactional_id=name, producer_id=producer_id, partitions=tuple(where))
+            for (name, producer_id), where in by_id.items()
+        )
+
+
+def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, timeout_ms: int) -> Found:
+    """Ask coordinators and leaders. It changes nothing.
+
+    Args:
+        view: The whole log of the write.
+    """
+    newest = [(query, found.decision) for query in view.queries("decision") if (found := query.newest) is not None]
+    entries = {
+        entry.identity.carrier: (
+            entry.identity.transactional_id,
+            None if query.is_done(decision) else decision.version,
+            query.part_of(entry.identity.carrier),
+        )
+        for query, decision in newest
+        for entry in decision.transactions
+    }
+    # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
+    partitions = {entry.partition for _, decision in newest for entry in decision.transactions}
+    partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
+    topics = {part.topic for _, decision in newest for entry in decision.transactions for part in entry.offsets}
+    topics |= {decision.topic for _, decision in newest if decision.topic}
+    if not partitions:
+        return Found()
+    try:
+        described = executor.run(iter(DescribeTransactions(run.write.task_ids(sorted(partitions)))))
+    except BrokerUnavailableError:
+        return Found(no_response=("the coordinators",))
+    producers, no_response, unreadable = producers_on(admin, {run.write.commit_log}, topics, timeout_ms)
+    # A principal with Write on the log can name another program's producer in a decision, but not write its part record.
+    decided = {carrier: (name, version) for carrier, (name, version, part) in entries.items() if part is not None}
+    return Found(
+        held=tuple(_held(producers, described, decided)),
+        no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
+        unreadable=tuple(sorted(unreadable)),
+    )
+
+
+def _held(
+    producers: Mapping[TopicPartition, Collection[ProducerState]],
+    described: Mapping[str, TransactionDescription | None],
+    decided: Mapping[ProducerIdAndEpoch, tuple[str, int | None]],
+) -> Iterator[HeldOpen]:
+    ids = {found.producer_id: name for name, found in described.items() if found is not None and found.is_free}
+    busy = {found.producer_id for found in described.values() if found is not None and not found.is_free}
+    for where, remembered in producers.items():
+        for producer in remembered:
+            name, version = decided.get((producer.producer_id, producer.producer_epoch), (None, None))
+            name = ids.get(producer.producer_id, name)
+            if producer.current_txn_start_offset < 0 or name is None or producer.producer_id in busy:
+                continue
+            yield HeldOpen(
+                transactional_id=name,
+                where=where,
+                start_offset=producer.current_txn_start_offset,
+                producer=producer,
+                version=version,
+                is_forgotten=producer.producer_id not in ids,
+            )
+
+
+def discard_attempts(
+    admin: Admin, executor: Executor, run: Run, driver: ProducerIdentity, view: LogView, timeout_ms: int
+) -> tuple[tuple[Hanging, ...], Found]:
+    """Abort attempts that hang on partitions; return them, and what is left.
+
+    Args:
+        driver: W.driver, which the caller holds.
+        view: As in `find_hanging`.
+    """
+    found = find_hanging(admin, executor, run, view, timeout_ms)
+    attempts = found.attempts
+    if not attempts:
+        return (), found
+    left = executor.run(discard(run, driver, attempts))
+    until = admin.client.clock() + min(timeout_ms, DISCARD_WITHIN_MS)
+    while not set(found.attempts) <= set(left) and admin.client.clock() < until:
+        executor.run(iter(Wait(POLL_MS)))
+        found = find_hanging(admin, executor, run, view, timeout_ms)
+    return tuple(each for each in attempts if each not in left), found
+
+
+def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> None:
+    """Write the ABORT markers of what hangs under forgotten ids.
+
+    Raises:
+        AuthorizationError: Alter or ClusterAction on the cluster is missing.
+    """
+    for each in held:
+        admin.write_txn_marker(each.abort_marker, admin.client.clock() + timeout_ms)
+
+
+def producers_on(
+    admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
+) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
+    """Describe the producers of partitions and of whole topics, if they exist.
+
+    A leader that does not respond, or a topic without the Read permission, does not stop the query of the others.
+
+    Returns:
+        The producers, the partitions that did not respond, and the topics without the Read permission.
+    """
+    groups: dict[tuple[int, str], list[TopicPartition]] = {}
+    unreadable: set[str] = set()
+    for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
+        try:
+            known = admin.topic(topic, admin.client.clock() + timeout_ms)
+        except AuthorizationError:
+            unreadable.add(topic)
+            continue
+        for each in () if known is None else known.partitions:
+            where = (topic, each.partition_index)
+            if topic in topics or where in partitions:
+                groups.setdefault((each.leader_id, topic), []).append(where)
+    found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+    no_response: list[TopicPartition] = []
+    silent = {-1}
+    for (leader, topic), group in groups.items():
+        try:
+            if leader not in silent:
+                found |= admin.describe_producers(group, admin.client.clock() + LEADER_MS)
+        except AuthorizationError:
+            unreadable.add(topic)
+            continue
+        except BrokerUnavailableError:
+            silent.add(leader)
+        except BrokerRefusedError as refused:
+            # The topic may have been deleted since its metadata was read.
+            if refused.code != "UNKNOWN_TOPIC":
+                raise
+        no_response += [where for where in group if where not in found]
+    return found, no_response, unreadable
