@@ -32,14 +32,13 @@ def history(
     limit: console.Limit = 20,
     as_json: console.AsJson = False,
     history_topic: console.HistoryTopic = console.HISTORY,
-    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Show the newest batches of a write, or which write a row belongs to.
 
     With --write-id or --prefix: the newest batches, the newest first; `--json` adds their offsets. With --topic, --partition and
     --offset: write id, version, application, time and user metadata of this row, by the producer of its record batch. The
-    command reads that batch, the history from its end, and the commit log for a version that the history lacks.
+    command reads that batch, and the history from its end.
 
     Exit status 1 if the history has no batch of W, or if no write is known for the row; the output says why.
 
@@ -59,8 +58,8 @@ def history(
     within = console.TIMEOUT_MS
     with connected(config) as admin:
         if topic is not None and partition is not None and offset is not None:
-            topics = {"history_topic": history_topic, "commit_log_topic": commit_log_topic}
-            _show_row(find_origin(admin, (topic, partition), offset, **topics, timeout_ms=within), as_json)
+            found_row = find_origin(admin, (topic, partition), offset, history_topic=history_topic, timeout_ms=within)
+            _show_row(found_row, as_json)
             return
         any_of, name = write_id is None, write_id or prefix or ""
         found = read_history(admin, history_topic, name, limit=limit, timeout_ms=within, is_prefix=any_of)

@@ -1,7 +1,7 @@
 """Finds the write of one row, by the producer of its record batch.
 
 A task's producer id and epoch belong to one transaction only. The history holds both for each batch, with its offsets, which may
-overlap with other writes. For a batch that the history lacks, the part records in the commit log are of the same transactions.
+overlap with other writes. For a batch that the history lacks, the coordinator may know whose producer id it is.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
-from kafka_eos_sink.commit.log_reading import read_to_end
-from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
 from kafka_eos_sink.commit.transactional_id import write_id_of
-from kafka_eos_sink.commit.values import LOG_PARTITIONS, iso_utc
-from kafka_eos_sink.commit.write_states import writes_by_query
+from kafka_eos_sink.commit.values import iso_utc
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer import dead_letters
-from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
-from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.history_reading import find_batch
 
 _ERROR_HEADER, _REASON_HEADER = ((dead_letters.PREFIX + name).decode() for name in (b"error", b"reason"))
@@ -32,7 +27,7 @@ _ERROR_HEADER, _REASON_HEADER = ((dead_letters.PREFIX + name).decode() for name 
 class RowOrigin:
     """A row, and the version that wrote it as far as it is known.
 
-    state   finished if the history has the batch; else as in `CommittedWrite`, or the outcome of the row's transaction
+    state   finished if the history has the batch
     notes   what else the reader of the row must know
     reason  why no write is known; None if one is
     """
@@ -54,15 +49,13 @@ class RowOrigin:
     reason: str | None = None
 
 
-def find_origin(
-    admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, commit_log_topic: str, timeout_ms: int
-) -> RowOrigin:
+def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, timeout_ms: int) -> RowOrigin:
     """Return the write of the row at an offset, or why it is not known.
 
-    One batch of the topic is read, the history from its end, and the commit log only if the history lacks the row.
+    One batch of the topic is read, and the history from its end.
 
     Args:
-        timeout_ms: Bounds the reading of the topic, at the history, and at each partition of the commit log.
+        timeout_ms: Bounds the reading of the topic, and that of the history.
 
     Raises:
         BrokerRefusedError: UNKNOWN_TOPIC.
@@ -88,25 +81,16 @@ def find_origin(
             application_id=record.application_id,
             user_metadata=record.user_metadata,
         )
-    found = _in_commit_log(admin, commit_log_topic, producer, timeout_ms)
-    if found is not None:
-        return _of_part(row, *found)
     begins = "is empty" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
-    deadline = admin.client.clock() + timeout_ms
-    options = {history_topic: "--history-topic", commit_log_topic: "--commit-log-topic"}
-    missing = {name: option for name, option in options.items() if admin.topic(name, deadline) is None}
-    history, log = (
-        f"{name!r}, which does not exist," if name in missing else f"{name!r}{more}"
-        for name, more in ((history_topic, f", which {begins},"), (commit_log_topic, ""))
-    )
-    about = _about_producer(_transactional_id(admin, producer[0], timeout_ms), is_read=not missing)
+    is_missing = admin.topic(history_topic, admin.client.clock() + timeout_ms) is None
+    about = _about_producer(_transactional_id(admin, producer[0], timeout_ms))
     reason = (
-        f"neither the history {history} nor the commit log {log} knows producer id {producer[0]} with epoch {producer[1]}, which "
-        f"wrote the row. {about}"
+        f"the history {history_topic!r}, which {'does not exist' if is_missing else begins}, has no batch of producer id {producer[0]} "
+        f"with epoch {producer[1]}, which wrote the row. {about}"
     )
-    if missing:
+    if is_missing:
         topics = f"kafka-eos topics {admin.client.config.command_options}".rstrip()
-        reason += f". Name the topic of the write with {' and '.join(missing.values())}. To list the topics: {topics}"
+        reason += f". Name the history of the write with --history-topic. To list the topics: {topics}"
     return replace(row, reason=reason)
 
 
@@ -192,50 +176,6 @@ def _why_unnamed(batch: RecordBatch, offset: int, *, is_aborted: bool) -> str | 
     return None
 
 
-def _in_commit_log(
-    admin: Admin, topic: str, producer: ProducerIdAndEpoch, timeout_ms: int
-) -> tuple[LogView, QueryState, LoggedRecord] | None:
-    """Find the part record that a producer wrote in the transaction of its rows."""
-    if admin.topic(topic, admin.client.clock() + timeout_ms) is None:
-        return None
-    for partition in range(LOG_PARTITIONS):
-        # One at a time, because the log of thousands of writes is large.
-        view = LogView(None)
-        Executor(admin, (topic, partition), ProducerConfig(delivery_timeout_ms=timeout_ms)).run(read_to_end(view))
-        for query in view.queries("part"):
-            if (part := query.part_of(producer)) is not None:
-                return view, query, part
-    return None
-
-
-def _of_part(row: RowOrigin, view: LogView, query: QueryState, part: LoggedRecord) -> RowOrigin:
-    """Name the write of a part record, and what the commit log shows of its version."""
-    version = None if part.value is None else part.value.get("version")
-    row = replace(row, write_id=query.write_id, query_id=query.query_id, version=version, state=part.outcome.value)
-    writes = writes_by_query(view, {})[query.write_id, query.query_id]
-    newest = query.newest
-    decision = None if newest is None else newest.decision
-    notes = [*row.notes, "the history has no record of the version; this is what the commit log shows"]
-    named = () if decision is None else decision.transactions
-    if decision is None or version is None or decision.version < version:
-        notes.append("the version is not decided")
-    elif part.carrier in {(each.identity.producer_id, each.identity.producer_epoch) for each in named}:
-        write = next(each for each in writes if each.version == version)
-        return replace(
-            row,
-            state=write.state,
-            finished_at=write.finished_at,
-            application_id=decision.application_id,
-            user_metadata=decision.user_metadata,
-            notes=tuple(notes),
-        )
-    else:
-        notes.append(
-            f"the newest decision of the query id is version {decision.version}, and does not name the row's transaction"
-        )
-    return replace(row, notes=tuple(notes))
-
-
 def _transactional_id(admin: Admin, producer_id: int, timeout_ms: int) -> str | None:
     """Return the transactional id by which a coordinator knows a producer id."""
     deadline = admin.client.clock() + timeout_ms
@@ -243,14 +183,15 @@ def _transactional_id(admin: Admin, producer_id: int, timeout_ms: int) -> str | 
     return next((each.transactional_id for each in found), None)
 
 
-def _about_producer(transactional_id: str | None, *, is_read: bool) -> str:
-    """``is_read``: both topics exist, so that their records of the row are gone."""
+def _about_producer(transactional_id: str | None) -> str:
     if transactional_id is None:
         return (
             "No coordinator knows its transactional id, or Describe on it is missing: the row is older than the history, or another "
             "program wrote it"
         )
     if (write_id := write_id_of(transactional_id)) is not None:
-        expired = ", whose records of this batch have expired or are in other topics" if is_read else ""
-        return f"Its transactional id {transactional_id!r} is of write id {write_id!r}{expired}"
+        return (
+            f"Its transactional id {transactional_id!r} is of write id {write_id!r}: the batch has not finished, its record has expired, "
+            "or it is in another history"
+        )
     return f"Its transactional id {transactional_id!r} is another program's"

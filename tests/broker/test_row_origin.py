@@ -48,8 +48,9 @@ def ask(
     capsys.readouterr()
     host, port = given.client.bootstrap_servers[0]
     row = ["--topic", topic or given.batch.topic or "", "--partition", "0", "--offset", str(offset)]
-    topics = ["--history-topic", given.history_topic, "--commit-log-topic", given.write.log_topic]
-    status = main(["history", "--bootstrap-servers", f"{host}:{port}", *row, *topics, *more])
+    status = main(
+        ["history", "--bootstrap-servers", f"{host}:{port}", *row, "--history-topic", given.history_topic, *more]
+    )
     return status, *capsys.readouterr()
 
 
@@ -129,35 +130,22 @@ def test_marker_has_one_reason_and_no_note_about_a_row(
         blocker.abort_transaction(60)
 
 
-def test_row_without_history_is_named_by_the_commit_log(
+def test_row_without_history_names_the_write_of_its_id(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its decision, behind it, when it is finished, and behind a newer version."""
-    given = settings_of(any_kafka, create_topic(any_kafka.bootstrap_servers, partitions=1), user_metadata="ticket 7")
+    """Before its decision, after it, and when it is finished without a record."""
+    given = settings_of(any_kafka, create_topic(any_kafka.bootstrap_servers, partitions=1))
     plan = session.plan(given)
     message = task(given, plan, 0)
     offset = offsets_of(message)[0]
-    found = named(given, offset, capsys)
-    assert (found["write_id"], found["version"], found["state"]) == (given.write.id, 3, "open")
-    assert any("not decided" in note for note in found["notes"])
-    assert any(f"blocks them at offset {offset}" in note for note in found["notes"])
-
-    die_at("commit.decided", given, plan, [message], monkeypatch)
-    found = named(given, offset, capsys)
-    assert (found["write_id"], found["version"], found["state"]) == (given.write.id, 3, "decided")
-    assert (found["application_id"], found["user_metadata"], found["finished_at"]) == ("app-1", "ticket 7", None)
-
-    write_all(replace(given, history_topic=""), 1)  # finishes the version without a record
-    found = named(given, offset, capsys)
-    assert (found["version"], found["state"], found["user_metadata"]) == (3, "finished", "ticket 7")
-    assert found["finished_at"] is not None
-
-    later = varied(given, version=4, history_topic="")
-    plan = session.plan(later)
-    session.commit(later, plan, [task(later, plan, 0)])
-    found = named(given, offset, capsys)
-    assert (found["version"], found["state"], found["application_id"]) == (3, "committed", None)
-    assert any("newest decision of the query id is version 4" in note for note in found["notes"])
+    for happens in (
+        lambda: None,
+        lambda: die_at("commit.decided", given, plan, [message], monkeypatch),
+        lambda: write_all(replace(given, history_topic=""), 1),
+    ):
+        happens()
+        why = unnamed(given, offset, capsys)
+        assert f"is of write id {given.write.id!r}: the batch has not finished, its record has expired, or" in why
 
 
 def test_row_of_a_recovered_batch_names_the_run_that_wrote_it(
@@ -198,27 +186,23 @@ def test_row_of_another_program_names_its_id(kafka: EmbeddedKafka, capsys: pytes
     assert "delivery.guarantee=at-least-once" in unnamed(given, before + 3, capsys)
 
 
-def test_row_whose_topics_do_not_exist_names_their_options(
+def test_row_whose_history_does_not_exist_names_its_option(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers = kafka.bootstrap_servers
     given = settings_of(kafka, create_topic(servers, partitions=1))
     write_all(given, 1)
-    for name in (given.history_topic, given.write.log_topic):
-        delete_topic(servers, name)
+    delete_topic(servers, given.history_topic)
     why = unnamed(given, 0, capsys)
-    assert f"the history {given.history_topic!r}, which does not exist, nor" in why
-    assert f"the commit log {given.write.log_topic!r}, which does not exist, knows" in why
-    assert (
-        f"is of write id {given.write.id!r}. Name the topic of the write with --history-topic and --commit-log" in why
-    )
+    assert f"the history {given.history_topic!r}, which does not exist, has no batch of producer id" in why
+    assert f"is of write id {given.write.id!r}" in why
+    assert ". Name the history of the write with --history-topic. To list" in why
     assert why.endswith(f"To list the topics: kafka-eos topics --bootstrap-servers {servers}")
-    assert "expired" not in why
-    # Topics that exist and hold nothing of the write.
+    # A history that exists and holds nothing of the write.
     others = settings_of(kafka, create_topic(servers, partitions=1))
     write_all(others, 1)
     why = unnamed(others, 0, capsys, topic=given.batch.topic)
-    assert f"is of write id {given.write.id!r}, whose records of this batch have expired or are in other topics" in why
+    assert f"is of write id {given.write.id!r}" in why
     assert "does not exist" not in why
 
 
