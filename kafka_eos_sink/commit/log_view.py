@@ -13,6 +13,7 @@ from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts
 from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
 from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
+from kafka_eos_sink.commit.version_state import VersionState, state_of
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch
@@ -194,9 +195,9 @@ class QueryState:
         """Whether the newest done record has the decision's nonce."""
         return self.done is not None and str(self.done.get("nonce")) == decision.nonce
 
-    def is_done(self, decision: Decision) -> bool:
-        """Whether recovery has nothing left to do for the decision."""
-        return decision.resolution in (None, "committed") and self.has_done_record(decision)
+    def state_of(self, decision: Decision) -> VersionState:
+        """The state of the query id's newest decision."""
+        return state_of(decision, has_done_record=self.has_done_record(decision))
 
     @property
     def newest_parts(self) -> dict[int, LoggedRecord]:

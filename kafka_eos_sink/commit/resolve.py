@@ -114,7 +114,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     opened = yield from list_open(run)
     yield from require_own_log(run.write, view, opened)
     query, newest = _target(view, request)
-    was_settled = newest is not None and _is_settled(query, newest)
+    was_settled = newest is not None and query.state_of(newest).is_settled
     if newest is not None and was_settled and _counts_as_written(newest, request):
         return Resolved(decision=newest, superseded=newest)
     if newest is None or newest.version != request.version:
@@ -207,9 +207,7 @@ def _unfinished(view: LogView, resolved: str) -> set[ProducerIdAndEpoch]:
     return {
         prepared.identity.carrier
         for query in view.queries("decision")
-        if query.query_id != resolved
-        and (found := query.newest) is not None
-        and not query.has_done_record(found.decision)
+        if query.query_id != resolved and (found := query.newest) is not None and query.state_of(found.decision).is_open
         for prepared in found.decision.transactions
     }
 
@@ -278,17 +276,12 @@ def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRe
     return not counts and request.version in newest.written_versions.adding(request.version)
 
 
-def _is_settled(query: QueryState, decision: Decision) -> bool:
-    """Whether recovery has nothing left to do for a decision."""
-    # Recovery never writes the done record of a resolution, so it may be missing.
-    return query.is_done(decision) or decision.resolution == "committed"
-
-
 def _is_at_rest(query: QueryState, newest: Decision) -> bool:
     """Whether another version may become the newest, as nothing is left to finish."""
     # An unwritten version of a batch job only waits for its own run. In a foreachBatch function it must be written first.
-    waits = query.query_id == BATCH_QUERY_ID and newest.is_unwritten and not newest.foreach_query
-    return _is_settled(query, newest) or waits
+    state = query.state_of(newest)
+    waits = query.query_id == BATCH_QUERY_ID and state.needs_run and not newest.foreach_query
+    return state.is_settled or waits
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:

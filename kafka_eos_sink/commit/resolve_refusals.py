@@ -86,7 +86,7 @@ def nothing_to_resolve(
         found = "the commit log holds no decision of it"
         found += f" (it holds some of {some([*map(repr, others)])})" if others else ""
     else:
-        found = f"the newest is version {newest.decision.version}, {_state(newest.decision, is_at_rest)}"
+        found = f"the newest is version {newest.decision.version}, {query.state_of(newest.decision).value}"
     if undecided:
         found += (
             f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
@@ -99,12 +99,6 @@ def nothing_to_resolve(
         f"See what the commit log holds: {request.run.write.command('status')}; "
         + _instead(request, query.query_id, None if newest is None else newest.decision, is_at_rest=is_at_rest),
     )
-
-
-def _state(decision: Decision, is_at_rest: bool) -> str:
-    if decision.resolution is not None:
-        return f"resolved as {decision.resolution}"
-    return "void" if decision.is_void else "finished" if is_at_rest else "decided and not finished"
 
 
 def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *, is_at_rest: bool) -> str:

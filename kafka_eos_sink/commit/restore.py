@@ -37,6 +37,7 @@ from kafka_eos_sink.commit.values import (
     Write,
     plan_nonce,
 )
+from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -73,10 +74,10 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
         logged = query.newest
         if logged is None:
             continue
-        is_done = query.is_done(logged.decision)
+        state = query.state_of(logged.decision)
         try:
             before = replace(driver)
-            decision = yield from finish_decision(run, logged, is_done, driver)
+            decision = yield from finish_decision(run, logged, state, driver)
             if driver == before and query.undecided:
                 # JOIN: a COMMIT of another query id would end the decision above, and the cleaner drop this one for it.
                 yield from decide_again(run, logged, driver)
@@ -84,7 +85,7 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
             finished.failures[query.query_id] = _of_decided(run.write, logged.decision, failure)
             continue
         finished.copied = finished.copied or driver != before
-        finished_ms = query.done.get("finished_ms") if is_done and query.done is not None else None
+        finished_ms = query.done.get("finished_ms") if state.is_settled and query.done is not None else None
         finished.decisions.append(replace(decision, finished_ms=finished_ms))
     return finished
 
@@ -99,13 +100,12 @@ def _of_decided(write: Write, decision: Decision, failure: KafkaEosError) -> Kaf
 
 
 def finish_decision(
-    run: Run, logged: LoggedDecision, is_done: bool, driver: DriverTransaction
+    run: Run, logged: LoggedDecision, state: VersionState, driver: DriverTransaction
 ) -> Procedure[SettledDecision]:
-    """Finish a decision and write its done record, unless it is void or done."""
+    """Finish a decision and write its done record, unless its state is final."""
     decision = logged.decision
-    if is_done or decision.is_void or decision.resolution is not None:
-        is_void = not is_done and decision.resolution != "committed"
-        return _settled(decision, DecisionStatus.VOID if is_void else DecisionStatus.FINISHED)
+    if not state.is_open:
+        return _settled(decision, DecisionStatus.VOID if state.needs_run else DecisionStatus.FINISHED)
     settled = yield from finish(run, logged, driver, recovering=True)
     decision = settled.logged.decision
     if settled.lost:

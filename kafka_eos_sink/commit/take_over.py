@@ -181,7 +181,7 @@ def _unfinished(view: LogView) -> frozenset[ProducerIdAndEpoch]:
     return frozenset(
         prepared.identity.carrier
         for query in view.queries("decision")
-        if (newest := query.newest) is not None and not query.is_done(newest.decision)
+        if (newest := query.newest) is not None and query.state_of(newest.decision).is_open
         for prepared in newest.decision.transactions
         if not prepared.proven
     )

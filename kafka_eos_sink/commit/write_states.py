@@ -14,6 +14,7 @@ from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, iso_utc, merged
+from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 
@@ -65,6 +66,11 @@ class CommittedWrite:
         return merged(chain.from_iterable(self.ranges))
 
     @property
+    def needs_run(self) -> bool:
+        """Whether the version is decided, and its next run writes it."""
+        return self.state == "void" or self.resolution == "rewrite"
+
+    @property
     def finished_at(self) -> str | None:
         """The finish time as ISO 8601, UTC, to the millisecond."""
         return None if self.finished_ms is None else iso_utc(self.finished_ms)
@@ -92,6 +98,13 @@ class CommittedWrite:
         }
 
 
+_STATES: Mapping[VersionState, WriteState] = {
+    VersionState.DECIDED: "decided",
+    VersionState.FINISHED: "finished",
+    VersionState.VOID: "void",
+    VersionState.KEPT: "resolved",
+    VersionState.REWRITE: "resolved",
+}
 Writes = tuple[CommittedWrite, ...]
 QueryIds = tuple[str, str]
 """Write id and query id."""
@@ -161,14 +174,11 @@ def _version_of(undecided: LoggedRecord) -> int | None:
 def _decided(query: QueryState, decision: Decision) -> CommittedWrite:
     # The newest done record may be of an earlier version.
     done = query.done if query.has_done_record(decision) else None
-    state: WriteState = "decided" if done is None else "finished"
-    if decision.resolution or decision.is_void:
-        state = "resolved" if decision.resolution else "void"
     return CommittedWrite(
         write_id=decision.write_id,
         query_id=decision.query_id,
         version=decision.version,
-        state=state,
+        state=_STATES[query.state_of(decision)],
         written=decision.written_versions if decision.query_id == BATCH_QUERY_ID else None,
         topic=decision.topic,
         rows=sum(prepared.rows for prepared in decision.transactions),

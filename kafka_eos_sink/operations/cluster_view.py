@@ -313,8 +313,7 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
 
     def order(write: CommittedWrite) -> tuple[int, int, str]:
         # The rows of a void version, also of one that an operator has resolved as rewrite, wait for its next run.
-        needs_run = write.state == "void" or write.resolution == "rewrite"
-        rank = 2 if write.state in ENDED and not needs_run else write.state == "prepared"
+        rank = 2 if write.state in ENDED and not write.needs_run else write.state == "prepared"
         return rank, -(write.finished_ms or 0), write.write_id
 
     return tuple(map(line, sorted(writes, key=order)))

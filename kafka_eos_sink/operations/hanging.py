@@ -94,7 +94,7 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
     entries = {
         entry.identity.carrier: (
             entry.identity.transactional_id,
-            None if query.is_done(decision) else decision.version,
+            decision.version if query.state_of(decision).is_open else None,
             query.part_of(entry.identity.carrier),
         )
         for query, decision in newest

@@ -66,7 +66,7 @@ def _reason(writes: Iterable[CommittedWrite], is_open: bool, before_ms: int) -> 
     if is_open:
         return "a transaction is open"
     for write in writes:
-        if write.state not in ENDED or write.state == "void" or write.resolution == "rewrite":
+        if write.state not in ENDED or write.needs_run:
             return f"{'a version' if write.version is None else f'version {write.version}'} is {write.state}"
         if write.finished_ms is None:
             return f"the commit log does not hold when version {write.version} ended"

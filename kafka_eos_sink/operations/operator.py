@@ -316,7 +316,7 @@ def foresee(settings: OperatorSettings) -> Foreseen:
         executor.run(read_to_end(view))
         todo: dict[str, Counter[Do]] = {}
         for query in view.queries("decision"):
-            if (newest := query.newest) is None or query.is_done(newest.decision):
+            if (newest := query.newest) is None or not query.state_of(newest.decision).is_open:
                 continue
             named = [entry for entry in newest.decision.transactions if not entry.proven]
             ids = tuple(entry.identity.transactional_id for entry in named)
@@ -329,7 +329,7 @@ def foresee(settings: OperatorSettings) -> Foreseen:
 
 def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
     for query in view.queries("decision"):
-        if (newest := query.newest) is not None and not query.is_done(newest.decision):
+        if (newest := query.newest) is not None and query.state_of(newest.decision).is_open:
             yield from (_carrier(each.identity) for each in newest.decision.transactions)
 
 

@@ -441,7 +441,7 @@ class Fuzz:
         bystander = log.read(BYSTANDER).query("batch")
         assert bystander.newest is not None
         assert bystander.newest.decision == genuine[BYSTANDER]
-        assert bystander.is_done(bystander.newest.decision)
+        assert bystander.state_of(bystander.newest.decision).is_settled
         assert (bystander.foreign, bystander.undecided) == ([], [])
         self._read_victim(log)
         view = log.read(None)
@@ -469,7 +469,7 @@ class Fuzz:
             for part in query.newest_parts.values():
                 assert part.outcome
             if found is not None:
-                query.is_done(found.decision)
+                query.state_of(found.decision)
                 self._require_sound(found, log)
 
     def _require_sound(self, logged: LoggedDecision, log: HostileLog) -> None:

@@ -683,7 +683,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(Edit(take_over_module._unfinished, " and not query.is_done(newest.decision)", ""),),
+        edits=(Edit(take_over_module._unfinished, " and query.state_of(newest.decision).is_open", ""),),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),

@@ -263,7 +263,7 @@ def test_foreign_value_under_our_key_hides_nothing(kind: str, value: bytes) -> N
     view = log.read()
     found = view.query(Q).newest
     assert found is not None
-    assert view.query(Q).is_done(found.decision)
+    assert view.query(Q).state_of(found.decision).is_settled
     assert sum(len(query.foreign) for query in view.queries("foreign")) == 2
 
 
