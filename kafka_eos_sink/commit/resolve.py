@@ -15,10 +15,8 @@ The procedure fences the driver, so that a running one cannot decide anything af
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
@@ -45,7 +43,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, UnknownId, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import Decision, DecisionStatus, Run, Write
+from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -59,30 +57,6 @@ GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
 
 CLOSED_WITHIN_MS = 10_000
 """How long a leader may hold a transaction open of a version that is recorded as committed."""
-Resolution = Literal["committed", "rewrite"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolveRequest:
-    """The operator's resolution of one version.
-
-    query_id          None: the only one that the write id has
-    allow_duplicates  rewrite even if rows are visible
-    any_batch         record also a finished version as committed: its next run is skipped, whatever batch it has
-    """
-
-    run: Run
-    query_id: str | None
-    version: int
-    resolution: Resolution
-    allow_duplicates: bool = False
-    any_batch: bool = False
-
-    def command(self, query_id: str, version: int) -> str:
-        """Return this command for another query id or version, ready to paste."""
-        more = " --allow-duplicates" * self.allow_duplicates + " --any-batch" * self.any_batch
-        named = f"--query-id {shlex.quote(query_id)} --version {version} --as {self.resolution}{more}"
-        return self.run.write.command("resolve", named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

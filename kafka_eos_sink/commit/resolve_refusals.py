@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_view import QueryState
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import job_of, run_again, some, version_of
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id
-from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, ResolveRequest, Write
 from kafka_eos_sink.errors import FencedError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.resolve import ResolveRequest
 
 # before the fence: nothing was changed
 

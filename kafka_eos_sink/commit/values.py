@@ -119,6 +119,32 @@ class Run:
     within_ms: int = PROOFS_WITHIN_MS
 
 
+Resolution = Literal["committed", "rewrite"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolveRequest:
+    """The operator's resolution of one version.
+
+    query_id          None: the only one that the write id has
+    allow_duplicates  rewrite even if rows are visible
+    any_batch         record also a finished version as committed: its next run is skipped, whatever batch it has
+    """
+
+    run: Run
+    query_id: str | None
+    version: int
+    resolution: Resolution
+    allow_duplicates: bool = False
+    any_batch: bool = False
+
+    def command(self, query_id: str, version: int) -> str:
+        """Return this command for another query id or version, ready to paste."""
+        more = " --allow-duplicates" * self.allow_duplicates + " --any-batch" * self.any_batch
+        named = f"--query-id {shlex.quote(query_id)} --version {version} --as {self.resolution}{more}"
+        return self.run.write.command("resolve", named)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange(PickledByName):
     """The offsets of a task's records in one topic-partition, both inclusive.

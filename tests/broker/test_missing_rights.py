@@ -21,7 +21,8 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import resolve
+from kafka_eos_sink.commit.values import ResolveRequest
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError

@@ -15,13 +15,14 @@ from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch, lost_log, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
-from kafka_eos_sink.commit.resolve import ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
     BatchIdentity,
     DecisionStatus,
     Plan,
+    ResolveRequest,
     Run,
     TaskIdentity,
     TaskMessage,

@@ -14,9 +14,9 @@ from kafka_eos_sink.commit import lost_log, steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
-from kafka_eos_sink.commit.values import BatchIdentity
+from kafka_eos_sink.commit.values import BatchIdentity, Resolution, ResolveRequest
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written

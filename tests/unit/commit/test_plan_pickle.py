@@ -137,7 +137,7 @@ def test_every_value_of_the_protocol_pickles_its_fields_by_name() -> None:
     """By position, a field that is added later makes all pickles of the type unreadable."""
     travel = [each for each in vars(values).values() if isinstance(each, type) and is_dataclass(each)]
     for kind in (*travel, RowsWritten):
-        if kind.__name__ in ("Run", "Hanging"):  # stay in their process
+        if kind.__name__ in ("Run", "Hanging", "ResolveRequest"):  # stay in their process
             continue
         made = object.__new__(kind)
         for each in fields(kind):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import resolve
+from kafka_eos_sink.commit.values import Resolution, ResolveRequest
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,

@@ -12,9 +12,9 @@ from kafka_eos_sink.cli.resolve import describe_state, resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.resolve_refusals import begins_warning
-from kafka_eos_sink.commit.values import TaskOutcome, Write
+from kafka_eos_sink.commit.values import Resolution, ResolveRequest, TaskOutcome, Write
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
 from kafka_eos_sink.operations.operator import reaches_fence

@@ -8,8 +8,8 @@ import pytest
 
 from kafka_eos_sink.commit import steps, versions
 from kafka_eos_sink.commit.refusals import job_of
-from kafka_eos_sink.commit.resolve import Resolution, ResolveRequest, resolve
-from kafka_eos_sink.commit.values import Write
+from kafka_eos_sink.commit.resolve import resolve
+from kafka_eos_sink.commit.values import Resolution, ResolveRequest, Write
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from tests.runs import run_of
 from tests.unit.commit.test_resolve import Cluster, batch_of, unreachable

@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.log_records import (
 )
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
-from kafka_eos_sink.commit.resolve import Resolution, Resolved, ResolveRequest, resolve
+from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
 from kafka_eos_sink.commit.settle import Settled
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
@@ -28,6 +28,8 @@ from kafka_eos_sink.commit.values import (
     PROOFS_WITHIN_MS,
     DecisionStatus,
     OffsetRange,
+    Resolution,
+    ResolveRequest,
     TaskOutcome,
 )
 from kafka_eos_sink.commit.versions import Versions
