@@ -49,15 +49,18 @@ def judged(
         todo = yield from judged_now(transactions, described, accepted)
         if Do.WAIT not in chain.from_iterable(todo):
             return todo
+        number = next(number for number, each in enumerate(todo) if Do.WAIT in each)
+        identity = transactions[number].identity
+        # No coordinator is about to write a marker, so this one holds the transaction open, and only another EndTxn ends it.
+        is_open = end_of(described[identity.transactional_id], identity) is End.ENDING
         now = yield from Now()
-        if now > deadline:
-            number = next(number for number, each in enumerate(todo) if Do.WAIT in each)
+        if is_open or now > deadline:
             part = transactions[number].offsets[todo[number].index(Do.WAIT)]
-            name = transactions[number].identity.transactional_id
             raise refusals.pending(
                 run.write,
                 decision,
-                f"{part.topic}-{part.partition} does not show how {name} ended, whose records begin at offset {part.first_offset}",
+                f"{part.topic}-{part.partition} does not show how {identity.transactional_id} ended, whose records begin at offset "
+                f"{part.first_offset}" + "; its coordinator reports it as open" * is_open,
             )
         yield from Wait(POLL_MS)
 

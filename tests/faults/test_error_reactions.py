@@ -648,10 +648,10 @@ def end_txn() -> Iterator[Case]:
     yield from again(api, of_driver, f"{doubtful} {hopeless}", answer=AnswerAfter, in_a_row=False, **both)
     done = {"DECIDED_NOT_FINISHED": fencing}  # by the newer driver, whose the write is now
     yield from ends(api, of_driver, done, answer=AnswerAfter, after=loading, leaves_open=True, **both)
-    # The tasks' transactions. The witness in the commit log knows; where nothing was ended yet it knows nothing.
+    # The tasks' transactions. Their partitions show how they ended; where nothing was ended yet, they hold them open.
     how = {"decided": True, "leaves_open": True, **both}
-    yield from ends(api, of_task, {"UNRESOLVED": f"{fencing} {doubtful}"}, after=loading, **how)
-    yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, after=loading, **how)
+    pending = {"DECIDED_NOT_FINISHED": f"{fencing} {doubtful} {hopeless}"}
+    yield from ends(api, of_task, pending, after=loading, **how)
     yield from again(api, of_task, f"{fencing} {doubtful}", answer=AnswerAfter, in_a_row=False, **both)
     # Codes that do not say whether the transaction has ended leave a batch decided that is in truth finished.
     yield from ends(api, of_task, {"DECIDED_NOT_FINISHED": hopeless}, answer=AnswerAfter, **how)

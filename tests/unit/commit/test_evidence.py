@@ -151,3 +151,12 @@ def test_leaders_are_not_asked_while_a_coordinator_writes_markers() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*has not finished w\.0\.0 in time"):
         judgement(cluster, logged, within_ms=1_000)
     assert not sent(cluster, steps.AbortedTransactions)
+
+
+def test_transaction_that_nobody_ends_is_pending_at_once() -> None:
+    """Its EndTxn was rejected, and its coordinator holds it open: waiting changes nothing, and the next run sends another EndTxn."""
+    cluster, logged = decided()
+    began = cluster.now
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*its coordinator reports it as open"):
+        judgement(cluster, logged)
+    assert cluster.now == began
