@@ -39,6 +39,7 @@ from dead_writes import (
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import MOST_COPIES
@@ -431,6 +432,31 @@ def test_version_of_which_nothing_can_be_copied_is_void(
     assert_none_of_ours_open(kafka, given)
     write_all(given, TASKS)
     assert_every_row_once(kafka, given)
+
+
+@pytest.mark.parametrize("lost", [0, 1, TASKS])
+def test_decision_of_the_version_before_is_finished(
+    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """Its driver has written log format 2, without the number of rows of each range, and died."""
+
+    def fields_of_format_2(decision: Any) -> dict[str, Any]:
+        fields = decision_fields(decision)
+        for entry in fields["transactions"]:
+            entry["offsets"] = [part[:4] for part in entry["offsets"]]
+        return fields
+
+    given = write_settings(any_kafka, create_topic(any_kafka.bootstrap_servers, partitions=3))
+    decision_fields = log_records._decision_fields
+    with monkeypatch.context() as older:
+        older.setattr(log_records, "FORMAT_VERSION", 2)
+        older.setattr(log_records, "_decision_fields", fields_of_format_2)
+        messages = decided(given, "commit.decided", monkeypatch, TASKS)
+    abort_by_hand(given, messages[:lost])
+    assert_next_run_skips(given)
+    assert_every_row_once(any_kafka, given)
+    write_all(varied(given, version=given.batch.version + 1), 1)
+    assert sum(values(any_kafka, given.batch.topic or "").values()) == (TASKS + 1) * ROWS
 
 
 @pytest.mark.parametrize("point", ["commit.between_ends", "commit.decided"])
