@@ -25,7 +25,7 @@ class _Shown(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         one = chr(code)
-        shown = one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        shown = one if one.isprintable() or one in "\n\t" else "\ufffd"
         if len(self) < _REMEMBERED_CHARACTERS:
             self[code] = shown
         return shown

@@ -74,8 +74,8 @@ EFFORTS = {
         machine_examples=40,
         machine_examples_on_broker=12,
         walk_steps=1_000,
-        searched_to_the_end=None,
-        capped_at=5_000,
+        searched_to_the_end=100_000,
+        capped_at=30_000,
     ),
     Tier.EXHAUSTIVE: Effort(
         hypothesis_examples=100,
