@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
-from kafka_eos_sink.commit.evidence import judged, look_at
+from kafka_eos_sink.commit.evidence import holds_open, judged, look_at
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
 from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_view import LogView, QueryState
@@ -343,28 +343,25 @@ def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
 
     JOIN: no later run checks a version recorded as committed.
     """
-    own = {
-        (part.topic, part.partition, prepared.identity.producer_id): (
-            part.last_offset,
-            prepared.identity.transactional_id,
-        )
+    ranges = [
+        (prepared.identity, part)
         for prepared in decision.transactions
         if not prepared.proven
         for part in prepared.offsets
-    }
-    topics = sorted({topic for topic, _, _ in own})
+    ]
+    topics = sorted({part.topic for _, part in ranges})
     started = yield from Now()
     while topics:
-        where = tuple(sorted({(topic, partition) for topic, partition, _ in own if topic == topics[0]}))
+        own = [each for each in ranges if each[1].topic == topics[0]]
+        where = tuple(sorted({(part.topic, part.partition) for _, part in own}))
         try:
             producers = yield from DescribeProducers(where)
         except DataTopicGoneError:
             producers = {}
         held = [
-            f"{topic}-{partition} still holds {own[topic, partition, producer_id][1]} open"
-            for (topic, partition), remembered in producers.items()
-            for producer_id, (_, start) in remembered.items()
-            if 0 <= start <= own.get((topic, partition, producer_id), (-1, ""))[0]
+            f"{part.topic}-{part.partition} still holds {identity.transactional_id} open"
+            for identity, part in own
+            if holds_open(producers, identity, part)
         ]
         if not held:
             del topics[0]
