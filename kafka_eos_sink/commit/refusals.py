@@ -440,6 +440,6 @@ def lost_parts(
         f"{len(lost)} of its {len(decision.transactions)} transactions {'was' if len(lost) == 1 else 'were'} aborted before the commit "
         f"reached it (at the timeout, or by hand), in {describe_ranges(lost)}, and not all of these rows can be copied from the log: "
         f"{'; '.join(why)}{others}",
-        "The missing rows are copied together, once all can be read: first bring brokers back that are down, and grant rights that are "
-        f"missing. {_finish(write, 'soon')}; if the rows are gone for good, choose. {keep_or_rewrite(write, decision)}",
+        "The missing rows are copied together, once all can be read: first bring brokers back that are down. "
+        f"{_finish(write, 'soon')}; if the rows are gone for good, choose. {keep_or_rewrite(write, decision)}",
     )

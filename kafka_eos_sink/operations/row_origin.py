@@ -55,7 +55,7 @@ def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_top
     One batch of the topic is read, and the history from its end.
 
     Args:
-        timeout_ms: Bounds the reading of the topic, and that of the history.
+        timeout_ms: Bounds the reading of the topic, and then of the history.
 
     Raises:
         BrokerRefusedError: UNKNOWN_TOPIC.
