@@ -226,13 +226,18 @@ def test_open_decision_is_finished_and_not_rewritten(
 def test_aborted_version_is_written_again(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All its transactions timed out, and its records are gone."""
+    """All its transactions timed out, and its records are gone. Below version 2, no coordinator proves that (LATE ADD)."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
     given = dead_write(any_kafka, topic, monkeypatch, aborted=[0, 1], gone=True)
-    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
-    said = "is resolved as rewrite: run the same version again; none of its rows is visible."
-    assert said in capsys.readouterr().out
+    if any_kafka.transaction_version == 2:
+        assert resolve(any_kafka, given.write.id, 3, "rewrite") == 0, capsys.readouterr().err
+        said = "is resolved as rewrite: run the same version again; none of its rows is visible."
+        assert said in capsys.readouterr().out
+    else:
+        assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
+        assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in capsys.readouterr().err
+        assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0, capsys.readouterr().err
     assert_nothing_open(servers, [topic])
     write_all(given)
     assert len(read_committed(servers, topic)) == 2 * ROWS
