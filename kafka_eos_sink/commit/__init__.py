@@ -151,6 +151,6 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
     leader, raises. If another producer's open transaction holds back the last stable offset, the first marker after the
     range counts (look_at).
   I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "a gone range
-    counted as seen", "a copy under the id of the lost transaction", "a visible range copied", "visible ranges left out
-    of the next decision", "rewrite of a version that recovery could not finish".
+    counted as seen", "a copy under the id of the lost transaction", "a visible range copied", "visible ranges omitted
+    from the next decision", "rewrite of a version that recovery could not finish".
 """

@@ -53,7 +53,7 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     driver = plan.driver
     for query in view.queries("decision"):
         for carrier in query.carriers(plan.nonce):
-            driver = driver.after_end if carrier == (driver.producer_id, driver.producer_epoch) else driver
+            driver = driver.after_end if carrier == driver.carrier else driver
     return plan.write.is_random or (yield from still_holds(driver))
 
 

@@ -231,7 +231,7 @@ def parse_decision(body: str, key: LogKey, carrier: tuple[int, int]) -> Decision
         driver = decision.driver
         is_own = (
             (decision.write_id, decision.query_id) == (key.write_id, key.query_id)
-            and (driver.producer_id, driver.producer_epoch) == carrier
+            and driver.carrier == carrier
             and driver.transactional_id == driver_transactional_id(key.write_id)
             # With an id of another writer, the next driver would commit that writer's transaction.
             and all(

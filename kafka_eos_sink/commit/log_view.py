@@ -333,6 +333,12 @@ class LogView:
         assert self.write_id is not None
         return QueryState(self.write_id, query_id, self._queries.get((self.write_id, query_id), {}), self.topic_id)
 
+    def unfinished(self) -> Iterator[tuple[QueryState, LoggedDecision]]:
+        """The decisions that recovery has work with, with their query ids."""
+        for query in self.queries("decision"):
+            if (newest := query.newest) is not None and query.state_of(newest.decision).is_open:
+                yield query, newest
+
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:
         """The query ids with records of these kinds."""
         return tuple(

@@ -65,7 +65,7 @@ def end_open(
         decided: Producer id and epoch of the transactions in unfinished decisions. JOIN: another transaction of such an id may have joined
             a decided one. Its ABORT discards both, and recovery copies the decided rows.
     """
-    left = tuple(each for each in identities if (each.producer_id, each.producer_epoch) in decided)
+    left = tuple(each for each in identities if each.carrier in decided)
     # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
     if ends := tuple(End(identity=identity, commit=False) for identity in identities if identity not in left):
         yield from EndTransactions(ends)

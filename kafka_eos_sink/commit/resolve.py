@@ -180,9 +180,9 @@ def _unfinished(view: LogView, resolved: str) -> set[ProducerIdAndEpoch]:
     """Producer id and epoch of what unfinished decisions of other query ids list."""
     return {
         prepared.identity.carrier
-        for query in view.queries("decision")
-        if query.query_id != resolved and (found := query.newest) is not None and query.state_of(found.decision).is_open
-        for prepared in found.decision.transactions
+        for query, newest in view.unfinished()
+        if query.query_id != resolved
+        for prepared in newest.decision.transactions
     }
 
 

@@ -180,8 +180,7 @@ def _unfinished(view: LogView) -> frozenset[ProducerIdAndEpoch]:
     """Producer id and epoch of the transactions that unfinished decisions name."""
     return frozenset(
         prepared.identity.carrier
-        for query in view.queries("decision")
-        if (newest := query.newest) is not None and query.state_of(newest.decision).is_open
+        for _, newest in view.unfinished()
         for prepared in newest.decision.transactions
         if not prepared.proven
     )

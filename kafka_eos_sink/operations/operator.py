@@ -286,7 +286,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
         ids = [each.transactional_id for each in found]
         described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
     opened = tuple(each for each in described.values() if each is not None)
-    named = set(_named_by_decisions(view))
+    named = {entry.identity.carrier for _, newest in view.unfinished() for entry in newest.decision.transactions}
     decided = sum((each.producer_id, each.producer_epoch) in named for each in opened)
     return Preview(
         writes=writes_in(view),
@@ -315,9 +315,7 @@ def foresee(settings: OperatorSettings) -> Foreseen:
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
         todo: dict[str, Counter[Do]] = {}
-        for query in view.queries("decision"):
-            if (newest := query.newest) is None or not query.state_of(newest.decision).is_open:
-                continue
+        for query, newest in view.unfinished():
             named = [entry for entry in newest.decision.transactions if not entry.proven]
             ids = tuple(entry.identity.transactional_id for entry in named)
             # A partition without a leader must not keep the command from the others.
@@ -325,12 +323,6 @@ def foresee(settings: OperatorSettings) -> Foreseen:
                 described = executor.run(iter(DescribeTransactions(ids))) if ids else {}
                 todo[query.query_id] = Counter(chain.from_iterable(executor.run(judged_now(named, described))))
         return Foreseen(todo=todo, hanging=find_hanging(admin, executor, run, view, settings.timeout_ms))
-
-
-def _named_by_decisions(view: LogView) -> Iterator[ProducerIdAndEpoch]:
-    for query in view.queries("decision"):
-        if (newest := query.newest) is not None and query.state_of(newest.decision).is_open:
-            yield from (_carrier(each.identity) for each in newest.decision.transactions)
 
 
 def reaches_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[bool]:
@@ -391,9 +383,9 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
             each for each in tried if each.identity.transactional_id != settings.write.driver_id or not each.is_over
         ]
         # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {_carrier(each.identity) for each in tried if each.succeeded}
-        ended = tuple(each for each in tried if each.succeeded or _carrier(each.identity) not in done)
-        over = {_carrier(each.identity) for each in ended if each.is_over}
+        done = {each.identity.carrier for each in tried if each.succeeded}
+        ended = tuple(each for each in tried if each.succeeded or each.identity.carrier not in done)
+        over = {each.identity.carrier for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
             finished_now=frozenset(each.decision.query_id for each in plan.decisions if _is_finished_now(before, each)),
@@ -422,11 +414,6 @@ def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAn
         # A losing attempt of a decided version also has a part.
         if part.carrier in over and part.value and part.value.get("version", -1) > newest.get(query.query_id, -1)
     }
-
-
-def _carrier(identity: ProducerIdentity) -> ProducerIdAndEpoch:
-    # A listed transaction has the cluster's transaction version, a named one its decision's.
-    return identity.producer_id, identity.producer_epoch
 
 
 def forget(settings: OperatorSettings, finished_before_ms: int | None = None) -> int:

@@ -41,6 +41,7 @@ class ProducerIdentity(PickledByName):
 
     @property
     def carrier(self) -> ProducerIdAndEpoch:
+        """What a listed transaction and a decided one have in common."""
         return self.producer_id, self.producer_epoch
 
     @property

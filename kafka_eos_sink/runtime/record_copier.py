@@ -122,7 +122,7 @@ class RecordCopier:
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
         """Copy a partition's records of all sources in one pass: tasks interleave."""
         wanted = {
-            (each.copy.source.producer_id, each.copy.source.producer_epoch): (part, each)
+            each.copy.source.carrier: (part, each)
             for each in opened
             for part in each.copy.ranges
             if (part.topic, part.partition) == where and each.gone is None

@@ -49,6 +49,13 @@ ONE: dict[str, Any] = {"rows": one_row}
 SOME: dict[str, Any] = {"recover_from_every": 25}
 """From one in so many distinct clusters a further driver is started."""
 EAGER: dict[str, Any] = {"eager_markers": True, **SOME}
+SPREAD: dict[str, Any] = {
+    "data_partitions": 2,
+    "rows": lambda driver, version: ((0, 1),),
+    "attempts": 1,
+    "loud": HEALED,
+}
+"""One task writes to two partitions, and a marker may be missing on one of them."""
 
 NO_RESPONSES: dict[str, Any] = {
     "drivers": 1,
@@ -143,31 +150,22 @@ EXHAUSTED = named(
         Setting(
             name="a missing marker, two data partitions",
             drivers=1,
-            attempts=1,
-            data_partitions=2,
-            rows=lambda driver, version: ((0, 1),),
-            loud=HEALED,
             faults=faults(skip_marker=1, pause=1),
+            **SPREAD,
             **SOME,
         ),
         Setting(
             name="two missing markers, two data partitions, a restart",
             restart="failed",
-            attempts=1,
-            data_partitions=2,
-            rows=lambda driver, version: ((0, 1),),
-            loud=HEALED,
             faults=faults(skip_marker=2, pause=1),
+            **SPREAD,
             **SOME,
         ),
         Setting(
             name="a missing marker, a timeout",
             restart="failed",
-            attempts=1,
-            data_partitions=2,
-            rows=lambda driver, version: ((0, 1),),
-            loud=HEALED,
             faults=faults(skip_marker=1, timeout=1, pause=1),
+            **SPREAD,
             **SOME,
         ),
         Setting(

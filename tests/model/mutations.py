@@ -61,6 +61,8 @@ class Mutation:
     caught: tuple[str, ...]
     by_walks: bool = False
     """Its shortest trace is too long for breadth-first search: found by random walks and shortened."""
+    waits_for_readers: bool = False
+    """A commit waits its second until readers pass, as outside the simulation (conftest.py)."""
     versions: tuple[int, ...] = (2, 0)
     """The transaction versions under which it can show."""
 
@@ -683,7 +685,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="done decisions protect what is open under their identities",
         what="below version 2 a late AddPartitionsToTxn re-opens a finished transaction, and nobody ends it",
-        edits=(Edit(take_over_module._unfinished, " and query.state_of(newest.decision).is_open", ""),),
+        edits=(Edit(LogView.unfinished, " and query.state_of(newest.decision).is_open", ""),),
         setting=_small("re-opened", attempts=1, faults=faults(float=1), **ONE_ROW),
         caught=("I8",),
         versions=(0,),
@@ -798,7 +800,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         caught=("I2", "at most once"),
     ),
     Mutation(
-        name="visible ranges left out of the next decision",
+        name="visible ranges omitted from the next decision",
         what="the decision of the copies forgets the rows that readers see of the same transaction",
         edits=(
             Edit(
@@ -868,6 +870,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         caught=("I7",),
         by_walks=True,
+        waits_for_readers=True,
         versions=(2,),  # below, every commit looks at its ranges
     ),
     Mutation(

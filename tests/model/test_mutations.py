@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_eos_sink.commit import proofs
+
 from .explorer import explore
 from .mutations import MUTATIONS, Mutation, planted
 from .stories import tell as story
@@ -20,8 +22,12 @@ from .walks import walk
         for version in mutation.versions
     ],
 )
-def test_a_mutation_of_the_protocol_is_caught(mutation: Mutation, version: int, tell: list[str]) -> None:
+def test_a_mutation_of_the_protocol_is_caught(
+    mutation: Mutation, version: int, tell: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     setting = replace(mutation.setting, version=version)
+    if mutation.waits_for_readers:
+        monkeypatch.setattr(proofs, "BLOCKERS_AFTER_MS", 1_000)
     with planted(mutation.edits):
         if mutation.by_walks:
             walks = walk(setting, steps=200_000, seed=1, recover=bool(setting.recover_from_every))
