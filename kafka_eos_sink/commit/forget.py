@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.log_reading import read_on, read_to_end, require_own_log
+from kafka_eos_sink.commit.log_reading import read_on, read_to_end
 from kafka_eos_sink.commit.log_records import parse_key
+from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
-from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.values import Run, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError, counted
@@ -60,9 +61,7 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     """
     write = run.write
     before = _KeyedView(write.id)
-    yield from read_to_end(before)
-    opened = yield from list_open(run)
-    yield from require_own_log(write, before, opened)
+    _, opened = yield from look(TakeOver(run=run, unknown_id=UnknownId.REFUSE), before)
     if not before.keys:
         raise refusals.unknown_write_id(write)
     # take_over would abort what is open and finish what is decided, although its job may still run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from kafka_eos_sink.commit import refusals
@@ -10,9 +9,7 @@ from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, ReadLog
-from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
-from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 STUCK_LOG_MS = 120_000
@@ -104,19 +101,3 @@ def read_on(view: LogView, *, wait: bool = True) -> Procedure[LogChunk]:
     view.topic_id = chunk.topic_id if chunk.topic_id.int else view.topic_id
     view.feed(chunk.entries, chunk.next_offset, chunk.log_start_offset)
     return chunk
-
-
-def require_own_log(write: Write, view: LogView, opened: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Reject an unknown id's open transactions (NEW LOG).
-
-    Call it before the caller appends a barrier.
-
-    Raises:
-        WriteRefusedError: NOT_THIS_COMMIT_LOG.
-    """
-    if not opened or not view.lacks_write:
-        return
-    # The plan of these transactions appended a barrier before their first request, perhaps after the caller's last read.
-    yield from read_to_end(view)
-    if view.lacks_write:
-        raise refusals.not_this_commit_log(write, opened)

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.log_reading import read_to_end
-from kafka_eos_sink.commit.log_records import barrier_record
-from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure, Step
-from kafka_eos_sink.commit.steps import Append, DescribeTransactions, Reached, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, Run, Write, iso_utc
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, Write, iso_utc
 from kafka_eos_sink.errors import Job, WriteRefusedError
 
 MOST_SHOWN = 8
@@ -46,31 +43,27 @@ class InHistory:
     application_id: str | None = None
 
 
-def begin(run: Run, view: LogView, batch: BatchIdentity | None) -> Procedure[None]:
-    """Append the first barrier of a write id, before its first InitProducerId.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What its coordinator and the history know of a write id; false if nothing."""
 
-    NEW LOG: so a write id that its coordinator knows, next to a log that lacks it, was decided in another log.
+    known: TransactionDescription | None = None
+    history: Sequence[InHistory] = ()
 
-    Raises:
-        WriteRefusedError: COMMIT_LOG_LOST if the coordinator or the history knows the write id.
-    """
-    write = run.write
+    def __bool__(self) -> bool:
+        return self.known is not None or bool(self.history)
+
+
+def was_used(write: Write) -> Procedure[Used]:
+    """Ask the coordinator and the history for a write id that the log lacks."""
     described = yield from DescribeTransactions((write.driver_id,))
-    known = described.get(write.driver_id)
     history = yield from ReadHistory(write.id)
-    if known is not None or history:
-        # The barrier of a driver that runs at the same time came before what was found of it, perhaps after this driver's read.
-        yield from read_to_end(view)
-        if view.lacks_write:
-            raise _commit_log_lost(write, batch, known, history)
-    yield from Append((barrier_record(write.id, run.nonce, view.topic_id),))
-    yield from Reached("plan.begun")
+    return Used(known=described.get(write.driver_id), history=history)
 
 
-def _commit_log_lost(
-    write: Write, batch: BatchIdentity | None, known: TransactionDescription | None, history: Sequence[InHistory]
-) -> WriteRefusedError:
-    """The coordinator (``known``) or the history knows the id that the log lacks."""
+def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> WriteRefusedError:
+    """The coordinator or the history knows the id that the log lacks."""
+    known, history = by.known, by.history
     used = [
         "its coordinator knows its driver"
         + (f", whose last transaction began at {iso_utc(known.start_time_ms)}" if known.start_time_ms > 0 else "")

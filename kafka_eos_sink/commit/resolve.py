@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
 from kafka_eos_sink.commit.evidence import holds_open, judged, look_at
-from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_reading import read_to_barrier
 from kafka_eos_sink.commit.log_records import decision_records, done_record
+from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
@@ -41,7 +42,7 @@ from kafka_eos_sink.commit.steps import (
     WallClock,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, UnknownId, taking_over
+from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, look, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
 from kafka_eos_sink.commit.versions import Versions
@@ -82,11 +83,9 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     """
     run = request.run
     view = LogView(run.write.id)
-    yield from read_to_end(view)
-    require_whole(view)
+    takes_over = TakeOver(run=run, view=view, unknown_id=UnknownId.RESOLVE)
     # A typo must neither fence a running driver nor leave a barrier in a log that is not the write's own.
-    opened = yield from list_open(run)
-    yield from require_own_log(run.write, view, opened)
+    _, opened = yield from look(takes_over, view)
     query, newest = _target(view, request)
     was_settled = newest is not None and query.state_of(newest).is_settled
     if newest is not None and was_settled and _counts_as_written(newest, request):
@@ -97,7 +96,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         _require_at_rest(request, query, opened)
     for warning in _warnings(view, query, request):
         yield from Warn(warning)
-    taken = yield from taking_over(TakeOver(run=run, view=view, unknown_id=UnknownId.RESOLVE))
+    taken = yield from taking_over(takes_over)
     yield from Reached("resolve.taken_over")
     # Recovery may have written a decision. A new leader may know less of the log than the one that showed recovery its marker.
     yield from read_to_barrier(view, run.nonce, claims=not view.lacks_write)

@@ -7,16 +7,16 @@ and every decision that it must finish is in the log. A read before them shows i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
-from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_own_log, require_whole
+from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
+from kafka_eos_sink.commit.log_standing import LogFacts, Standing, UnknownId, standing_of
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.lost_log import begin
+from kafka_eos_sink.commit.lost_log import Used, commit_log_lost, was_used
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import finish_decisions
@@ -24,20 +24,6 @@ from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClo
 from kafka_eos_sink.commit.values import BatchIdentity, Plan, Run
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, bumps_epoch
-
-
-class UnknownId(Enum):
-    """What to do if the commit log has no record of the write id."""
-
-    BEGIN = "begin"
-    """Write under it. If it has open transactions, raise NOT_THIS_COMMIT_LOG: another log may hold their decision. If it was used before,
-    raise COMMIT_LOG_LOST."""
-    RESOLVE = "resolve"
-    """As BEGIN, for an operator who knows that the log was lost."""
-    REFUSE = "refuse"
-    """Refuse an operator's typo or wrong log. A barrier would make the log appear as the write's own."""
-    ABORT = "abort"
-    """Abort what is open, because the write's log is lost. If nothing is, begin from nothing: the log is then the write's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,35 +112,15 @@ def taking_over(request: TakeOver) -> Procedure[TakenOver]:
 
 def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
     """Return the result, or None if W.driver has written a decision."""
-    run, predecessor = request.run, request.predecessor
+    run = request.run
     started = yield from WallClock()
-    is_first_look, topic_id = view.next_offset == 0, view.topic_id
-    yield from read_to_end(view)
-    # NEW LOG: the process has not read this one either.
-    is_first_look |= view.topic_id != topic_id
-    require_whole(view)
-    # NEW LOG: another one may have decided the open transactions. So the list waits for every broker.
-    is_new = is_first_look and view.lacks_write and request.unknown_id is not UnknownId.ABORT
-    opened: tuple[ProducerIdentity, ...] = ()
-    # LATE ADD: only a list finds the transaction in which an aborted attempt has continued.
-    if (
-        predecessor is None
-        or not bumps_epoch(run.transaction_version)
-        or not (yield from _is_done_and_unfenced(view, predecessor))
-    ):
-        opened = yield from list_open(run, None if is_new else LIST_WITHIN_MS)
-    if is_new:
-        yield from require_own_log(run.write, view, opened)
-    if request.unknown_id is UnknownId.REFUSE and view.lacks_write:
-        raise refusals.unknown_write_id(run.write)
-    if is_new and request.unknown_id is UnknownId.BEGIN:
-        yield from begin(run, view, request.batch)
-    # NEW LOG: after an operator's command that only ended what was open, or failed, the next run must still see that the log was lost.
-    only_ends = request.unknown_id is UnknownId.RESOLVE or (request.unknown_id is UnknownId.ABORT and bool(opened))
-    claims = not (view.lacks_write and only_ends)
+    standing, opened = yield from look(request, view)
+    if standing is Standing.NEW:
+        yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))
+        yield from Reached("plan.begun")
     identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
     yield from Reached("plan.fenced")
-    barrier = yield from read_to_barrier(view, run.nonce, claims=claims)
+    barrier = yield from read_to_barrier(view, run.nonce, claims=standing is not Standing.UNCLAIMED)
     yield from Reached("plan.read")
     driver = DriverTransaction(identity)
     # JOIN: before the decisions, because what has joined a decided transaction may discard its rows, which are then copied.
@@ -174,6 +140,48 @@ def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
         log_id=view.topic_id,
     )
     return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
+
+
+def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[ProducerIdentity, ...]]]:
+    """Return whose log it is, and what is open; touch nothing.
+
+    Raises:
+        WriteRefusedError: As `take_over`.
+    """
+    run, predecessor, unknown_id = request.run, request.predecessor, request.unknown_id
+    is_first_look, topic_id = view.next_offset == 0, view.topic_id
+    yield from read_to_end(view)
+    # NEW LOG: the process has not read this one either.
+    is_first_look |= view.topic_id != topic_id
+    require_whole(view)
+    # NEW LOG: another one may have decided the open transactions. So the list waits for every broker.
+    is_unknown = is_first_look and view.lacks_write and unknown_id is not UnknownId.ABORT
+    opened: tuple[ProducerIdentity, ...] = ()
+    # LATE ADD: only a list finds the transaction in which an aborted attempt has continued.
+    if (
+        predecessor is None
+        or not bumps_epoch(run.transaction_version)
+        or not (yield from _is_done_and_unfenced(view, predecessor))
+    ):
+        opened = yield from list_open(run, None if is_unknown else LIST_WITHIN_MS)
+    used = Used()
+    if is_unknown and unknown_id is UnknownId.BEGIN and not opened:
+        used = yield from was_used(run.write)
+    facts = LogFacts(
+        lacks_write=view.lacks_write, is_first_look=is_first_look, has_open=bool(opened), was_used=bool(used)
+    )
+    standing = standing_of(facts, unknown_id)
+    if standing in (Standing.OTHER, Standing.LOST):
+        # The driver of what was found appended its barrier before its first request, perhaps after this driver's read.
+        yield from read_to_end(view)
+        standing = standing_of(replace(facts, lacks_write=view.lacks_write), unknown_id)
+    if standing is Standing.OTHER:
+        raise refusals.not_this_commit_log(run.write, opened)
+    if standing is Standing.LOST:
+        raise commit_log_lost(run.write, request.batch, used)
+    if standing is Standing.UNKNOWN:
+        raise refusals.unknown_write_id(run.write)
+    return standing, opened
 
 
 def _unfinished(view: LogView) -> frozenset[ProducerIdAndEpoch]:

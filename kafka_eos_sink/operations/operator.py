@@ -19,6 +19,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.evidence import judged_now
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.outcome import Do
@@ -35,7 +36,7 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DecisionStatus, Hanging, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in

@@ -23,7 +23,6 @@ from kafka_eos_sink.commit import (
     decide,
     hanging,
     log_records,
-    lost_log,
     open_transactions,
     outcome,
     resolve,
@@ -280,8 +279,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="what a newer driver's tasks opened is taken for leftovers",
         edits=(
             Edit(
-                take_over_module._take_over,
-                "        opened = yield from list_open(run, None if is_new else LIST_WITHIN_MS)\n",
+                take_over_module.look,
+                "        opened = yield from list_open(run, None if is_unknown else LIST_WITHIN_MS)\n",
                 "        pass\n",
             ),
             Edit(
@@ -953,8 +952,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a driver that dies between them leaves a write id that looks like that of a lost log",
         edits=(
             Edit(
-                lost_log.begin,
-                "yield from Append((barrier_record(write.id, run.nonce, view.topic_id),))",
+                take_over_module._take_over,
+                "yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))",
                 "pass",
             ),
         ),
@@ -964,7 +963,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="the log not read again before it counts as lost",
         what="a driver beside the first one takes the log for lost",
-        edits=(Edit(lost_log.begin, "yield from read_to_end(view)", "pass"),),
+        edits=(
+            Edit(
+                take_over_module.look,
+                "        yield from read_to_end(view)\n        standing =",
+                "        standing =",
+            ),
+        ),
         setting=_small("two first plans", drivers=2, restart="beside", recover_from_every=0, **ONE_ROW),
         caught=("I17",),
     ),

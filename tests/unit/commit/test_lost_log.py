@@ -13,9 +13,10 @@ import pytest
 from kafka_eos_sink.commit import lost_log, steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
+from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import resolve
-from kafka_eos_sink.commit.take_over import TakeOver, UnknownId, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import BatchIdentity, Resolution, ResolveRequest
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, WriteRefusedError

@@ -151,9 +151,9 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         refusals.no_free_id(write, 0),
         *([lost_log.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
         refusals.version_too_old(write, replace(STREAMED, streaming=False), 5),
-        lost_log._commit_log_lost(write, STREAMED, KNOWN, ()),
-        lost_log._commit_log_lost(
-            write, None, None, [lost_log.InHistory(version=7, finished_ms=1, application_id="app")]
+        lost_log.commit_log_lost(write, STREAMED, lost_log.Used(known=KNOWN)),
+        lost_log.commit_log_lost(
+            write, None, lost_log.Used(history=[lost_log.InHistory(version=7, finished_ms=1, application_id="app")])
         ),
     ]
     for error in errors:
