@@ -74,17 +74,11 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
         )
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
+        **complete[0].batch.told,
         write_id=plan.write.id,
-        query_id=batch.query_id,
-        version=batch.version,
         nonce=plan.nonce,
         driver=plan.driver,
-        topic=batch.topic,
-        schema=batch.schema,
-        offsets_hash=batch.offsets_hash,
         transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
-        foreach_call=complete[0].batch.foreach_call,
-        foreach_query=complete[0].batch.foreach_query,
         versions=decided_versions(plan, complete[0].batch),
         application_id=complete[0].application_id,
         user_metadata=request.user_metadata,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from kafka_eos_sink.commit import transactional_id as names
@@ -234,30 +234,44 @@ class Hanging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(PickledByName):
+class BatchVersion(PickledByName):
+    """What a batch and its decision both tell of a version.
+
+    A later run compares it with its own batch (I15).
+    ``foreach_call`` is the last call of a `foreachBatch` function that wrote or skipped the version; None if there was none, or an earlier
+    version of the sink wrote the record. ``foreach_query`` is the streaming query of that call, "" if a batch job wrote the version.
+    """
+
+    query_id: str
+    version: int
+    topic: str | None
+    schema: str
+    offsets_hash: str | None
+    foreach_call: str | None = None
+    foreach_query: str | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """These fields by name, for the decision of a batch."""
+        return {each.name: getattr(self, each.name) for each in fields(BatchVersion)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(BatchVersion):
     """The record that makes a batch committed: these transactions, and no others.
 
     ``driver`` is the identity whose transaction carries the record. The record counts only with a COMMIT marker of that epoch.
     ``nonce`` is the plan's; a decision that replaces lost transactions by copies appends ``~1``.
     ``resolution`` is set if an operator decided (``kafka-eos resolve``); the decision then lists no transaction.
-    ``foreach_call`` is the last `foreachBatch` call that wrote or skipped the version; None if there was none, or an earlier version of
-    the sink wrote the record. ``foreach_query`` is the streaming query of that call, "" if a batch job wrote the version.
     ``versions`` is None for a stream, and if an earlier version of the sink wrote the record.
     ``application_id`` and ``user_metadata`` identify the run that wrote the rows, for the history.
     """
 
     write_id: str
-    query_id: str
-    version: int
     nonce: str
     driver: ProducerIdentity
-    topic: str | None
-    schema: str
-    offsets_hash: str | None
     transactions: tuple[PreparedTransaction, ...]
     resolution: str | None = None
-    foreach_call: str | None = None
-    foreach_query: str | None = None
     versions: Versions | None = None
     application_id: str | None = None
     user_metadata: str | None = None
@@ -359,23 +373,15 @@ class Plan(PickledByName):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchIdentity(PickledByName):
-    """The identity of a batch: batches with equal values are the same batch (I15).
+class BatchIdentity(BatchVersion):
+    """The batch that a run writes.
 
+    Only its tasks know ``foreach_call`` and ``foreach_query``.
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
-    ``foreach_call`` is the call of a `foreachBatch` function that a batch write belongs to, and ``foreach_query`` the streaming query
-    that calls it, "" without one. Only tasks know them.
     """
 
-    query_id: str
-    version: int
-    topic: str | None
-    schema: str
-    offsets_hash: str | None
     on_checkpoint_rollback: Literal["fail", "skip", "rewrite"] = "fail"
     streaming: bool = False
-    foreach_call: str | None = None
-    foreach_query: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
