@@ -126,6 +126,7 @@ SAFETY = {
 """Every code of a write whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""
 OF_COMMANDS = frozenset(
     {
+        "BOOTSTRAP_SERVERS",
         "DEMO_FAILED",
         "DEMO_NOT_INSTALLED",
         "DISTRIBUTION_UNAVAILABLE",

@@ -43,8 +43,9 @@ _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _IN_GENERAL = "In general (where it differs, the message counts):"
 _CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
 _OWN_ANSWERS = (
-    "If the message itself answers differently, follow the message. If it stands inside another error, follow that error. If a command "
-    "printed it, it says nothing about rows."
+    "The answers are for this run of an exactly-once write; an earlier run may have written the rows. yes: no row is written twice, but "
+    "correct the cause first. If the message itself answers differently, as with at-least-once, follow the message. If it stands inside "
+    "another error, follow that error. A command's error without answers says nothing about rows."
 )
 _IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 

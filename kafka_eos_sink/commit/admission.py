@@ -86,10 +86,10 @@ def _fill(write: Write, batch: BatchIdentity, case: str) -> str:
 
 
 def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
-    why = (
-        "resolved as rewrite, and not written since" if newest.resolution else "void: none of its rows is in the topic"
+    return (
+        f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, "
+        f"{refusals.why_unwritten(newest)}"
     )
-    return f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, which is {why}"
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:

@@ -161,13 +161,22 @@ def log_created_again(write_id: str) -> WriteRefusedError:
 # whether the batch may be written
 
 
+def why_unwritten(decision: Decision) -> str:
+    """Say why the next run writes a version (`Decision.is_unwritten`)."""
+    if decision.resolution:
+        return "which is resolved as rewrite, and not written since"
+    return "which is void: none of its rows is in the topic"
+
+
 def earlier_version_unfinished(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
+    give_up = resolve_command(write, batch.query_id, newest.version, "committed")
+    again = f"un version {newest.version} again from the checkpoint that holds it"
     return WriteRefusedError(
         "EARLIER_VERSION_UNFINISHED",
-        f"{version_of(batch.version, write.id)} cannot be written before version {newest.version}, whose transactions Kafka aborted at "
-        "their timeout and whose rows are not in the topic",
-        f"Run version {newest.version} again from the checkpoint that holds it. To give its rows up: "
-        + resolve_command(write, batch.query_id, newest.version, "committed"),
+        f"{version_of(batch.version, write.id)} cannot be written before version {newest.version}, {why_unwritten(newest)}",
+        f"If the topic holds its rows: {give_up}; if it holds none of them, r{again}"
+        if newest.resolution
+        else f"R{again}. To give its rows up: {give_up}",
     )
 
 

@@ -37,6 +37,7 @@ JOBS = (
 NEVER_IN_A_JOB = {
     "UNKNOWN_WRITE_ID": "only commands take over with UnknownId.REFUSE",
     "NO_HISTORY": "the driver goes on without a history",
+    "BOOTSTRAP_SERVERS": "options are read first, and report INVALID_OPTIONS",
 }
 """Codes in modules of a job that it never raises."""
 FOUND_ROWS = {"NOT_AS_DECIDED", "ROWS_ARE_VISIBLE"}
@@ -98,14 +99,14 @@ def test_code_that_only_commands_raise_never_vouches_for_rows() -> None:
 
 
 def test_jobs_never_refuse_an_unknown_write_id() -> None:
-    """Only for UnknownId.REFUSE take_over raises UNKNOWN_WRITE_ID."""
+    """Only for UnknownId.REFUSE take_over raises UNKNOWN_WRITE_ID (`standing_of`)."""
     users = {
         name
         for name, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "UnknownId.REFUSE"
     }
-    assert users & of_a_job() == {"kafka_eos_sink.commit.take_over"}
+    assert users & of_a_job() == {"kafka_eos_sink.commit.log_standing"}
 
 
 def test_error_of_a_command_says_nothing_about_rows() -> None:

@@ -265,7 +265,7 @@ def test_message_of_a_command_with_a_code_of_jobs_is_whole(capsys: pytest.Captur
     """It has no answer on rows, and the answers of the page are for jobs."""
     shown = explained(capsys, f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}")
     assert "The message is cut" not in shown
-    assert "If a command printed it, it says nothing about rows." in " ".join(shown.split())
+    assert "A command's error without answers says nothing about rows." in " ".join(shown.split())
 
 
 def test_page_of_the_installed_package_is_found_first(

@@ -131,6 +131,17 @@ def test_a_stream_version_above_a_void_one_is_refused() -> None:
         admit(plan(decided(DecisionStatus.VOID, version=4)), BATCH)
 
 
+def test_a_stream_version_above_one_resolved_as_rewrite_is_refused_with_its_cause() -> None:
+    """Its rows may be there: the operator has recorded the version, and no transaction of it timed out."""
+    rewrite = decided(DecisionStatus.VOID, version=4, resolution="rewrite")
+    with pytest.raises(WriteRefusedError) as refused:
+        admit(plan(rewrite), BATCH)
+    assert refused.value.code == "EARLIER_VERSION_UNFINISHED"
+    assert "resolved as rewrite" in str(refused.value)
+    assert "aborted" not in str(refused.value)
+    assert "If the topic holds its rows" in refused.value.way_out
+
+
 def test_void_batch_version_blocks_no_later_one_and_is_named() -> None:
     void = decided(DecisionStatus.VOID, version=4)
     outcome, warning = admit(plan(void), replace(BATCH, streaming=False))
