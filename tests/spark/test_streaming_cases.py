@@ -309,27 +309,17 @@ def test_data_topics_outvote_manual_marker_in_the_commit_log(dead: Dead) -> None
     assert seen == Counter(range(2 * LINES))
 
 
-def test_manual_marker_in_a_data_topic_is_reported(dead: Dead, code_of: CodeOf) -> None:
-    name = "marked data"
-    stream = dead.streams[name]
+def test_rows_that_a_manual_marker_discarded_are_copied(dead: Dead) -> None:
+    stream = dead.streams["marked data"]
     marked = stream.decision().transactions[1]
     write_abort_marker(stream, marked, marked.offsets[0].topic, marked.offsets[0].partition)
-    for _ in range(2):  # it does not pass by itself
-        with pytest.raises(Exception) as caught:
-            dead.go_on(name)
-        assert code_of(str(caught.value)) == "UNRESOLVED"
-        assert "written by hand" in str(caught.value)
-    seen = Counter(number_of(record) for record in read_committed(stream.servers, stream.topic))
-    hidden = marked.offsets[0].last_offset - marked.offsets[0].first_offset + 1
-    assert set(seen.values()) == {1}
-    assert sum(seen.values()) == LINES - hidden
+    dead.go_on("marked data")
+    assert_every_line_once(stream)
+    assert sum(map(len, written_twice(stream)[0].values())) == marked.offsets[0].rows
     stream.assert_nothing_of_it_is_open()
-    answer = ["--write-id", stream.write_id(), "--version", "0", "--as", "committed"]
-    assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *answer]) == 0
     add_files(stream.source, 1, 1)
-    dead.go_on(name)
-    after = Counter(number_of(record) for record in read_committed(stream.servers, stream.topic))
-    assert after == seen + Counter(range(LINES, 2 * LINES))
+    dead.go_on("marked data")
+    assert stream.numbers() == Counter(range(2 * LINES))
     stream.assert_nothing_of_it_is_open()
 
 
