@@ -57,14 +57,13 @@ def run_again(write_id: str) -> str:
 
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
-    """List the offsets of transactions as text: ``topic-partition [first..last]``."""
+    """List offsets as text: ``topic-partition [first..last]``."""
     return some([str(part) for entry in prepared for part in entry.offsets])
 
 
 def some(names: Sequence[str]) -> str:
     """List the first names, and how many more there are."""
-    shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def version_of(version: int, write_id: str) -> str:
@@ -169,14 +168,13 @@ def why_unwritten(decision: Decision) -> str:
 
 
 def earlier_version_unfinished(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
-    give_up = resolve_command(write, batch.query_id, newest.version, "committed")
-    again = f"un version {newest.version} again from the checkpoint that holds it"
+    committed, again = _resolve(write, newest, "committed"), "un it again from the checkpoint that holds it"
     return WriteRefusedError(
         "EARLIER_VERSION_UNFINISHED",
         f"{version_of(batch.version, write.id)} cannot be written before version {newest.version}, {why_unwritten(newest)}",
-        f"If the topic holds its rows: {give_up}; if it holds none of them, r{again}"
+        f"If the topic holds its rows: {committed}; if it holds none of them, r{again}"
         if newest.resolution
-        else f"R{again}. To give its rows up: {give_up}",
+        else f"R{again}. To give its rows up: {committed}",
     )
 
 
@@ -345,7 +343,6 @@ def _finish(write: Write, when: str) -> str:
 
 
 def pending(write: Write, decision: Decision, what: str, do: str = "") -> DecisionPendingError:
-    """The batch is decided: the driver must finish it and never write it again."""
     return DecisionPendingError(
         "DECIDED_NOT_FINISHED",
         f"{version_of(decision.version, write.id)} is committed, but not every row is proven visible: {what}",
@@ -389,7 +386,6 @@ def _unresolved(write: Write, decision: Decision, what: str) -> DecisionPendingE
 
 
 def hangs(write: Write, decision: Decision, left: Sequence[Hanging]) -> DecisionPendingError:
-    """What hangs could not be aborted by the next transaction of its id."""
     return pending(
         write,
         decision,
