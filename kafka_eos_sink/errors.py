@@ -227,6 +227,11 @@ class KafkaEosError(Exception):
         self.safety = self.safety or safety_sentence(self.code, job, has_plan=has_plan, in_command=in_command)
 
 
+def brief(failure: Exception) -> str:
+    """Return the cause of any exception, for the text of another error."""
+    return failure.brief if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
+
+
 class ConfigurationError(KafkaEosError):
     """An invalid option or combination of options; the message lists all problems."""
 

@@ -31,7 +31,7 @@ from kafka_eos_sink.commit.values import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError, brief
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LOSERS_WITHIN_MS = 5_000
@@ -99,7 +99,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
-        raise refusals.pending(run.write, decision, refusals.text_of(failure)) from failure
+        raise refusals.pending(run.write, decision, brief(failure)) from failure
 
 
 def _finish(

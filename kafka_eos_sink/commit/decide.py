@@ -32,7 +32,7 @@ from kafka_eos_sink.commit.steps import (
     WallClock,
 )
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
-from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError
+from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, brief
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
@@ -183,7 +183,7 @@ def decide(
     try:
         ends = yield from EndTransactions((End(identity=identity, commit=True),))
     except Exception as failure:  # for example a rejected login after a lost response
-        raise refusals.decision_unknown(run.write, decision, refusals.text_of(failure)) from failure
+        raise refusals.decision_unknown(run.write, decision, brief(failure)) from failure
     (ended,) = ends
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     try:
@@ -191,7 +191,7 @@ def decide(
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except Exception as failure:
-        raise refusals.decision_unknown(run.write, decision, refusals.text_of(failure)) from failure
+        raise refusals.decision_unknown(run.write, decision, brief(failure)) from failure
     driver.late_end_possible = not identity.bumps_epoch and ended.has_lost_response
     if identity.bumps_epoch:
         driver.identity, driver.sequence = identity.after_end, 0

@@ -19,7 +19,6 @@ from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
     Job,
-    KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
@@ -57,7 +56,6 @@ def run_again(write_id: str) -> str:
 
 
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
-    """List offsets as text: ``topic-partition [first..last]``."""
     return some([str(part) for entry in prepared for part in entry.offsets])
 
 
@@ -141,19 +139,24 @@ def not_this_commit_log(write: Write, opened: Sequence[ProducerIdentity]) -> Wri
         "NOT_THIS_COMMIT_LOG",
         f"write id {write.id!r} has open transactions (first: {opened[0].transactional_id}), but this commit log holds nothing of it. They "
         "belong to a run with another commit log, which may have decided them. Nothing was touched",
-        "Set commit.log.topic of the job, or --commit-log-topic of the command, to the log of that run, and start it again "
-        "before its transactions time out (kafka.transaction.timeout.ms). Only if that log is lost for good: the rows of the open "
-        "transactions are lost with it. To end them now: "
+        f"Set {'' if write.is_random else 'commit.log.topic of the job, or '}--commit-log-topic of the command to the log of that run, and "
+        "start it again before its transactions time out (kafka.transaction.timeout.ms). Only if that log is lost for good: the rows of "
+        "the open transactions are lost with it. To end them now: "
         f"{write.command('recover', '--abort-unknown')}",
     )
 
 
 def log_created_again(write_id: str) -> WriteRefusedError:
+    again = (
+        "read the topic, and run the job again only if no transaction of this write id is open and none of its rows is there"
+        if is_random_write_id(write_id)
+        else f"{run_again(write_id)}: the next error names transactions that are still open"
+    )
     return WriteRefusedError(
         "NOT_THIS_COMMIT_LOG",
         f"the commit log was deleted and created again while the records of write id {write_id!r} were read. The deleted log may have "
         "decided transactions that are still open, so nothing was ended",
-        f"Find out what deletes the topic. Then {run_again(write_id)}: the next error names transactions that are still open",
+        f"Find out what deletes the topic. Then {again}",
     )
 
 
@@ -185,7 +188,7 @@ def checkpoint_rolled_back(write: Write, batch: BatchIdentity, newest: Decision)
         f"this run wrote nothing: the checkpoint continues at batch {batch.version}, but batch {newest.last_version} of {write.id!r} "
         "is already written",
         f"Restore the checkpoint that holds batch {newest.last_version}, and restart the query. Without it, choose: "
-        f"onCheckpointRollback=skip writes nothing up to batch {newest.last_version}, and rows of these batches that are not in the topic "
+        f"onCheckpointRollback=skip writes nothing below batch {newest.last_version}, and rows of these batches that are not in the topic "
         "are lost; onCheckpointRollback=rewrite writes these batches again, and rows that are in the topic are there twice. A query "
         f"that begins with other rows needs another {name}",
     )
@@ -196,8 +199,8 @@ def version_too_old(write: Write, batch: BatchIdentity, floor: int) -> WriteRefu
         "VERSION_TOO_OLD",
         f"this run wrote nothing: the commit log no longer shows whether {version_of(batch.version, write.id)} was written. It remembers "
         f"the newest {MOST_RANGES:,} ranges of consecutive versions, from {floor} on",
-        f"If its rows are not in the topic, write them with another txnVersion, from {floor} on, or under another txnAppId. To see which "
-        f"application wrote what: {write.history_command}",
+        f"If its rows are not in the topic, write them with a txnVersion from {floor} on that this txnAppId has not used, or under another "
+        f"txnAppId. To see which application wrote what: {write.history_command}",
     )
 
 
@@ -222,8 +225,8 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
         "DIFFERENT_BATCH",
         f"{version_of(batch.version, write_id)} was already written by this call of the foreachBatch function, so these rows would be "
         "skipped",
-        "Give each write in the function its own txnAppId: writes with the same txnAppId and the same option topic, or without that "
-        "option, are one write",
+        "Leave the first write in the function its txnAppId, and give each other write its own: writes with the same txnAppId and the same "
+        "option topic, or without that option, are one write",
     )
 
 
@@ -238,7 +241,7 @@ def different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> Wri
             "If two queries share transactional.id.prefix or copies of one checkpoint, give each its own. If the checkpoint was changed, "
             f"restore the file offsets/{batch.version} in it"
         )
-    elif batch.streaming:
+    elif batch.streaming or batch.foreach_query:
         do = "Run this batch with that topic and schema"
     else:
         do = "For other rows, set a txnVersion that this txnAppId has not used; for the same rows, run nothing: they are written"
@@ -314,10 +317,6 @@ def begins_elsewhere(write: Write, name: str, part: OffsetRange, start: int) -> 
     return TransactionAbortedError("TRANSACTION_NOT_OPEN", f"{what}. Nothing was committed", again)
 
 
-def text_of(failure: Exception) -> str:
-    return failure.brief if isinstance(failure, KafkaEosError) else f"{type(failure).__name__}: {failure}"
-
-
 def decision_unknown(write: Write, decision: Decision, why: str) -> DecisionPendingError:
     recover = write.command("recover")
     if job_of(write.id) is Job.RANDOM:
@@ -391,7 +390,8 @@ def hangs(write: Write, decision: Decision, left: Sequence[Hanging]) -> Decision
         decision,
         f"{_held(left)} is still open, although its coordinator has ended it: its marker is missing (KAFKA-20734), and no transaction of "
         "its id could end it, because the coordinator has forgotten its producer id",
-        f"Discard what hangs: {write.command('recover', '--discard')}; then {run_again(write.id)}, which copies its rows from the log",
+        f"Discard what hangs{', and do what this command then prints' * write.is_random}: {write.command('recover', '--discard')}"
+        + ("" if write.is_random else f"; then {run_again(write.id)}, which copies its rows from the log"),
     )
 
 

@@ -109,7 +109,7 @@ def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *,
     if query_id == BATCH_QUERY_ID and not counts and version not in newest.written_versions.adding(version):
         return (
             f"the commit log no longer shows whether version {version} was written, so no run writes it. If its rows are not in the topic, "
-            f"write them with another txnVersion, from {newest.written_versions.floor} on"
+            f"write them with a txnVersion from {newest.written_versions.floor} on that this txnAppId has not used"
         )
     if counts == (request.resolution == "committed") and version != newest.version:
         return f"{needs_none} {'skips' if counts else 'writes'} it"

@@ -44,6 +44,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
+    brief,
     counted,
 )
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -94,7 +95,7 @@ def _of_decided(write: Write, decision: Decision, failure: KafkaEosError) -> Kaf
     """Return the error of a decided batch: nobody must take its rows for unwritten."""
     if isinstance(failure, (DecisionPendingError, FencedError, WriteRefusedError)):
         return failure
-    pending = refusals.pending(write, decision, refusals.text_of(failure))
+    pending = refusals.pending(write, decision, brief(failure))
     pending.__cause__ = failure
     return pending
 
@@ -168,7 +169,7 @@ def finish(
         run.write,
         logged.decision,
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
-        f"{logged.decision.transactions[0].identity.transactional_id}). {refusals.TIMEOUT_WAYS_OUT}",
+        f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms",
     )
 
 

@@ -66,7 +66,8 @@ def unknown_topic_error(batch: ProducerBatch, since_ms: int, max_block_ms: int) 
     return InvalidRowError(
         "UNKNOWN_TOPIC",
         f"the brokers have not known topic {batch.topic} partition {batch.partition} for {since_ms} ms "
-        f"(kafka.max.block.ms {max_block_ms}). If the topic was deleted, create it again",
+        f"(kafka.max.block.ms {max_block_ms}). If the topic was deleted, create it again, unless it is the commit log: then first read "
+        "kafka-eos explain COMMIT_LOG_LOST",
     )
 
 
@@ -83,7 +84,7 @@ def delivery_timeout_error(batch: ProducerBatch, after: str, reason: str, advice
     return BrokerUnavailableError(
         "DELIVERY_TIMEOUT",
         f"topic {batch.topic} partition {batch.partition} did not acknowledge {batch.record_count} records after {after} "
-        f"and {batch.attempts} attempts; last problem: {reason}. {advice}, or raise kafka.delivery.timeout.ms",
+        f"and {batch.attempts} attempts; last problem: {reason}. {advice}",
     )
 
 

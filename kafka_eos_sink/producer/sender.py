@@ -335,7 +335,7 @@ class Sender:
             problem,
         )
         if batch.attempts > self._config.retries:
-            self._fail_undelivered(batch, f"{self._config.retries} retries (option retries)")
+            self._fail_undelivered(batch, f"{self._config.retries} retries", "remove kafka.retries")
             return
         batch.retry_at = now if at_once else now + self._backoff.delay_ms(max(0, batch.attempts - 1))
 
@@ -399,14 +399,18 @@ class Sender:
         self._next_expiry = now + EXPIRY_CHECK_MS
         limit = self._config.delivery_timeout_ms
         if (oldest := self._accumulator.expired(now - limit)) is not None:
-            self._fail_undelivered(oldest, f"{now - oldest.created_ms} ms (kafka.delivery.timeout.ms {limit})")
+            self._fail_undelivered(
+                oldest,
+                f"{now - oldest.created_ms} ms (kafka.delivery.timeout.ms {limit})",
+                "raise kafka.delivery.timeout.ms",
+            )
 
-    def _fail_undelivered(self, batch: ProducerBatch, after: str) -> None:
+    def _fail_undelivered(self, batch: ProducerBatch, after: str, otherwise: str) -> None:
         self.tainted |= batch.in_doubt
         reason = produce_errors.undelivered_reason(batch, self._client)
         nodes = {self._client.metadata.leader(batch.topic, batch.partition), self._transactions.coordinator}
         advice = produce_errors.health_or_quota(self._client, batch.created_ms, nodes)
-        self.fail(produce_errors.delivery_timeout_error(batch, after, reason, advice))
+        self.fail(produce_errors.delivery_timeout_error(batch, after, reason, f"{advice}, or {otherwise}"))
 
     def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
         """Send no more batches; only the first failure counts."""

@@ -285,7 +285,9 @@ def refusal(
     if action is Reaction.FENCED:
         or_expired = f" Or {EXPIRED_ID}." if error is ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
         return errors.FencedError(
-            "PRODUCER_FENCED", f"{failure} Another producer now uses the transactional id.{or_expired}"
+            "PRODUCER_FENCED",
+            f"{failure} Another producer now uses the transactional id, or its transaction timed out (kafka.transaction.timeout.ms)."
+            f"{or_expired}",
         )
     if action is Reaction.ABORT:
         return errors.TransactionAbortedError("TRANSACTION_ABORTED", f"{failure} A new attempt may succeed.")

@@ -375,7 +375,9 @@ class Executor:
                 "COMMIT_LOG_TRUNCATED",
                 f"offset {offset} of the commit log's partition {topic}-{partition} is beyond its end: the topic was deleted and "
                 "created again, or an unclean leader election lost records",
-                "Find out which, and start again: if decisions are gone, the next run shows how to record what is in the topics",
+                "Find out which before anything runs again. If the topic was created again, the next run shows how to record what is in "
+                "the topics. After an unclean leader election, it may write lost versions twice: first record them, as the page of this "
+                "code shows",
             )
         # The log start may have moved past the high watermark that the Fetch returned.
         end = max(start, high_watermark)

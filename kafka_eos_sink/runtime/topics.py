@@ -180,8 +180,9 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     if found is None or partitions < LOG_PARTITIONS:
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has {counted(partitions, 'partition')} and needs {LOG_PARTITIONS}; choose another "
-            f"commit.log.topic, or delete the topic and create it again: {_create_command(admin, topic, brokers)}",
+            f"the commit log topic {topic!r} has {counted(partitions, 'partition')} and needs {LOG_PARTITIONS}. If it is "
+            "not a commit log, correct commit.log.topic, and leave the topic alone; otherwise delete it, and create it again: "
+            + _create_command(admin, topic, brokers),
         )
     configs = _required_configs(admin, topic, deadline)
     _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
@@ -274,7 +275,8 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
     elif policy != "compact":
         raise ConfigurationError(
             "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions; change it: "
+            f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions. If it is not a commit log, correct "
+            "commit.log.topic, and leave the topic alone; otherwise change it: "
             + _alter_command(admin, topic, COMPACTED),
         )
     return configs

@@ -49,6 +49,12 @@ _try_again_at: dict[str, float] = {}
 CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a micro-batch trigger: processingTime, availableNow or once"
 
 
+KEEP_FOLDER = (
+    "Keep the folder: from another one, the query starts over. Correct its scheme, or the credentials of the driver's "
+    + "Python process"
+)
+
+
 class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     """Writer of a query's micro-batches; its constructor raises as ``SinkWriter``."""
 
@@ -155,7 +161,7 @@ def _write_id(options: SinkOptions) -> str:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"{location}/metadata, which identifies the query after a restart, cannot be read ({error})",
-            "Correct the path, or the credentials of the driver's Python process. Without a scheme it is a local path: if Spark's "
+            f"{KEEP_FOLDER}. Without a scheme it is a local path: if Spark's "
             "fs.defaultFS is another file system, write its scheme into checkpointLocation. If the file cannot be made readable, set "
             "transactional.id.prefix: for a query that has run before, to its kafka-eos-<query id> that kafka-eos status lists, because "
             "under another name its last batch can be written twice; for a new query, to any name that no other query uses",
@@ -222,9 +228,7 @@ def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"source.offsets.group needs the source offsets in the checkpoint{where}, and they cannot be read: {why}",
-            "Set the option checkpointLocation to the query's checkpoint"
-            if location is None
-            else "Correct the path, or the credentials of the driver's Python process",
+            "Set the option checkpointLocation to the query's checkpoint" if location is None else KEEP_FOLDER,
         )
     warn_once(
         f"the source offsets in the checkpoint{where} cannot be read ({why}): the sink recognises a "

@@ -64,7 +64,9 @@ class PatientWorld(ProxiedWorld):
 def test_client_that_fails_on_survivable_fault_is_detected(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    monkeypatch.setattr(Sender, "_lost", lambda self, batch, error, now: self._fail_undelivered(batch, "one attempt"))
+    monkeypatch.setattr(
+        Sender, "_lost", lambda self, batch, error, now: self._fail_undelivered(batch, "one attempt", "try again")
+    )
     bench = bench_of(2)
     admin = kafka_python.KafkaAdminClient(bootstrap_servers=bench.kafka.bootstrap_servers)
     machine = ProducerMachine(lambda: PatientWorld(bench, 2, admin, transactional=transactional))

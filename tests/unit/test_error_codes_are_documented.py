@@ -158,7 +158,9 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     stream = {"query_id": QUERY, "streaming": True}
     concerned = {
         "read-a-message": refusals.pending(ORDERS, version, commit),
-        "transaction_too_old": refusals.too_old("check before the decision", 905_000, 900_000),
+        "transaction_too_old": refusals.too_old(
+            "the finished transaction of partition 3 was aborted while other tasks still wrote", 905_000, 900_000
+        ),
         "fenced": refusals.fenced(ORDERS.id, f"it holds {ORDERS.driver_id}"),
         "different_batch": refusals.different_batch(ORDERS, batch(20261121), version),
         "lost_parts": refusals.lost_parts(ORDERS, version, version.transactions[:1], [begins], ""),

@@ -142,6 +142,16 @@ def test_a_stream_version_above_one_resolved_as_rewrite_is_refused_with_its_caus
     assert "If the topic holds its rows" in refused.value.way_out
 
 
+def test_function_with_another_schema_is_not_sent_to_another_version() -> None:
+    """Its version is the batch id, so another one would write the rows twice."""
+    call = replace(BATCH, streaming=False, offsets_hash=None, foreach_query="s", foreach_call="s 2")
+    before = decided(offsets_hash=None, schema="value binary", foreach_query="s", foreach_call="s 1")
+    with pytest.raises(WriteRefusedError) as refused:
+        admit(plan(before), call)
+    assert refused.value.code == "DIFFERENT_BATCH"
+    assert "txnVersion" not in refused.value.way_out
+
+
 def test_void_batch_version_blocks_no_later_one_and_is_named() -> None:
     void = decided(DecisionStatus.VOID, version=4)
     outcome, warning = admit(plan(void), replace(BATCH, streaming=False))

@@ -58,7 +58,9 @@ def batch(call: str | None, version: int = 3) -> BatchIdentity:
 
 
 def test_second_write_of_a_call_is_refused() -> None:
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH\].*version 3 .*own txnAppId"):
+    with pytest.raises(
+        WriteRefusedError, match=r"DIFFERENT_BATCH\].*version 3 .*first write in the function its txnAppId"
+    ):
         admit(plan_after("app/1/4/3"), batch("app/1/4/3"))
 
 
@@ -111,7 +113,7 @@ def skips(cluster: ScriptedCluster, call: str) -> None:
 
 
 def test_second_write_of_a_call_is_refused_without_done_record(cluster: ScriptedCluster) -> None:
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH\].*own txnAppId"):
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH\].*first write in the function its txnAppId"):
         admit(cluster.plan("second"), replace(BATCH, foreach_call="call 1"))
 
 
@@ -120,7 +122,7 @@ def test_second_write_of_a_call_that_skipped_is_refused(cluster: ScriptedCluster
         skips(cluster, call)
         # An older driver's done record, appended late, hides that of the version.
         cluster.perform(steps.Append((done_record(replace(DECISION, nonce="older"), 1),)))
-        with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH\].*own txnAppId"):
+        with pytest.raises(WriteRefusedError, match=r"DIFFERENT_BATCH\].*first write in the function its txnAppId"):
             admit(cluster.plan("second"), replace(BATCH, foreach_call=call))
     assert admit(cluster.plan("third"), replace(BATCH, foreach_call="call 4"))[0] is TaskOutcome.ALREADY_COMMITTED
     assert len(cluster.newest().transactions) == 1

@@ -173,7 +173,7 @@ def test_unwritten_version_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> N
     assert written(cluster, 11)
     with pytest.raises(WriteRefusedError) as refused:
         cluster.resolve("rewrite", 3, "batch", allow_duplicates=True)
-    assert "write them with another txnVersion, from 6 on" in refused.value.way_out
+    assert "write them with a txnVersion from 6 on that" in refused.value.way_out
     with pytest.raises(WriteRefusedError, match=r"VERSION_TOO_OLD\].*from 6 on"):
         written(cluster, 3)
 
@@ -183,6 +183,6 @@ def test_version_below_the_floor_cannot_be_recorded(monkeypatch: pytest.MonkeyPa
     cluster = Cluster()
     for version in (4, 8, 12):
         assert written(cluster, version)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*with another txnVersion, from 5 on"):
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*with a txnVersion from 5 on"):
         cluster.resolve("committed", 1, "batch")
     assert not cluster.fenced

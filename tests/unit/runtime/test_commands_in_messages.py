@@ -194,6 +194,27 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
             assert again in first
 
 
+def test_a_decided_batch_without_an_id_runs_again_only_under_a_condition() -> None:
+    """Its next run has another write id, and would write the rows a second time."""
+    write = Write(RANDOM, DEFAULT_TOPIC, AT)
+    decision = replace(Held().decision(3), write_id=RANDOM, query_id=BATCH_QUERY_ID)
+    lost = decision.transactions
+    for error in (
+        refusals.pending(write, decision, "why"),
+        refusals.decision_unknown(write, decision, "why"),
+        refusals.unresolved(write, decision, lost, ()),
+        refusals.without_rows(write, decision, lost[0]),
+        refusals.hangs(write, decision, [HANGING]),
+        refusals.topic_gone(write, decision, "why"),
+        refusals.lost_parts(write, decision, lost, ["why"], ""),
+        refusals.not_this_commit_log(write, [decision.driver]),
+        refusals.log_created_again(RANDOM),
+    ):
+        for part in re.split(r"[.;] ", error.way_out):
+            if "un the job again" in part:
+                assert re.search(r"\bif\b|\bTo\b|o not run|then run the job again: kafka-eos resolve", part), part
+
+
 def test_version_counted_as_written_never_reruns_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
     decision = Held().decision(0)
