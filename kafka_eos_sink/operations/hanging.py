@@ -7,16 +7,16 @@ marker by hand can end.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.hanging import discard
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription, Wait
-from kafka_eos_sink.commit.values import Hanging, Run
+from kafka_eos_sink.commit.values import Hanging, PreparedTransaction, Run
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition, TransactionMarker
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
 from kafka_eos_sink.protocol.messages import ProducerState
 from kafka_eos_sink.runtime.executor import Executor
 
@@ -24,14 +24,16 @@ DISCARD_WITHIN_MS = 10_000
 """How long the markers of discarded attempts may take."""
 LEADER_MS = 10_000
 """How long the search waits for a leader before it continues without it."""
+Named = Mapping[int, Sequence[tuple[PreparedTransaction, int | None]]]
+"""By producer id, the decided transactions of the write, with the version of a decision that is unfinished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOpen:
     """A transaction of the write that hangs on a partition, from ``start_offset`` on.
 
-    version       of the unfinished decision that lists it; None for an attempt
-    is_forgotten  its coordinator has given its id another producer id, so no transaction of the id can end it
+    version       of the unfinished decision whose rows it holds; None for an attempt
+    is_forgotten  its coordinator no longer knows its producer id, so no transaction of its transactional id can end it
     """
 
     transactional_id: str
@@ -90,56 +92,85 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
     Args:
         view: The whole log of the write.
     """
-    newest = [(query, found.decision) for query in view.queries("decision") if (found := query.newest) is not None]
-    entries = {
-        entry.identity.carrier: (
-            entry.identity.transactional_id,
-            decision.version if query.state_of(decision).is_open else None,
-            query.part_of(entry.identity.carrier),
-        )
-        for query, decision in newest
-        for entry in decision.transactions
-    }
+    newest = [found.decision for query in view.queries("decision") if (found := query.newest) is not None]
     # An attempt may be of an older batch with more Spark partitions, or of one that was never decided.
-    partitions = {entry.partition for _, decision in newest for entry in decision.transactions}
+    partitions = {entry.partition for decision in newest for entry in decision.transactions}
     partitions.update(partition for query in view.queries("part") for partition in query.newest_parts)
-    topics = {part.topic for _, decision in newest for entry in decision.transactions for part in entry.offsets}
-    topics |= {decision.topic for _, decision in newest if decision.topic}
+    topics = {part.topic for decision in newest for entry in decision.transactions for part in entry.offsets}
+    topics |= {decision.topic for decision in newest if decision.topic}
     if not partitions:
         return Found()
-    try:
-        described = executor.run(iter(DescribeTransactions(run.write.task_ids(sorted(partitions)))))
-    except BrokerUnavailableError:
+    described = _described(executor, run.write.task_ids(sorted(partitions)))
+    if described is None:
         return Found(no_response=("the coordinators",))
     producers, no_response, unreadable = producers_on(admin, {run.write.commit_log}, topics, timeout_ms)
-    # A principal with Write on the log can name another program's producer in a decision, but not write its part record.
-    decided = {carrier: (name, version) for carrier, (name, version, part) in entries.items() if part is not None}
+    held = [*_held(producers, described, _named(view), run.write.commit_log)]
+    # An attempt may have begun, or begun and ended, between these requests. Then its coordinator reports another state now.
+    again = _described(executor, {each.transactional_id for each in held if not each.is_forgotten})
+    names = [f"{topic}-{partition}" for topic, partition in no_response]
     return Found(
-        held=tuple(_held(producers, described, decided)),
-        no_response=tuple(f"{topic}-{partition}" for topic, partition in no_response),
+        held=tuple(
+            each
+            for each in held
+            if each.is_forgotten or (again and again[each.transactional_id] == described[each.transactional_id])
+        ),
+        no_response=(*names, *(["the coordinators"] if again is None else [])),
         unreadable=tuple(sorted(unreadable)),
     )
+
+
+def _described(executor: Executor, ids: Iterable[str]) -> Mapping[str, TransactionDescription | None] | None:
+    """Return what coordinators report; None if one does not respond."""
+    try:
+        return executor.run(iter(DescribeTransactions(tuple(ids))))
+    except BrokerUnavailableError:
+        return None
+
+
+def _named(view: LogView) -> Named:
+    """Return the decided transactions whose producer is the write's own."""
+    own = {part.producer_id for query in view.queries("part") for part in query.newest_parts.values() if part.value}
+    named: dict[int, list[tuple[PreparedTransaction, int | None]]] = {}
+    for query in view.queries("decision"):
+        if (newest := query.newest) is None:
+            continue
+        version = newest.decision.version if query.state_of(newest.decision).is_open else None
+        for entry in newest.decision.transactions:
+            # A principal with Write on the log can name another program's producer in a decision, but not write its part record.
+            if entry.identity.producer_id in own or query.part_of(entry.identity.carrier) is not None:
+                named.setdefault(entry.identity.producer_id, []).append((entry, version))
+    return named
 
 
 def _held(
     producers: Mapping[TopicPartition, Collection[ProducerState]],
     described: Mapping[str, TransactionDescription | None],
-    decided: Mapping[ProducerIdAndEpoch, tuple[str, int | None]],
+    named: Named,
+    commit_log: TopicPartition,
 ) -> Iterator[HeldOpen]:
     ids = {found.producer_id: name for name, found in described.items() if found is not None and found.is_free}
     busy = {found.producer_id for found in described.values() if found is not None and not found.is_free}
     for where, remembered in producers.items():
         for producer in remembered:
-            name, version = decided.get((producer.producer_id, producer.producer_epoch), (None, None))
-            name = ids.get(producer.producer_id, name)
-            if producer.current_txn_start_offset < 0 or name is None or producer.producer_id in busy:
+            # JOIN: by producer id alone, because an attempt of a newer epoch may have joined the decided transaction.
+            entries = named.get(producer.producer_id, ())
+            of_decision = entries[0][0].identity.transactional_id if entries else None
+            name, start = ids.get(producer.producer_id, of_decision), producer.current_txn_start_offset
+            if start < 0 or name is None or producer.producer_id in busy:
                 continue
+            versions = (
+                version
+                for entry, version in entries
+                for part in entry.offsets
+                if version is not None
+                and (where == commit_log or ((part.topic, part.partition) == where and start <= part.last_offset))
+            )
             yield HeldOpen(
                 transactional_id=name,
                 where=where,
-                start_offset=producer.current_txn_start_offset,
+                start_offset=start,
                 producer=producer,
-                version=version,
+                version=next(versions, None),
                 is_forgotten=producer.producer_id not in ids,
             )
 

@@ -11,6 +11,7 @@ import pytest
 from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.steps import InitProducerId
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC as LOG
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -19,8 +20,13 @@ from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
-from unmarked_transactions import committed_without_a_marker
+from unmarked_transactions import (
+    committed_without_a_marker,
+    produce_without_adding,
+    unverified_partitions,
+)
 
 SOCKET_REQUEST_MAX_BYTES = 200_000
 EXPIRATION_MS = 3_000
@@ -124,23 +130,28 @@ def test_expired_task_id_is_named_at_the_first_row(low: EmbeddedKafka) -> None:
     assert "transactional.id.expiration.ms" in raised.value.message
 
 
+@pytest.mark.parametrize("joined", [False, True], ids=["untouched", "joined by a late attempt"])
 def test_what_hangs_under_a_forgotten_id_is_discarded_by_an_operator(
-    low: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+    low: EmbeddedKafka, capsys: pytest.CaptureFixture[str], joined: bool
 ) -> None:
     """No transaction of the id can end it: its coordinator gives the id another producer id."""
     topic = create_topic(low.bootstrap_servers, partitions=1)
     given = write_settings(low, topic)
     committed_without_a_marker(low, given)
     name = task_transactional_id(given.write.id, 0, 0)
-    with connected(low.bootstrap_servers) as admin:
-        wait_until(
-            lambda: admin.describe_transactions([name], admin.client.clock() + 30_000)[name] is None, "a forgotten id"
-        )
+    if joined:
+        with unverified_partitions(low), connected(low.bootstrap_servers) as admin:
+            executor = Executor(admin, given.write.commit_log, given.producer)
+            late = executor.run(iter(InitProducerId(name, 60_000)))
+            produce_without_adding(admin, late, (topic, 0), [(None, b"late")])
+    await_expired(low, name)
     with pytest.raises(DecisionPendingError, match=rf"{topic}-0 is still open.*kafka-eos recover .*--discard"):
         session.plan(given)
     command = ["recover", "--bootstrap-servers", low.bootstrap_servers, "--write-id", given.write.id]
     assert main(command) == 1, "not confirmed"
-    assert "1 transaction would still hang: add --discard." in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"on {topic}-0 from offset 0, version {given.batch.version}" in shown
+    assert "1 transaction would still hang: add --discard." in shown
     # An operator's command copies no rows of a producer that the coordinator does not know: the decision could be forged.
     assert main([*command, "--discard", "--yes"]) == 1
     shown = capsys.readouterr()

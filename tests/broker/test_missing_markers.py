@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import confluent_kafka.admin
 import pytest
@@ -21,6 +22,8 @@ from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.operations import hanging
+from kafka_eos_sink.operations.hanging import producers_on
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
 from kafka_eos_sink.runtime import session
@@ -356,6 +359,39 @@ def test_aborted_attempt_that_hangs_is_discarded(
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == ROWS * (2 if newest == "of fewer Spark partitions" else 1)
     assert_nothing_open(servers, [topic])
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["open", "ended"])
+def test_attempt_that_begins_during_the_search_does_not_hang(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """It begins after its coordinator has responded, and before its leader does."""
+    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
+    given = write_settings(any_kafka, topic)
+    write_all(given, 1)
+    later = varied(given, version=given.batch.version + 1)
+    plan = session.plan(later)
+    messages: list[session.TaskMessage] = []
+
+    def racing(*arguments: Any) -> Any:
+        begins = not messages
+        if begins:
+            messages.extend(tasks(later, plan, 1))
+        response = producers_on(*arguments)
+        if begins and ends:
+            session.abort(later, plan, messages)
+        return response
+
+    monkeypatch.setattr(hanging, "producers_on", racing)
+    assert recover(any_kafka, given.write.id) == 1, "not confirmed"
+    shown = capsys.readouterr().out
+    assert messages
+    assert "hanging transaction" not in shown
+    assert "It would change nothing else" in " ".join(shown.split())
+    if not ends:
+        session.commit(later, plan, messages)
+    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == ROWS * (2 - ends)
+    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
 def decided_without_any_marker(kafka: EmbeddedKafka, given: session.WriteSettings, *, commit: bool) -> None:
