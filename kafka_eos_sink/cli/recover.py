@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,12 +90,14 @@ def recover(
     if found is not None:
         require_consent(found, _effect(write_id, found, before, discard, abort_unknown), err=as_json)
     forgotten = [each for each in before.hanging.held if each.is_forgotten]
+    by_marker: tuple[HeldOpen, ...] = ()
     if discard and forgotten:
         with connected(settings.client) as admin:
-            hanging.discard_forgotten(admin, forgotten, settings.timeout_ms)
-        console.echo(f"Aborted by a marker: {console.counted(len(forgotten), 'transaction')}.", err=as_json)
+            by_marker = hanging.discard_forgotten(admin, forgotten, settings.timeout_ms)
+        console.echo(f"Aborted by a marker: {console.counted(len(by_marker), 'transaction')}.", err=as_json)
     with _notice(settings, "to finish what is decided"):
         done = operator.recover(settings, abort_unknown=abort_unknown)
+    done = replace(done, discarded=(*by_marker, *done.discarded))
     _show(settings, done, as_json=as_json)
     if not done.all_ended:
         _show_hanging(settings, done.hanging, err=True)
@@ -116,12 +119,12 @@ def _effect(write_id: str, found: Preview, before: Foreseen, discard: bool, abor
     forgotten = sum(each.is_forgotten for each in before.hanging.held)
     effects = (
         (found.decided, "open transaction", "commit {} of decided versions"),
-        (forgotten * discard, "transaction", "abort {} that hangs under a forgotten id, by a marker"),
+        (forgotten * discard, "transaction", "abort {} hanging under a forgotten id, by a marker"),
         (todo[Do.DISCARD], "partition", "abort what hangs of decided versions on {}, and copy its rows"),
         (todo[Do.COPY] + todo[Do.MISS], "partition", "copy rows that Kafka has aborted on {}"),
         (len(decided) - len(asked), "decided version", "find proof that the rows of {} are visible"),
         (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
-        (len(before.hanging.attempts), "attempt", "abort {} that hangs on partitions"),
+        (len(before.hanging.attempts), "attempt", "abort {} hanging on partitions"),
     )
     would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
     text = f"recover would fence every job or query that runs under {write_id}. It would "
@@ -159,7 +162,7 @@ def hanging_table(held: Sequence[HeldOpen]) -> Table:
 
     def row(each: HeldOpen) -> console.Row:
         owner = "an attempt" if each.version is None else f"version {each.version}"
-        where = f"on {'{}-{}'.format(*each.where)} from offset {each.start_offset}, {owner}"
+        where = f"{each.place}, {owner}"
         why = "its coordinator has forgotten the id" if each.is_forgotten else "its coordinator has ended it"
         return [each.transactional_id, where], str(each.producer.producer_id), why
 
@@ -182,7 +185,7 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
         listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
-        names = some([each.transactional_id for each in done.discarded])
+        names = some([f"{each.transactional_id} {each.place}" for each in done.discarded])
         console.echo(f"Aborted where it hung: {names}.")
     if done.unlisted:
         console.echo(
@@ -267,15 +270,14 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
     ]
     aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
     found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended}
-    discarded = [
-        {"transactional_id": each.transactional_id, "topic": topic, "partition": partition}
-        for each in done.discarded
-        for topic, partition in each.partitions
-    ]
-    hanging = [
-        console.fields(each, "transactional_id", "start_offset", "version", "is_forgotten")
-        | {"topic": each.where[0], "partition": each.where[1], "producer_id": each.producer.producer_id}
-        for each in done.hanging.held
-    ]
+    discarded, hanging = (
+        [
+            console.fields(each, "transactional_id", "start_offset", "version", "is_forgotten")
+            | console.fields(each.producer, "producer_id", "producer_epoch")
+            | {"topic": each.where[0], "partition": each.where[1]}
+            for each in held
+        ]
+        for held in (done.discarded, done.hanging.held)
+    )
     rest = {"unlisted": done.unlisted or None, "discarded": discarded, "hanging": hanging}
     return found | rest | console.fields(done.hanging, "no_response", "unreadable")

@@ -8,12 +8,12 @@ marker by hand can end.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.hanging import discard
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription, Wait
+from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.values import Hanging, PreparedTransaction, Run
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
@@ -42,6 +42,15 @@ class HeldOpen:
     producer: ProducerState
     version: int | None
     is_forgotten: bool
+
+    @property
+    def place(self) -> str:
+        return f"on {'{}-{}'.format(*self.where)} from offset {self.start_offset}"
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether no decision lists it, and the next transaction of its id can end it."""
+        return self.version is None and not self.is_forgotten
 
     @property
     def abort_marker(self) -> TransactionMarker:
@@ -75,10 +84,10 @@ class Found:
 
     @property
     def attempts(self) -> tuple[Hanging, ...]:
-        """What no decision names, and the next transaction of its id can end."""
+        """The attempts, each with all its partitions."""
         by_id: dict[tuple[str, int], list[TopicPartition]] = {}
         for each in self.held:
-            if each.version is None and not each.is_forgotten:
+            if each.is_attempt:
                 by_id.setdefault((each.transactional_id, each.producer.producer_id), []).append(each.where)
         return tuple(
             Hanging(transactional_id=name, producer_id=producer_id, partitions=tuple(where))
@@ -177,33 +186,56 @@ def _held(
 
 def discard_attempts(
     admin: Admin, executor: Executor, run: Run, driver: ProducerIdentity, view: LogView, timeout_ms: int
-) -> tuple[tuple[Hanging, ...], Found]:
-    """Abort attempts that hang on partitions; return them, and what is left.
+) -> tuple[tuple[HeldOpen, ...], Found]:
+    """Abort attempts that hang; return those that were seen to end, and what is left.
 
     Args:
         driver: W.driver, which the caller holds.
         view: As in `find_hanging`.
     """
     found = find_hanging(admin, executor, run, view, timeout_ms)
-    attempts = found.attempts
-    if not attempts:
+    if not found.attempts:
         return (), found
-    left = executor.run(discard(run, driver, attempts))
-    until = admin.client.clock() + min(timeout_ms, DISCARD_WITHIN_MS)
-    while not set(found.attempts) <= set(left) and admin.client.clock() < until:
-        executor.run(iter(Wait(POLL_MS)))
-        found = find_hanging(admin, executor, run, view, timeout_ms)
-    return tuple(each for each in attempts if each not in left), found
+    left = {each.producer_id for each in executor.run(discard(run, driver, found.attempts))}
+    attempts = [each for each in found.held if each.is_attempt]
+    ended = _seen_to_end(admin, [each for each in attempts if each.producer.producer_id not in left], timeout_ms)
+    found = find_hanging(admin, executor, run, view, timeout_ms)
+    # Its id may have expired meanwhile, or its coordinator may still write the markers. Then the search does not find it.
+    known = {(each.where, each.producer.producer_id) for each in (*found.held, *ended)}
+    unseen = [each for each in attempts if (each.where, each.producer.producer_id) not in known]
+    return ended, replace(found, held=(*found.held, *unseen))
 
 
-def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> None:
-    """Write the ABORT markers of what hangs under forgotten ids.
+def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
+    """Write ABORT markers for forgotten ids; return what was seen to end.
 
     Raises:
         AuthorizationError: Alter or ClusterAction on the cluster is missing.
     """
     for each in held:
         admin.write_txn_marker(each.abort_marker, admin.client.clock() + timeout_ms)
+    return _seen_to_end(admin, held, timeout_ms)
+
+
+def _seen_to_end(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
+    """Wait for the markers; return what its leader no longer holds open."""
+    until = admin.client.clock() + min(timeout_ms, DISCARD_WITHIN_MS)
+    while True:
+        # An accepted EndTxn proves nothing: a broker may omit this marker as well.
+        producers, _, _ = producers_on(admin, {each.where for each in held}, (), timeout_ms)
+        starts = {
+            (where, each.producer_id): each.current_txn_start_offset
+            for where, found in producers.items()
+            for each in found
+        }
+        ended = tuple(
+            each
+            for each in held
+            if each.where in producers and starts.get((each.where, each.producer.producer_id)) != each.start_offset
+        )
+        if len(ended) == len(held) or admin.client.clock() >= until:
+            return ended
+        admin.client.wait(POLL_MS, until)
 
 
 def producers_on(

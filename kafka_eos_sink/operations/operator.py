@@ -38,7 +38,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import DecisionStatus, Hanging, OffsetRange, Plan, Run, SettledDecision, Write
+from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
     SAFETY,
@@ -48,7 +48,7 @@ from kafka_eos_sink.errors import (
     Job,
     KafkaEosError,
 )
-from kafka_eos_sink.operations.hanging import Found, discard_attempts, find_hanging
+from kafka_eos_sink.operations.hanging import Found, HeldOpen, discard_attempts, find_hanging
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
@@ -185,7 +185,7 @@ class Recovered:
     ended          the write's transactions, and the transactions of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
     unlisted       why the list of open transactions lacks a broker's transactions; empty if it is complete
-    discarded      attempts that hung on partitions, and that this run aborted there
+    discarded      attempts that hung on partitions, and were seen to end after this run aborted them
     hanging        what still hangs, and what was not checked
     """
 
@@ -194,7 +194,7 @@ class Recovered:
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
     unlisted: str = ""
-    discarded: tuple[Hanging, ...] = ()
+    discarded: tuple[HeldOpen, ...] = ()
     hanging: Found = field(default_factory=Found)
 
     @property

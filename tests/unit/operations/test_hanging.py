@@ -13,8 +13,10 @@ from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.values import Run
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.operations.hanging import (
+    DISCARD_WITHIN_MS,
     Found,
     HeldOpen,
+    discard_attempts,
     discard_forgotten,
     find_hanging,
 )
@@ -80,6 +82,12 @@ def found(cluster: ScriptedCluster, leaders: Any = None) -> Found:
     return find_hanging(leaders or Leaders(cluster), executor, run_on(cluster), cluster.view(), PATIENCE_MS)
 
 
+def discarded(cluster: ScriptedCluster, driver: ProducerIdentity) -> tuple[tuple[HeldOpen, ...], Found]:
+    executor, leaders = SimpleNamespace(run=cluster.run), Leaders(cluster)
+    given: Any = (leaders, executor, run_on(cluster), driver, cluster.view(), PATIENCE_MS)
+    return discard_attempts(*given)
+
+
 def hang(cluster: ScriptedCluster, name: str, *partitions: int, commit: bool = False) -> ProducerIdentity:
     """An attempt writes a row to each of these data partitions; its coordinator ends it and omits their markers."""
     identity: ProducerIdentity = cluster.perform(steps.InitProducerId(name, PATIENCE_MS))
@@ -124,7 +132,7 @@ def test_attempt_that_joined_under_a_forgotten_id_is_discarded(version: int, is_
     before = found(cluster).held
     assert shown(before) == [(name, T0, late.producer_epoch, 1, True)]
     leaders: Any = Leaders(cluster)
-    discard_forgotten(leaders, before, PATIENCE_MS)
+    assert discard_forgotten(leaders, before, PATIENCE_MS) == before
     assert found(cluster).held == ()
     cluster.plan()
     assert [each for each in cluster.newest().transactions if each.identity.producer_id != entry.identity.producer_id]
@@ -184,3 +192,74 @@ def test_search_without_a_second_response_of_the_coordinators_says_so() -> None:
     assert [each.where for each in seen.held] == [T1], "no transaction can end what is forgotten"
     assert seen.no_response == ("the coordinators",)
     assert not seen.all_ended
+
+
+@BOTH
+@pytest.mark.parametrize("omitted", [(), (1,), (0, 1)], ids=["none", "one", "all"])
+def test_only_what_was_seen_to_end_counts_as_discarded(version: int, omitted: tuple[int, ...]) -> None:
+    """The broker omits markers of the abort as well, although its coordinator accepts it."""
+    cluster, logged = decided(partitions=2, version=version)
+    for entry in logged.decision.transactions:
+        cluster.end(entry.identity, commit=True)
+    plan = cluster.plan()
+    loser = hang(cluster, "w.0.5", 0, 1)
+
+    def end(step: steps.EndTransactions) -> Any:
+        (only,) = step.ends
+        if not omitted:
+            return cluster.perform(step)
+        end_without_markers(cluster, only.identity, *omitted)
+        return (steps.EndResult(error=0),)
+
+    cluster.own[steps.EndTransactions] = end
+    began = cluster.now
+    ended, left = discarded(cluster, plan.driver)
+    seen = [where for number, where in enumerate((T0, T1)) if number not in omitted]
+    assert [(each.where, each.producer.producer_epoch) for each in ended] == [
+        (where, loser.producer_epoch) for where in seen
+    ]
+    assert sorted(each.where for each in left.held) == [where for where in (T0, T1) if where not in seen]
+    assert (cluster.now - began < DISCARD_WITHIN_MS) is (not omitted)
+
+
+@pytest.mark.parametrize("how", ["its id expires", "its coordinator is slow"])
+def test_attempt_that_was_not_seen_to_end_is_reported_as_hanging(how: str) -> None:
+    """The last search does not find it: no decision lists its producer id, or its id is not free yet."""
+    cluster, logged = decided()
+    cluster.end(logged.decision.transactions[0].identity, commit=True)
+    plan = cluster.plan()
+    hang(cluster, "w.0.5", 0)
+
+    def expire(step: steps.InitProducerId) -> Any:
+        cluster.forget("w.0.5")
+        return cluster.perform(step)
+
+    def prepare(step: steps.EndTransactions) -> Any:
+        (end,) = step.ends
+        ended = identity_of(end.identity)
+        cluster.kafka, _ = kafka.end_txn(cluster.kafka, ended, False, end_version(ended))
+        return (steps.EndResult(error=0),)
+
+    if how == "its id expires":
+        cluster.own[steps.InitProducerId] = expire
+    else:
+        cluster.own[steps.EndTransactions] = prepare
+        cluster.write_markers = lambda: None  # type: ignore[method-assign]
+    ended, left = discarded(cluster, plan.driver)
+    assert ended == ()
+    assert [(each.transactional_id, each.where) for each in left.held] == [("w.0.5", T0)]
+
+
+def test_partition_that_no_longer_responds_was_not_seen_to_end() -> None:
+    cluster, logged = decided()
+    end_without_markers(cluster, logged.decision.transactions[0].identity, 0, commit=True)
+    cluster.forget("w.0.0")
+    held = found(cluster).held
+
+    class Silent(Leaders):
+        def describe_producers(self, *_: Any) -> Any:
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
+
+    leaders: Any = Silent(cluster)
+    leaders.client.wait = lambda delay_ms, _: setattr(cluster, "now", cluster.now + 1_000)
+    assert discard_forgotten(leaders, held, PATIENCE_MS) == ()

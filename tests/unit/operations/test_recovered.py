@@ -27,12 +27,13 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
-from kafka_eos_sink.operations import operator
-from kafka_eos_sink.operations.hanging import Found
+from kafka_eos_sink.operations import hanging, operator
+from kafka_eos_sink.operations.hanging import Found, HeldOpen
 from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState
 from tests.runs import RANDOM, WRITE, run_of
 
 DECISION = SettledDecision(
@@ -56,13 +57,17 @@ def ended(error: int | None, identity: ProducerIdentity = TASK, *, committed: bo
     return EndedTransaction(identity=identity, committed=committed, error=error)
 
 
+RECOVER = ("recover", "--bootstrap-servers", "localhost:1", "--write-id", "w")
+
+
 def said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: Recovered
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: Recovered, *more: str
 ) -> tuple[int, str, dict[str, Any]]:
     """The exit status, the table with its lines joined, and the JSON."""
-    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found()))
+    if not more:
+        monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found()))
     monkeypatch.setattr(operator, "recover", lambda *_, **__: done)
-    command = ["recover", "--yes", "--bootstrap-servers", "localhost:1", "--write-id", "w"]
+    command = [*RECOVER, "--yes", *more]
     status = main(command)
     shown = " ".join(capsys.readouterr().out.split())
     assert main([*command, "--json"]) == status
@@ -192,6 +197,47 @@ def test_recovered_names_copies_and_omits_its_own_driver(
     _, shown, fields = said(monkeypatch, capsys, done)
     assert "w.0.1 (copies of lost rows) commit done" in shown
     assert [each["copies"] for each in fields["ended"]] == [False, True]
+
+
+def held_open(name: str, where: TopicPartition, producer_id: int, **changes: Any) -> HeldOpen:
+    producer = ProducerState(producer_id=producer_id, producer_epoch=4, coordinator_epoch=0, current_txn_start_offset=7)
+    hangs = HeldOpen(
+        transactional_id=name, where=where, start_offset=7, producer=producer, version=None, is_forgotten=False
+    )
+    return replace(hangs, **changes)
+
+
+def as_json(name: str, topic: str, partition: int, producer_id: int, **changes: Any) -> dict[str, Any]:
+    fields = {"transactional_id": name, "topic": topic, "partition": partition, "start_offset": 7}
+    return fields | {"producer_id": producer_id, "producer_epoch": 4, "version": None, "is_forgotten": False} | changes
+
+
+def test_discarded_and_hanging_transactions_have_all_their_fields(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two forgotten transactions, one was seen to end after its marker."""
+    ends = held_open("w.2.0", ("bills", 3), 12, version=3, is_forgotten=True)
+    stays = held_open("w.2.1", ("orders", 0), 13, is_forgotten=True)
+    attempts = held_open("w.0.0", ("orders", 0), 10), held_open("w.0.0", ("orders", 1), 10)
+    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found(held=(ends, stays))))
+    monkeypatch.setattr(hanging, "discard_forgotten", lambda *_: (ends,))
+    done = Recovered(
+        decisions=(DECISION,),
+        finished_now=frozenset(),
+        ended=(),
+        discarded=attempts,
+        hanging=Found(held=(stays,)),
+    )
+    status, shown, fields = said(monkeypatch, capsys, done, "--discard")
+    assert status == 1
+    assert fields["discarded"] == [
+        as_json("w.2.0", "bills", 3, 12, version=3, is_forgotten=True),
+        as_json("w.0.0", "orders", 0, 10),
+        as_json("w.0.0", "orders", 1, 10),
+    ]
+    assert fields["hanging"] == [as_json("w.2.1", "orders", 0, 13, is_forgotten=True)]
+    assert "Aborted by a marker: 1 transaction." in shown
+    assert "Aborted where it hung: w.2.0 on bills-3 from offset 7, w.0.0 on orders-0 from offset 7, w.0.0 on" in shown
 
 
 PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
