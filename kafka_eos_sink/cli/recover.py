@@ -87,6 +87,8 @@ def recover(
     with _notice(settings, "to look for what hangs"):
         before = operator.foresee(settings)
     _show_hanging(settings, before.hanging, err=as_json)
+    for what, why in before.unjudged.items():
+        console.echo(f"Not checked: {what}. {why}", err=True)
     if found is not None:
         require_consent(found, _effect(write_id, found, before, discard, abort_unknown), err=as_json)
     forgotten = [each for each in before.hanging.held if each.is_forgotten]
@@ -129,7 +131,11 @@ def _effect(write_id: str, found: Preview, before: Foreseen, discard: bool, abor
     would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
     text = f"recover would fence every job or query that runs under {write_id}. It would "
     text += (
-        f"{'; '.join(would)}." if would else "change nothing else: no transaction is open, and every version has ended."
+        f"{'; '.join(would)}."
+        if would
+        else "change nothing else: no transaction is open, and every version has ended."
+        if before.hanging.is_whole
+        else "change nothing else that was found."
     )
     if asked:
         versions = some([str(write.version) for write in asked])
@@ -151,6 +157,8 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
     ):
         if names:
             console.echo(f"Not checked: {', '.join(names)} ({why}). {do}.", err=True)
+    if found.failure:
+        console.echo(f"Not checked: attempts that may hang on partitions. {found.failure}", err=True)
     if any(each.is_forgotten for each in found.held):
         console.echo(
             f"To abort what hangs under a forgotten id: {settings.write.command('recover', '--discard')}", err=True
@@ -279,5 +287,6 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         ]
         for held in (done.discarded, done.hanging.held)
     )
-    rest = {"unlisted": done.unlisted or None, "discarded": discarded, "hanging": hanging}
-    return found | rest | console.fields(done.hanging, "no_response", "unreadable")
+    failure = {"unlisted": done.unlisted or None, "failure": done.hanging.failure or None}
+    rest = failure | console.fields(done.hanging, "no_response", "unreadable")
+    return found | {"discarded": discarded, "hanging": hanging} | rest

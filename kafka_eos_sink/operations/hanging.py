@@ -72,15 +72,22 @@ class Found:
 
     no_response  partitions (topic-partition) whose leaders did not respond, or the coordinators
     unreadable   topics without the Read permission
+    failure      the error that stopped the search or an abort; empty without one
     """
 
     held: tuple[HeldOpen, ...] = ()
     no_response: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    failure: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every partition was checked."""
+        return not (self.no_response or self.unreadable or self.failure)
 
     @property
     def all_ended(self) -> bool:
-        return not (self.held or self.no_response or self.unreadable)
+        return self.is_whole and not self.held
 
     @property
     def attempts(self) -> tuple[Hanging, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import job_of, resolve_command
+from kafka_eos_sink.commit.refusals import job_of, resolve_command, some
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
     Copied,
@@ -302,12 +302,14 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
 class Foreseen:
     """What a recovery would find on the partitions.
 
-    todo     what it does for how many ranges of unfinished decisions, by query id; a query id is missing if brokers do not respond
-    hanging  transactions that partitions hold open, and that no coordinator ends
+    todo      what it does for how many ranges of unfinished decisions, by query id
+    hanging   transactions that partitions hold open, and that no coordinator ends
+    unjudged  why an unfinished version is not in todo, by its partitions
     """
 
     todo: Mapping[str, Counter[Do]]
     hanging: Found
+    unjudged: Mapping[str, str] = field(default_factory=dict)
 
 
 def foresee(settings: OperatorSettings) -> Foreseen:
@@ -316,14 +318,19 @@ def foresee(settings: OperatorSettings) -> Foreseen:
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
         todo: dict[str, Counter[Do]] = {}
+        unjudged: dict[str, str] = {}
         for query, newest in view.unfinished():
             named = [entry for entry in newest.decision.transactions if not entry.proven]
             ids = tuple(entry.identity.transactional_id for entry in named)
             # A partition without a leader must not keep the command from the others.
-            with suppress(KafkaEosError):
+            try:
                 described = executor.run(iter(DescribeTransactions(ids))) if ids else {}
                 todo[query.query_id] = Counter(chain.from_iterable(executor.run(judged_now(named, described))))
-        return Foreseen(todo=todo, hanging=find_hanging(admin, executor, run, view, settings.timeout_ms))
+            except KafkaEosError as failure:
+                names = sorted({f"{part.topic}-{part.partition}" for entry in named for part in entry.offsets})
+                unjudged[f"version {newest.decision.version} on {some(names)}"] = failure.brief
+        hanging = find_hanging(admin, executor, run, view, settings.timeout_ms)
+        return Foreseen(todo=todo, hanging=hanging, unjudged=unjudged)
 
 
 def reaches_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[bool]:
@@ -369,7 +376,12 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         plan = executor.run(recovery(run, abort_unknown=abort_unknown, view=view))
         # Recovery may have decided copies since it read the log.
         executor.run(read_to_end(view))
-        discarded, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
+        discarded: tuple[HeldOpen, ...] = ()
+        try:
+            discarded, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
+        except KafkaEosError as failure:
+            # The decisions are finished, and the user must see that.
+            hanging = Found(failure=failure.brief)
         tried = [
             EndedTransaction(
                 identity=end.identity,

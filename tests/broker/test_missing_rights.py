@@ -10,12 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import confluent_kafka.admin as confluent
 import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, varied, write_all, write_settings
+from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -150,6 +152,7 @@ USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
     "heals": NEEDED,
+    "recovers-unread": without("topic", "READ"),
     NO_SETTINGS: NEEDED,
     **dict.fromkeys(READ_REVOKED.values(), EVERYTHING),
     "revoked": EVERYTHING,
@@ -254,9 +257,8 @@ def guarded() -> Iterator[EmbeddedKafka]:
         yield cluster
 
 
-def client_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> ClientConfig:
-    problems: list[str] = []
-    properties = {
+def properties_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> dict[str, str]:
+    return {
         "client.id": client_id,
         "bootstrap.servers": guarded.bootstrap_servers,
         "security.protocol": "SASL_PLAINTEXT",
@@ -264,7 +266,11 @@ def client_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> Cli
         "sasl.username": user,
         "sasl.password": PASSWORD,
     }
-    found = read_kafka_properties(properties, problems)
+
+
+def client_of(guarded: EmbeddedKafka, user: str, client_id: str = "test") -> ClientConfig:
+    problems: list[str] = []
+    found = read_kafka_properties(properties_of(guarded, user, client_id), problems)
     assert found is not None
     assert problems == []
     return found.client
@@ -564,6 +570,23 @@ def test_what_hangs_is_discarded_with_the_rights_of_a_write(guarded: EmbeddedKaf
     records = read_committed(guarded.plaintext_servers, "data-heals")
     assert Counter(int(record.value or b"") for record in records) == Counter(range(ROWS))
     assert_nothing_open(guarded.plaintext_servers, ["data-heals"])
+
+
+def test_preview_of_recover_lists_topics_without_read(
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = "recovers-unread"
+    anyone = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
+    given = varied(settings_of(guarded, user), client=anyone, group_offsets=None)
+    plan = session.plan(given)
+    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
+    properties = tmp_path / "client.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in properties_of(guarded, user).items()))
+    where = ["--properties", str(properties), "--write-id", given.write.id, "--commit-log-topic", f"log-{user}"]
+    assert main(["recover", *where]) == 1, "not confirmed"
+    shown = capsys.readouterr().err
+    assert f"Not checked: data-{user} (missing Read permission). Grant Read and run the command again." in shown
+    assert re.search(rf"Not checked: version 3 on data-{user}-\d.*\[KAFKA_EOS\.TOPIC_AUTHORIZATION_FAILED\]", shown)
 
 
 @pytest.mark.feature("retries and errors")

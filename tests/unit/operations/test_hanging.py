@@ -11,7 +11,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.values import Run
-from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError
 from kafka_eos_sink.operations.hanging import (
     DISCARD_WITHIN_MS,
     Found,
@@ -248,6 +248,31 @@ def test_attempt_that_was_not_seen_to_end_is_reported_as_hanging(how: str) -> No
     ended, left = discarded(cluster, plan.driver)
     assert ended == ()
     assert [(each.transactional_id, each.where) for each in left.held] == [("w.0.5", T0)]
+
+
+def test_partitions_that_could_not_be_asked_are_listed() -> None:
+    """Another partition of the topic, and the other topic, are checked all the same."""
+    cluster, logged = decided(partitions=3)
+    for number, entry in enumerate(logged.decision.transactions):
+        end_without_markers(cluster, entry.identity, number, commit=True)
+
+    class Some(Leaders):
+        def topic(self, name: str, deadline_ms: int) -> Any:
+            if name != "t":
+                raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", f"may not read {name}")
+            leaders = enumerate((1, -1, 2))
+            return SimpleNamespace(
+                partitions=[SimpleNamespace(partition_index=each, leader_id=leader) for each, leader in leaders]
+            )
+
+        def describe_producers(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> Any:
+            if T2 in partitions:
+                raise BrokerUnavailableError("REQUEST_DEADLINE", "broker 2 is down")
+            return super().describe_producers(partitions, deadline_ms)
+
+    seen = found(cluster, Some(cluster))
+    assert [each.where for each in seen.held] == [T0]
+    assert (seen.no_response, seen.unreadable) == (("t-1", "t-2"), (WRITE.log_topic,))
 
 
 def test_partition_that_no_longer_responds_was_not_seen_to_end() -> None:

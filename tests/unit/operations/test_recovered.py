@@ -26,14 +26,15 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
 )
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
-from kafka_eos_sink.errors import DecisionPendingError
+from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError, FencedError
 from kafka_eos_sink.operations import hanging, operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Recovered
+from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Preview, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
+from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.runs import RANDOM, WRITE, run_of
 
 DECISION = SettledDecision(
@@ -238,6 +239,77 @@ def test_discarded_and_hanging_transactions_have_all_their_fields(
     assert fields["hanging"] == [as_json("w.2.1", "orders", 0, 13, is_forgotten=True)]
     assert "Aborted by a marker: 1 transaction." in shown
     assert "Aborted where it hung: w.2.0 on bills-3 from offset 7, w.0.0 on orders-0 from offset 7, w.0.0 on" in shown
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--yes",)], ids=["asks", "json", "yes"])
+def test_preview_lists_what_was_not_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    unchecked = Found(no_response=("orders-0", "bills-3"), unreadable=("letters",))
+    unjudged = {"version 3 on orders-0, orders-1": "[KAFKA_EOS.REQUEST_DEADLINE] no leader for orders-0"}
+    monkeypatch.setattr(operator, "preview", lambda *_: Preview(writes=(), opened=(), decided=0))
+    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=unchecked, unjudged=unjudged))
+    monkeypatch.setattr(
+        operator, "recover", lambda *_, **__: Recovered(decisions=(), finished_now=frozenset(), ended=())
+    )
+    assert main([*RECOVER, *more]) == ("--yes" not in more)
+    shown = capsys.readouterr()
+    for line in (
+        "Not checked: orders-0, bills-3 (no response).",
+        "Not checked: letters (missing Read permission).",
+        "Not checked: version 3 on orders-0, orders-1. [KAFKA_EOS.REQUEST_DEADLINE] no leader for orders-0",
+    ):
+        assert line in shown.err
+    if "--yes" not in more:
+        assert "It would change nothing else that was found." in " ".join((shown.out + shown.err).split())
+
+
+def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:
+    """The settings of commands that run on a scripted cluster."""
+
+    @contextmanager
+    def connected(_: OperatorSettings) -> Iterator[Any]:
+        executor = SimpleNamespace(run=cluster.run, ended=[], copied=set())
+        yield SimpleNamespace(unlisted=""), executor, run_of(version=cluster.kafka.version)
+
+    monkeypatch.setattr(operator, "connected_to_log", connected)
+    monkeypatch.setattr(operator, "find_hanging", lambda *_: hangs)
+    return OperatorSettings(
+        write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
+    )
+
+
+def test_version_that_cannot_be_judged_is_foreseen_as_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic of it was deleted, so its leaders are not even searched."""
+    cluster, _ = decided(partitions=2)
+
+    def deleted(_: AbortedTransactions) -> Any:
+        raise BrokerRefusedError("UNKNOWN_TOPIC", "t-1 did not appear")
+
+    cluster.own[AbortedTransactions] = deleted
+    foreseen = operator.foresee(on_cluster(monkeypatch, cluster, Found()))
+    assert foreseen.unjudged == {"version 1 on t-0, t-1": "[KAFKA_EOS.UNKNOWN_TOPIC] t-1 did not appear"}
+    assert not foreseen.todo
+
+
+def test_recovery_is_shown_although_its_search_for_attempts_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, _ = decided()
+
+    def fenced(*_: Any) -> Any:
+        raise FencedError("FENCED", "a newer driver holds w.driver")
+
+    monkeypatch.setattr(operator, "discard_attempts", fenced)
+    done = operator.recover(on_cluster(monkeypatch, cluster, Found()))
+    assert done.finished_now == {"batch"}
+    assert not done.all_ended
+    status, _, fields = said(monkeypatch, capsys, done)
+    assert (status, fields["failure"]) == (1, "[KAFKA_EOS.FENCED] a newer driver holds w.driver")
+    assert main([*RECOVER, "--yes"]) == 1
+    shown = capsys.readouterr()
+    assert "finished just now" in shown.out
+    assert "Not checked: attempts that may hang on partitions. [KAFKA_EOS.FENCED] a newer driver" in shown.err
 
 
 PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
