@@ -11,7 +11,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.evidence import held_by
-from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.commit.values import OffsetRange, merged
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -150,8 +150,7 @@ class DataProofs:
             for where, last in zip(step.partitions, step.last_offsets, strict=True)
             if (offset := stable[where]) is not None and offset <= last
         }
-        if blocked and self._clock() >= self._next_check_of_ends_ms:
-            self._require_whole(blocked)
+        self._require_whole(blocked)
         return stable
 
     def _stable(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -190,6 +189,9 @@ class DataProofs:
                 self._search([search for search in searches if search.part.topic == topic])
             except steps.DataTopicGoneError:
                 continue
+        blocked = [search.part for search in searches if search.found is steps.Unseen.BLOCKED]
+        # In a topic that was created again, no marker will ever follow.
+        self._require_whole({(each.topic, each.partition): each.last_offset for each in merged(blocked)})
         return {search.part: steps.Unseen.GONE if search.found is None else search.found for search in searches}
 
     def _search(self, searches: Sequence[_Search]) -> None:
@@ -230,7 +232,9 @@ class DataProofs:
         return {where: found for where, (_, found) in fetched.items()}
 
     def _require_whole(self, last_offsets: Mapping[TopicPartition, int]) -> None:
-        """Raise if a partition ends too early for max.block.ms."""
+        """Raise if a partition ends too early for max.block.ms; ask once a second."""
+        if not last_offsets or self._clock() < self._next_check_of_ends_ms:
+            return
         query = partial(self._admin.list_offsets, last_offsets, isolation="read_uncommitted")
         ends = self._query(last_offsets, query)
         now = self._clock()

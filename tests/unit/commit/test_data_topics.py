@@ -196,3 +196,18 @@ def test_deleted_topic_costs_max_block_ms_twice_and_hides_none() -> None:
             proofs.last_stable_offsets(steps.LastStableOffsets((("deleted", 0),), (9,)))
     # Once together with another topic, which might not have been unknown for so long, and once alone.
     assert (admin.waits, admin.now) == (2, 1_000 + 2 * MAX_BLOCK_MS)
+
+
+@pytest.mark.parametrize("end", [0, 5])
+def test_topic_that_ends_before_a_range_counts_as_gone_after_max_block_ms(end: int) -> None:
+    """It was created again, and no marker will ever follow: a wait for one would end in DECIDED_NOT_FINISHED in every run."""
+    admin = NewTopic(*[(at, at, 0, (-1, -1)) for at in range(end)])
+    proofs = DataProofs(DataTopics(admin, timeout_ms=120_000, max_block_ms=MAX_BLOCK_MS))  # type: ignore[arg-type]
+    look = steps.AbortedTransactions((replace(PART, first_offset=end, last_offset=9),), (7,))
+    until = admin.now + MAX_BLOCK_MS
+    while admin.now < until:
+        assert set(proofs.aborted_transactions(look).values()) == {steps.Unseen.BLOCKED}
+        admin.now += 500
+    admin.now += 2_000
+    with pytest.raises(steps.DataTopicGoneError, match="created again"):
+        proofs.aborted_transactions(look)
