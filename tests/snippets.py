@@ -75,6 +75,7 @@ RUNS_IN = {
     "docs/errors.md#producer_fenced": _MESSAGES,
     "docs/errors.md#checkpoint_rolled_back": _MESSAGES,
     "docs/errors.md#different_batch": _MESSAGES,
+    "docs/errors.md#nothing_to_resolve": _MESSAGES,
     "docs/errors.md#commit_log_lost": _MESSAGES,
     "docs/errors.md#lost_parts": _MESSAGES,
     "docs/internals/benchmarks.md#how-to-measure": "spark/test_bench.py::test_benchmark_measures_all_sinks",

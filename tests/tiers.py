@@ -390,7 +390,6 @@ RULES: tuple[Rule, ...] = (
         ALL,
         one_of("with_history", True),
     ),
-    Rule("spark/test_batch_versions.py::test_versions_recorded_after_a_lost_log_can_be_corrected", ALL),
     Rule(
         "spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides",
         ALL,

@@ -26,8 +26,6 @@ def require_consent(found: Preview, effect: str, *, err: bool) -> None:
     Raises:
         typer.Exit: The command was not confirmed (status 1).
     """
-    if not found.is_needed:
-        return
     # Imported here because it is slow, and only a command that acts needs it.
     from kafka_eos_sink.operations.cluster_view import write_lines
 

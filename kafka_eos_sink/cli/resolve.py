@@ -25,12 +25,6 @@ _QueryId = Annotated[
     str | None,
     typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
 ]
-_AnyBatch = Annotated[
-    bool,
-    typer.Option(
-        "--any-batch", help="Let the next run skip V, whatever batch or query it is; committed: also a finished V."
-    ),
-]
 
 
 def resolve(
@@ -47,26 +41,26 @@ def resolve(
         bool,
         typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
     ] = False,
-    any_batch: _AnyBatch = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     history_topic: console.HistoryTopic = console.HISTORY,
     properties: console.PropertiesFile = None,
 ) -> None:
-    """Record the outcome of a version that the sink cannot prove.
+    """Record the outcome of a write's newest version, if the sink cannot prove it.
+
+    The newest version is the last one that was decided, whatever its number: `kafka-eos status` shows it. Every other version is
+    refused, because a correction of it is a new version. If the commit log has no decision of the write, you name the version.
 
     Run `kafka-eos recover` first, and read the rows in the topic with isolation.level=read_committed.
 
     committed: every row that matters is in the topic, and the next run skips the version. Recovery runs first. If it finishes
-    the version, there is nothing to record, except with --any-batch: the next run is then skipped even if it has another schema,
-    topic or source offsets. Otherwise a warning shows the rows that stay missing, because recovery copies all lost rows or none.
-    If the commit log has no records for the stream, or only older versions, the stream continues with the version after V.
+    the version, there is nothing to record. Otherwise a warning shows the rows that stay missing, because recovery copies all
+    lost rows or none. If V was finished before, the record lets the next run skip V even if it has another schema, topic, query
+    or source offsets. A stream continues with the version after V, also if the commit log has only older versions.
 
     rewrite: none of its rows is in the topic, and the next run writes the version. Rejected if some of its rows are visible, or
     may become visible, or if Read is missing. --allow-duplicates skips this check: visible rows are then there twice.
-
-    Of a batch write, `--query-id batch` resolves another version than the newest; rewrite then needs --allow-duplicates.
 
     A job that still runs under the write id is fenced. The command shows its effect and asks for confirmation on a terminal;
     elsewhere it needs --yes. Read its warnings: a mistyped id is recorded as well. Exit status 1 without confirmation.
@@ -82,7 +76,7 @@ def resolve(
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos resolve"
     )
-    asked = partial(ResolveRequest, query_id=query_id, version=version, resolution=resolution, any_batch=any_batch)
+    asked = partial(ResolveRequest, query_id=query_id, version=version, resolution=resolution)
 
     def resolving(run: Run) -> Procedure[Resolved]:
         return procedures.resolve(asked(run=run, allow_duplicates=allow_duplicates))
@@ -142,21 +136,14 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
             f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
             "id before. If the query id is wrong, other queries are not affected."
         )
-    if before.version != decision.version and decision.query_id == BATCH_QUERY_ID:
-        follows = (
-            "counts as written and will be skipped" if decision.resolution == "committed" else "its next run writes it"
-        )
-        more = "" if decision.resolution == "committed" else "; rows of it that are visible are then there twice"
-        return f"{name} is resolved as {decision.resolution}: {follows}{more}. All other versions stay as they were."
     if before.version != decision.version:
         return (
             f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
             f"{before.version}; the versions in between count as written elsewhere."
         )
     if before == decision:
-        rows = f"finished, with {console.counted(sum(prepared.rows for prepared in decision.transactions), 'row')}"
-        state = "resolved as committed" if decision.resolution else rows
-        return f"{name} is already {state}. Its next run skips it, and nothing was recorded."
+        rows = console.counted(sum(prepared.rows for prepared in decision.transactions), "row")
+        return f"{name} is finished, with {rows}. Its next run skips it, and nothing was recorded."
     if decision.resolution == "committed":
         gone = ", although none of its rows is in the topic" if before.is_void else ""
         return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."

@@ -76,7 +76,8 @@ def recorded_empty(write: Write, batch: BatchIdentity) -> str:
     """Describe a batch job's version that its first run has written without a row."""
     return (
         f"{version_of(batch.version, write.id)} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
-        f"version will write nothing. {_fill(write, batch, 'If its rows come later')}"
+        "version will write nothing. If its rows come after another version was written, give them a new txnVersion. "
+        f"{_fill(write, batch, 'If they come before')}"
     )
 
 
@@ -96,7 +97,7 @@ def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
     """Return the versions that count as written then, None for all up to the batch's."""
     settled = plan.newest_decision(batch.query_id)
     before = Versions() if settled is None else settled.decision.written_versions
-    # In a foreachBatch function only an operator has recorded versions above its own.
+    # In a foreachBatch function only writes without its name, as over Spark Connect, have left versions above its own.
     is_alone = batch.foreach_query and (batch.on_checkpoint_rollback == "rewrite" or before.last < batch.version)
     return None if batch.streaming or is_alone else before.adding(batch.version)
 
@@ -105,7 +106,7 @@ def _admit_to_stream(
     plan: Plan, batch: BatchIdentity, settled: SettledDecision
 ) -> tuple[TaskOutcome | None, str | None]:
     newest = settled.decision
-    # Of a foreachBatch function, an operator may have recorded a version above the newest decision's.
+    # Without the name of its query, as over Spark Connect, a foreachBatch function may have written a higher version before the newest.
     if newest.version < batch.version and batch.version not in newest.written_versions:
         if settled.status is DecisionStatus.VOID:
             raise refusals.earlier_version_unfinished(plan.write, batch, newest)

@@ -86,12 +86,11 @@ def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> Writ
         highest: int | str = "N" if len(history) >= MOST_SHOWN else max((each.version for each in history), default="N")
         of_batch = f"--query-id {BATCH_QUERY_ID}"
         count = refusals.resolve_command(write, BATCH_QUERY_ID, highest, "committed")
-        take_out = refusals.resolve_command(write, BATCH_QUERY_ID, "V", "rewrite")
         do = (
             "Otherwise find the highest version in the topic (isolation.level=read_committed). To record that it and all lower ones are "
-            f"written{', with its number as N' if highest == 'N' else ''}: {count} {of_batch}; then take out each lower version V that "
-            f"the topic lacks, so that its next run writes it: {take_out} --allow-duplicates {of_batch}; "
-            f"to begin from nothing instead, so that a version is written once more if its job runs again: {begin_again}"
+            f"written{', with its number as N' if highest == 'N' else ''}: {count} {of_batch}; "
+            "write the rows of lower versions that the topic lacks with a new txnVersion; to begin from nothing instead, so that a "
+            f"version is written once more if its job runs again: {begin_again}"
         )
     else:
         first = ""

@@ -214,7 +214,7 @@ def different_query(write: Write, batch: BatchIdentity, newest: Decision) -> Wri
         f"this run wrote nothing: {before} has decided version {newest.version} of write id {write.id!r}, and "
         f"this is {this}. Its versions count other rows, so they would be skipped",
         "If the checkpoint of the query was lost or replaced, restore it. If this is the same query, over Spark Connect or in another "
-        f"thread, let the next run go on, whichever it is: {go_on} --any-batch. Otherwise give each "
+        f"thread, let the next run go on, whichever it is: {go_on}; otherwise give each "
         "query and each job a txnAppId of its own. Under a new one, every row that this run reads is written, so begin behind the rows "
         "that are in the topic",
     )
@@ -232,7 +232,7 @@ def second_write(write_id: str, batch: BatchIdentity) -> WriteRefusedError:
 
 def different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> WriteRefusedError:
     """The version was committed with other source offsets, or another topic or schema."""
-    keep = resolve_command(write, batch.query_id, batch.version, "committed") + " --any-batch"
+    keep = resolve_command(write, batch.query_id, batch.version, "committed")
     names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
     differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
     if batch.offsets_hash is not None and newest.offsets_hash is not None:

@@ -3,12 +3,14 @@
 The write is taken over first, as `recover` does. So a decided version that is still open is finished, never undone. Then one record says
 what recovery could not prove:
 
-committed   The version counts as written. Rows that recovery cannot restore stay missing. The resolution also sets where a query begins,
-            or where it continues above the newest version in the log, and adds any other version of a batch write. Nothing is recorded of
-            a version that is finished.
+committed   The version counts as written. Rows that recovery cannot restore stay missing. The resolution also sets where a write begins
+            of which the log has no decision, and where a stream continues above its newest version. Nothing is recorded if recovery
+            finishes the version.
 rewrite     The version is void, and its next run writes it. The resolution is rejected if readers see rows of the version, or may see
-            them later, unless the operator accepts duplicates. So is a batch write's version other than the newest, of which the
-            log has no proof.
+            them later, unless the operator accepts duplicates.
+
+Only the newest version can be resolved: the last one that was decided, whatever its number is. The log has the transactions of this one
+alone. No version before it is in doubt, because each driver finishes the newest decision before it decides another version.
 
 The procedure fences the driver, so that a running one cannot decide anything afterwards (I12).
 """
@@ -16,7 +18,7 @@ The procedure fences the driver, so that a running one cannot decide anything af
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import refusals, resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
@@ -45,6 +47,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, look, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
+from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -64,8 +67,8 @@ CLOSED_WITHIN_MS = 10_000
 class Resolved:
     """The newest decision of the query id, and the newest one before this command.
 
-    ``superseded`` is None if the query begins, and another version if the query continues above it. It is the same decision if nothing
-    was recorded, because the version counts as written.
+    ``superseded`` is None if the query begins, and another version if the stream continues above it. It is the same decision if nothing
+    was recorded, because recovery has finished the version.
     """
 
     decision: Decision
@@ -87,12 +90,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     # A typo must neither fence a running driver nor leave a barrier in a log that is not the write's own.
     _, opened = yield from look(takes_over, view)
     query, newest = _target(view, request)
-    was_settled = newest is not None and query.state_of(newest).is_settled
-    if newest is not None and was_settled and _counts_as_written(newest, request):
-        return Resolved(decision=newest, superseded=newest)
-    if newest is None or newest.version != request.version:
-        if request.resolution == "rewrite" and not request.allow_duplicates:
-            raise resolve_refusals.counts_without_proof(request)
+    before = None if newest is None or newest.version != request.version else query.state_of(newest)
+    if before is None:
         _require_at_rest(request, query, opened)
     for warning in _warnings(view, query, request):
         yield from Warn(warning)
@@ -107,7 +106,9 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         late = yield from list_open(run)
         _require_at_rest(request, query, (*taken.opened, *late))
     else:
-        if _is_finished(query, taken) and _counts_as_written(same, request):
+        was_settled = before is not None and before.is_settled
+        if request.resolution == "committed" and not was_settled and _is_finished(query, taken):
+            # A record would replace its list of transactions, and the next run would be skipped without a comparison.
             return Resolved(decision=same, superseded=same)
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         was_void = newest is not None and newest.version == same.version and not newest.transactions
@@ -115,6 +116,9 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
             raise resolve_refusals.found_void(run.write, same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
     decision = _decision_of(request, query.query_id, same, superseded, taken.driver)
+    if _is_so_already(before, request):
+        # DIFFERENT_QUERY leads here. The next run may be of any query, because over Spark Connect it cannot name its own.
+        decision = replace(decision, foreach_query=None)
     yield from Reached("resolve.before_decision")
     yield from _record(run, decision, taken.driver)
     yield from Reached("resolve.decided")
@@ -150,8 +154,7 @@ def _decision_of(
         offsets_hash=None if same is None else same.offsets_hash,
         transactions=(),
         resolution=request.resolution,
-        # The next run may be of any query then: over Spark Connect it cannot name its own.
-        foreach_query=None if superseded is None or request.any_batch else superseded.foreach_query,
+        foreach_query=None if superseded is None else superseded.foreach_query,
         versions=_versions(query_id, superseded, request),
     )
 
@@ -199,13 +202,13 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
         raise resolve_refusals.impossible_query_id(request, query_id)
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
-    if newest is not None and newest.version == request.version:
-        return query, newest
-    if request.resolution == "committed" if newest is None else _may_resolve_another(newest, query, request):
-        return query, newest
-    others = [each for each in known if each != query_id]
-    is_at_rest = newest is not None and _is_at_rest(query, newest)
-    raise resolve_refusals.nothing_to_resolve(request, query, others, is_at_rest=is_at_rest)
+    if newest is None:
+        may_resolve = request.resolution == "committed"
+    else:
+        may_resolve = newest.version == request.version or _continues_above(newest, query, request)
+    if not may_resolve:
+        raise resolve_refusals.nothing_to_resolve(request, query, [each for each in known if each != query_id])
+    return query, newest
 
 
 def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iterator[str]:
@@ -214,47 +217,31 @@ def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iter
     if newest is None:
         others = [each.query_id for each in view.queries("decision") if each.query_id != query.query_id]
         yield resolve_refusals.begins_warning(request, query.query_id, others, lacks_write=view.lacks_write)
-    elif (
-        newest.decision.is_unwritten
-        and newest.decision.version == request.version
-        and request.resolution == "committed"
-    ):
-        yield resolve_refusals.void_version_warning(newest.decision)
-    elif query.query_id == BATCH_QUERY_ID and newest.decision.last_version + 1 < request.version:
-        yield resolve_refusals.gap_warning(request, newest.decision.last_version)
+    elif newest.decision.version == request.version and request.resolution == "committed":
+        state = query.state_of(newest.decision)
+        if state.is_settled:
+            yield resolve_refusals.settled_warning(newest.decision, state)
+        elif state.needs_run:
+            yield resolve_refusals.void_version_warning(newest.decision)
 
 
-def _counts_as_written(finished: Decision, request: ResolveRequest) -> bool:
-    """Whether a record would add nothing to a finished decision."""
-    is_committed = request.resolution == "committed" and finished.version == request.version
-    is_of_any_query = finished.resolution == "committed" and finished.foreach_query is None
-    return is_committed and (is_of_any_query or not request.any_batch)
-
-
-def _may_resolve_another(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
-    """Whether a version other than the newest may be resolved.
-
-    A stream needs that after COMMIT_LOG_LOST, and a batch write also if a version counts as written by mistake.
-    """
-    is_batch = request.query_id == BATCH_QUERY_ID
-    # A request without the query id is probably a typo: its version would be skipped.
-    if request.query_id is None or not _is_at_rest(query, newest):
+def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool:
+    """Whether the version had the requested outcome before this command."""
+    if before is None:
         return False
-    if not is_batch:
-        return request.resolution == "committed" and newest.version < request.version
-    counts = request.version in newest.written_versions
-    # A query's function writes no version above a void one.
-    if request.resolution == "rewrite":
-        return counts and not newest.foreach_query
-    return not counts and request.version in newest.written_versions.adding(request.version)
+    return before.is_settled if request.resolution == "committed" else before.needs_run
 
 
-def _is_at_rest(query: QueryState, newest: Decision) -> bool:
-    """Whether another version may become the newest, as nothing is left to finish."""
-    # An unwritten version of a batch job only waits for its own run. In a foreachBatch function it must be written first.
-    state = query.state_of(newest)
-    waits = query.query_id == BATCH_QUERY_ID and state.needs_run and not newest.foreach_query
-    return state.is_settled or waits
+def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
+    """Whether a stream continues above its newest version, after COMMIT_LOG_LOST.
+
+    Another sink has written the versions in between.
+    """
+    # A request without the query id is probably a typo: its version would be skipped.
+    is_stream = request.query_id not in (None, BATCH_QUERY_ID)
+    is_above = request.resolution == "committed" and newest.version < request.version
+    # Nobody would finish a version below.
+    return is_stream and is_above and query.state_of(newest).is_settled
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:

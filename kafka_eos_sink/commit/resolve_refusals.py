@@ -10,6 +10,7 @@ from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import job_of, run_again, some, version_of
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, ResolveRequest, Write
+from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import FencedError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
@@ -69,20 +70,15 @@ def _begin(request: ResolveRequest) -> str:
     return request.command(BATCH_QUERY_ID, request.version)
 
 
-def nothing_to_resolve(
-    request: ResolveRequest, query: QueryState, others: Sequence[str], *, is_at_rest: bool
-) -> WriteRefusedError:
-    """The request's version is not the newest decided one of the query id.
-
-    Args:
-        is_at_rest: Whether another version may become the newest.
-    """
+def nothing_to_resolve(request: ResolveRequest, query: QueryState, others: Sequence[str]) -> WriteRefusedError:
+    """The request's version is not the newest decided one of the query id."""
     write_id, newest, undecided = request.run.write.id, query.newest, query.undecided
     if newest is None:
         found = "the commit log holds no decision of it"
         found += f" (it holds some of {some([*map(repr, others)])})" if others else ""
     else:
-        found = f"the newest is version {newest.decision.version}, {query.state_of(newest.decision).value}"
+        state = query.state_of(newest.decision).value
+        found = f"it is not the newest decided version, which is version {newest.decision.version}, {state}"
     if undecided:
         found += (
             f"; the decision at offset {undecided[0].offset} of the commit log has no marker, so it counts for nothing: the next "
@@ -93,49 +89,39 @@ def nothing_to_resolve(
         f"version {request.version} of write id {write_id!r}, query id {query.query_id!r}, cannot be resolved as {request.resolution}: "
         f"{found}. Nothing was changed",
         f"See what the commit log holds: {request.run.write.command('status')}; "
-        + _instead(request, query.query_id, None if newest is None else newest.decision, is_at_rest=is_at_rest),
+        + _instead(request, query, None if newest is None else newest.decision),
     )
 
 
-def _instead(request: ResolveRequest, query_id: str, newest: Decision | None, *, is_at_rest: bool) -> str:
+def _instead(request: ResolveRequest, query: QueryState, newest: Decision | None) -> str:
     """Return what to do about a version that is not the newest."""
     write, version = request.run.write, request.version
-    needs_none = f"version {version} needs no resolution, because its next run"
+    writes_it = f"version {version} needs no resolution, because its next run writes it"
     if newest is None:
-        return _next_run(write, f"{needs_none} writes it")
-    if query_id != BATCH_QUERY_ID and version < newest.version:
-        return f"to resolve version {newest.version}: {request.command(query_id, newest.version)}"
-    counts = version in newest.written_versions
-    if query_id == BATCH_QUERY_ID and not counts and version not in newest.written_versions.adding(version):
-        return (
-            f"the commit log no longer shows whether version {version} was written, so no run writes it. If its rows are not in the topic, "
-            f"write them with a txnVersion from {newest.written_versions.floor} on that this txnAppId has not used"
-        )
-    if counts == (request.resolution == "committed") and version != newest.version:
-        return f"{needs_none} {'skips' if counts else 'writes'} it"
-    if query_id == BATCH_QUERY_ID and newest.foreach_query and request.resolution == "rewrite":
-        return f"a foreachBatch function writes version {version} again if its query starts from a checkpoint before it"
-    if is_at_rest:
+        return _next_run(write, writes_it)
+    if query.query_id == BATCH_QUERY_ID and not newest.foreach_query:
+        floor = newest.written_versions.floor
+        if version >= floor and version not in newest.written_versions:
+            return f"{writes_it}. If the topic holds its rows, do not run it"
+        above = f", from {floor} on" if floor else ""
+        return f"to correct version {version}, or to add rows that it lacks, write them with a new txnVersion{above}"
+    if version < newest.version:
+        return f"to correct batch {version}, or to add rows that it lacks, write them with a batch job under another txnAppId"
+    if query.query_id == BATCH_QUERY_ID or request.resolution == "rewrite":
+        return writes_it
+    return _to_continue_above(request, query, newest)
+
+
+def _to_continue_above(request: ResolveRequest, query: QueryState, newest: Decision) -> str:
+    write, state = request.run.write, query.state_of(newest)
+    if state.is_settled:
         # Any program with the right to write to the log can choose the query id.
-        lets = "let the stream continue above" if query_id != BATCH_QUERY_ID else f"record as {request.resolution}"
-        more = " --allow-duplicates" * (request.resolution == "rewrite" and not request.allow_duplicates)
-        return f"to {lets} version {version}: {request.command(query_id, version)}{more}"
-    if newest.is_void or newest.resolution is not None:
-        give_up = refusals.resolve_command(write, query_id, newest.version, "committed")
+        command = request.command(query.query_id, request.version)
+        return f"to let the stream continue above version {request.version}: {command}"
+    if state.needs_run:
+        give_up = refusals.resolve_command(write, query.query_id, newest.version, "committed")
         return f"first {run_again(write.id)}, which writes version {newest.version}, or give its rows up: {give_up}"
     return f"first finish version {newest.version}: {write.command('recover')}; then run this command again"
-
-
-def counts_without_proof(request: ResolveRequest) -> WriteRefusedError:
-    """The log has the transactions of the newest version only."""
-    write = request.run.write
-    return WriteRefusedError(
-        "ROWS_ARE_VISIBLE",
-        f"{version_of(request.version, write.id)} counts as written, and the commit log no longer shows its rows, so readers may see them. "
-        "Nothing was changed",
-        "Its next run skips it. If the topic holds none of its rows, or may hold them twice, run this, then "
-        f"{run_again(write.id)}: {request.command(BATCH_QUERY_ID, request.version)} --allow-duplicates",
-    )
 
 
 def still_open(request: ResolveRequest, query_id: str, opened: Sequence[ProducerIdentity]) -> WriteRefusedError:
@@ -167,12 +153,11 @@ def begins_warning(request: ResolveRequest, query_id: str, others: Sequence[str]
     )
 
 
-def gap_warning(request: ResolveRequest, last: int) -> str:
-    write, version = request.run.write, request.version
+def settled_warning(decision: Decision, state: VersionState) -> str:
     return (
-        f"Version {version} is recorded alone: the versions above {last} and below {version} do not count as written by it, and their next "
-        f"runs write them. If the topic holds all of them, too, record them together: {write.command('forget')}; then "
-        f"{request.command(BATCH_QUERY_ID, version)}"
+        f"{version_of(decision.version, decision.write_id)} is {state.value}, so it needs no record unless DIFFERENT_BATCH or "
+        "DIFFERENT_QUERY names this command. With the record, its next run is skipped whatever rows and query it has, and "
+        "kafka-eos status does not show its rows any more"
     )
 
 

@@ -128,7 +128,6 @@ class ResolveRequest:
 
     query_id          None: the only one that the write id has
     allow_duplicates  rewrite even if rows are visible
-    any_batch         record also a finished version as committed: its next run is skipped, whatever batch it has
     """
 
     run: Run
@@ -136,11 +135,10 @@ class ResolveRequest:
     version: int
     resolution: Resolution
     allow_duplicates: bool = False
-    any_batch: bool = False
 
     def command(self, query_id: str, version: int) -> str:
         """Return this command for another query id or version, ready to paste."""
-        more = " --allow-duplicates" * self.allow_duplicates + " --any-batch" * self.any_batch
+        more = " --allow-duplicates" * self.allow_duplicates
         named = f"--query-id {shlex.quote(query_id)} --version {version} --as {self.resolution}{more}"
         return self.run.write.command("resolve", named)
 

@@ -208,14 +208,12 @@ class Preview:
     """The write's commit log entries and open transactions, before any change.
 
     ``decided`` counts the open transactions that a decided version lists. ``warnings`` come from the command before its fence.
-    ``is_needed`` is False if the command ends without a change.
     """
 
     writes: tuple[CommittedWrite, ...]
     opened: tuple[TransactionState, ...]
     decided: int
     warnings: tuple[str, ...] = ()
-    is_needed: bool = True
 
 
 @contextmanager
@@ -279,7 +277,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     """Run the read-only start of a procedure, with its errors; return the state."""
     with connected_to_log(settings) as (admin, executor, run):
         warnings: list[str] = []
-        is_needed = executor.run(reaches_fence(procedure(run), warnings))
+        executor.run(up_to_fence(procedure(run), warnings))
         view = LogView(settings.write_id)
         executor.run(read_to_end(view))
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that repair.
@@ -294,7 +292,6 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
         opened=opened,
         decided=decided,
         warnings=tuple(warnings),
-        is_needed=is_needed,
     )
 
 
@@ -333,18 +330,15 @@ def foresee(settings: OperatorSettings) -> Foreseen:
         return Foreseen(todo=todo, hanging=hanging, unjudged=unjudged)
 
 
-def reaches_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[bool]:
-    """Run a procedure up to its fence; collect its warnings. False if it ends before."""
+def up_to_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[None]:
+    """Run a procedure up to its fence, and collect its warnings."""
     # A procedure changes nothing before it fences the driver of its write id.
     result: Any = None
     while True:
-        try:
-            step = procedure.send(result)
-        except StopIteration:
-            return False
+        step = procedure.send(result)
         if isinstance(step, InitProducerId):
             procedure.close()
-            return True
+            return
         if isinstance(step, Warn):
             warnings.append(step.message)
             result = None

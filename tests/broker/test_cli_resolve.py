@@ -54,9 +54,12 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)
     given = dead_write(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write.id, 3, "committed", "--any-batch") == 0, capsys.readouterr().err
-    said = capsys.readouterr().out
-    assert "is resolved as committed: it counts as written and will be skipped." in said
+    for said in (
+        f"is finished, with {2 * ROWS} rows. Its next run skips it, and nothing was recorded.",
+        "is resolved as committed: it counts as written and will be skipped.",
+    ):
+        assert resolve(any_kafka, given.write.id, 3, "committed") == 0, capsys.readouterr().err
+        assert said in capsys.readouterr().out
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
     other = write_settings(any_kafka, topic, write_id=given.write.id, schema="value string, other int")
@@ -76,7 +79,7 @@ def test_resolve_committed_copies_what_timed_out(
     topic = create_topic(servers)
     given = dead_write(any_kafka, topic, monkeypatch, aborted=lost)
     assert resolve(any_kafka, given.write.id, 3, "committed") == 0
-    assert f"is already finished, with {2 * ROWS} rows. Its next run skips it" in capsys.readouterr().out
+    assert f"is finished, with {2 * ROWS} rows. Its next run skips it" in capsys.readouterr().out
     assert f"{len(lost) * ROWS} rows of {counted(len(lost), 'transaction')}" in caplog.text
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
@@ -145,6 +148,11 @@ def test_empty_version_warns_and_is_written_after_its_command(
     assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in capsys.readouterr().err
     write_all(given)
     assert f"with {2 * ROWS} rows in {topic} (20" in caplog.text
+    # Nor is it the newest any more after another version.
+    without_rows(varied(given, version=4))
+    write_all(varied(given, version=5))
+    assert resolve(any_kafka, given.write.id, 4, "rewrite") == 1
+    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
     assert_nothing_open(servers, [topic])
 
 
@@ -185,15 +193,11 @@ def test_different_batch_is_skipped_after_resolve_committed(
     write_all(given)
     other = write_settings(kafka, topic, write_id=given.write.id, schema="value string, other int")
     with pytest.raises(
-        WriteRefusedError,
-        match=r"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --write-id .* --version 3 --as committed --any-batch",
-    ):
+        WriteRefusedError, match=r"DIFFERENT_BATCH.*: kafka-eos resolve .* --as committed \("
+    ) as refused:
         session.plan(other)
-    assert resolve(kafka, given.write.id, 3, "committed") == 0
-    assert "is already finished" in capsys.readouterr().out
-    with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH"):
-        session.plan(other)
-    assert resolve(kafka, given.write.id, 3, "committed", "--any-batch") == 0
+    assert main([*shlex.split(refused.value.way_out.rpartition("kafka-eos ")[2]), "--yes"]) == 0
+    assert "is resolved as committed" in capsys.readouterr().out
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
@@ -330,22 +334,49 @@ def test_resolve_wrong_version_is_harmless_next_fences_driver(
     assert resolve(kafka, given.write.id, 4, "committed") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in line
-    assert "the newest is version 3, finished" in line
+    assert "it is not the newest decided version, which is version 3, finished" in line
     session.commit(given, plan, messages)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
 
     later = write_settings(kafka, topic, write_id=first.write.id, version=5)
     plan = session.plan(later)
     messages = tasks(later, plan)
-    assert resolve(kafka, given.write.id, 4, "committed", "--any-batch") == 0
+    assert resolve(kafka, given.write.id, 4, "committed") == 0
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
         session.commit(later, plan, messages)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
 
 
+@pytest.mark.feature("versions in any order")
+def test_version_decided_before_the_newest_is_refused(
+    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest version is the last one that was decided, here 3. A correction of the other one is a new version."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers)
+    given = write_settings(any_kafka, topic)
+    for version in (5, 3):
+        write_all(varied(given, version=version))
+    for answer in (["committed"], ["rewrite"], ["rewrite", "--allow-duplicates"]):
+        for more in ([], ["--query-id", "batch"]):
+            assert resolve(any_kafka, given.write.id, 5, *answer, *more) == 1
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("kafka-eos: [KAFKA_EOS.NOTHING_TO_RESOLVE] version 5 of write id")
+            assert "it is not the newest decided version, which is version 3, finished. Nothing was changed" in line
+            assert "to correct version 5, or to add rows that it lacks, write them with a new txnVersion" in line
+    # Nothing was changed, so both are skipped. The newest one is written again after its command.
+    for version in (5, 3):
+        assert {each.outcome for each in write_all(varied(given, version=version))} == {TaskOutcome.ALREADY_COMMITTED}
+    assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
+    for version in (5, 3, 501):  # 501 corrects version 5
+        write_all(varied(given, version=version))
+    assert len(read_committed(servers, topic)) == 4 * 2 * ROWS
+    assert_nothing_open(servers, [topic])
+
+
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"], ["rewrite", "--any-batch"]):
+    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"], ["committed", "--any-batch"]):
         assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
     assert main(["resolve", "--yes", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
     assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2

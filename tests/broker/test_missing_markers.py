@@ -71,9 +71,9 @@ def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
         abort_by_hand(kafka, where, held.producer_id, held.producer_epoch)
 
 
-def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings, *more: str) -> int:
+def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
-    return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed", *more])
+    return main(["resolve", "--yes", *where, "--version", str(given.batch.version), "--as", "committed"])
 
 
 def decided_without_a_marker(kafka: EmbeddedKafka, given: session.WriteSettings) -> ProducerIdentity:
@@ -344,7 +344,7 @@ def test_aborted_attempt_that_hangs_is_discarded(
         nobody = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
         session.commit(later, plan, [session.write_task(later, plan, nobody, iter([]))])
     elif newest == "an operator's answer":
-        assert resolve_as_committed(any_kafka, given, "--any-batch") == 0
+        assert resolve_as_committed(any_kafka, given) == 0
     else:
         write_all(later, 1)
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"

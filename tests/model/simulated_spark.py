@@ -185,13 +185,8 @@ class World:
             transaction_version=setting.version,
         )
         if kind == "resolve":
-            # Otherwise most commands would record nothing, because their recovery finishes the version.
             asked = ResolveRequest(
-                run=run,
-                query_id=setting.query_id(number),
-                version=version,
-                resolution=setting.resolution,
-                any_batch=setting.resolution == "committed",
+                run=run, query_id=setting.query_id(number), version=version, resolution=setting.resolution
             )
             return lambda: resolve(asked)
         batch = self._batch(number, version)

@@ -183,7 +183,7 @@ def test_rolled_back_checkpoint_is_rejected_until_user_decides(stream: Stream, c
     # Batch 1 is skipped. Spark plans batch 2 anew, and nobody can know whether it holds the rows that batch 2 held.
     text = stream.fails(onCheckpointRollback="skip")
     assert code_of(text) == "DIFFERENT_BATCH"
-    answer = ["--write-id", stream.write_id(), "--version", "2", "--as", "committed", "--any-batch"]
+    answer = ["--write-id", stream.write_id(), "--version", "2", "--as", "committed"]
     assert main(["resolve", "--yes", "--bootstrap-servers", stream.servers, *answer]) == 0
     add_files(stream.source, 3, 1)
     stream.run()

@@ -14,9 +14,19 @@ import pytest
 
 from documents import ROOT, anchors, error_codes, read
 from kafka_eos_sink import errors
-from kafka_eos_sink.commit import lost_log, refusals
+from kafka_eos_sink.commit import lost_log, refusals, resolve_refusals
+from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import DEFAULT_TOPIC, BatchIdentity, Decision, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import (
+    DEFAULT_TOPIC,
+    BatchIdentity,
+    Decision,
+    OffsetRange,
+    PreparedTransaction,
+    ResolveRequest,
+    Write,
+)
+from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import InvalidRowError, Job, KafkaEosError
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -24,6 +34,7 @@ from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProduceResponse
 from kafka_eos_sink.runtime.topics import require_topic
 from kafka_eos_sink.settings.options import read_options
+from tests.runs import run_of
 
 CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|PROTOCOL|FENCED|UNRESOLVED|FAILPOINT|ABORTED|TAINTED")
 RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {
@@ -150,6 +161,16 @@ def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> KafkaEosError:
     return error
 
 
+def older_version() -> KafkaEosError:
+    """The error of a resolution of a version that was decided before the newest one."""
+    newest = LoggedDecision(decision(ORDERS, 20261121), 0)
+    query: Any = SimpleNamespace(
+        query_id=BATCH_QUERY_ID, newest=newest, undecided=(), state_of=lambda _: VersionState.FINISHED
+    )
+    request = ResolveRequest(run=run_of(write=ORDERS), query_id=None, version=20261119, resolution="rewrite")
+    return resolve_refusals.nothing_to_resolve(request, query, ())
+
+
 def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     """Heading -> the error of the message below it."""
     version = decision(ORDERS, 20261121)
@@ -176,6 +197,7 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
         "checkpoint_rolled_back": rolled_back,
         "clock_skew": wrong_clock(monkeypatch),
         "commit_log_lost": after_another_sink,
+        "nothing_to_resolve": older_version(),
         "unknown_topic": no_topic(),
         "invalid_options": wrong_options(),
     }

@@ -95,7 +95,6 @@ class Cluster(ScriptedCluster):
         query_id: str | None = None,
         *,
         allow_duplicates: bool = False,
-        any_batch: bool = False,
     ) -> Resolved:
         self.steps.clear()
         self.ends.clear()
@@ -105,7 +104,6 @@ class Cluster(ScriptedCluster):
             version=version,
             resolution=resolution,
             allow_duplicates=allow_duplicates,
-            any_batch=any_batch,
         )
         return self.run(resolve(request))
 
@@ -133,13 +131,25 @@ def identity(decision: Decision, number: int = 0) -> ProducerIdentity:
     return decision.transactions[number].identity
 
 
-def test_committed_ends_open_parts_and_marks_version_written() -> None:
+def test_committed_ends_open_parts_and_records_nothing() -> None:
+    """A record would replace the list of transactions, and the next run would be skipped whatever rows it has."""
     cluster = Cluster()
     decision = cluster.decided(0, 1)
-    cluster.own[steps.WallClock] = lambda _: NOVEMBER_2026
-    done = cluster.resolve("committed", any_batch=True)
+    done = cluster.resolve("committed")
     assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
+    assert done.decision == done.superseded == cluster.newest() == decision
+    assert cluster.done() == decision.nonce
+
+
+def test_committed_records_a_version_that_was_finished_before() -> None:
+    """DIFFERENT_BATCH leads here: the next run is skipped although it has other rows."""
+    cluster = Cluster()
+    decision = cluster.decided(0, 1)
+    cluster.plan("finishes it")
+    cluster.own[steps.WallClock] = lambda _: NOVEMBER_2026
+    done = cluster.resolve("committed")
     assert done.superseded == decision
+    assert "it needs no record unless DIFFERENT_BATCH or DIFFERENT_QUERY names this command" in cluster.warnings[-1]
     newest = cluster.newest()
     assert (newest.version, newest.resolution, newest.transactions, newest.nonce) == (3, "committed", (), "operator")
     assert (newest.topic, newest.schema, newest.offsets_hash) == ("t", "value string", "h")
@@ -169,10 +179,10 @@ def test_rows_that_a_later_transaction_discards_are_copied() -> None:
     cluster.own.clear()  # the rows are there
     cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
     cluster.open("w.0.0")
-    cluster.resolve("committed", any_batch=True)
+    copied = cluster.resolve("committed").decision
     assert cluster.state("w.0.0") == "CompleteAbort"
     assert "were copied from the log" in "".join(cluster.warnings)
-    assert cluster.newest().resolution == "committed"
+    assert cluster.done() == cluster.newest().nonce == copied.nonce
 
 
 def test_open_version_is_finished_and_not_rewritten() -> None:
@@ -240,7 +250,8 @@ def test_rewrite_is_rejected_if_readers_see_rows_of_an_open_part() -> None:
 def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     cluster = Cluster()
     cluster.decided(0)
-    cluster.resolve("committed", any_batch=True)
+    cluster.plan("finishes it")
+    cluster.resolve("committed")
     with pytest.raises(WriteRefusedError, match="counts as written"):
         cluster.resolve("rewrite")
     cluster.resolve("rewrite", allow_duplicates=True)
@@ -294,27 +305,21 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 @pytest.mark.parametrize(
     ("query_id", "given", "resolution", "why"),
     [
-        (STREAM, STREAM, "rewrite", r"newest is version 3, finished\. .*version 4 needs no resolution"),
+        (STREAM, STREAM, "rewrite", r"which is version 3, finished\. .*version 4 needs no resolution"),
         (
             STREAM,
             None,
             "committed",
-            r"newest is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(kafka-eos explain",
+            r"which is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(kafka-eos explain",
         ),
         (
             Q,
-            None,
+            Q,
             "committed",
-            r"newest is version 3, finished\. .*--query-id batch --version 4 --as committed \(kafka-eos explain",
-        ),
-        (
-            Q,
-            Q,
-            "rewrite",
-            r"newest is version 3, finished\. .*version 4 needs no resolution, because its next run writes it",
+            r"which is version 3, finished\. .*version 4 needs no resolution, because its next run writes it",
         ),
     ],
-    ids=["rewrite", "without the query id", "a batch write without it", "rewrite of a batch write"],
+    ids=["rewrite", "without the query id", "a batch write"],
 )
 def test_invalid_version_above_finished_is_rejected_before_fence(
     query_id: str, given: str | None, resolution: Resolution, why: str
@@ -330,7 +335,8 @@ def test_stream_resumes_above_a_resolution_without_done_record(late: bool) -> No
     """Recovery never writes that record, so nothing else would let the stream continue."""
     cluster = Cluster()
     older = cluster.decided(0, query_id=STREAM)
-    cluster.resolve("committed", 3, STREAM, any_batch=True)
+    cluster.plan("finishes it")
+    cluster.resolve("committed", 3, STREAM)
     if late:
         cluster.perform(steps.Append((done_record(older, 1),)))
     else:
@@ -394,7 +400,7 @@ def test_decision_below_an_unmarked_one_is_decided_again_first(state: str) -> No
 @pytest.mark.parametrize(
     ("resolution", "version", "query_id", "code"),
     [
-        ("committed", 4, None, "NOTHING_TO_RESOLVE.*newest is version 3, decided and not finished"),
+        ("committed", 4, None, "NOTHING_TO_RESOLVE.*which is version 3, decided and not finished"),
         ("committed", 2, Q, "NOTHING_TO_RESOLVE"),
         ("rewrite", 0, "other", "NOTHING_TO_RESOLVE.*no decision of it .*'batch'"),
     ],
@@ -511,7 +517,8 @@ def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
         return tuple(results) or (steps.EndResult(error=None),) * len(step.ends)
 
     cluster.own[steps.EndTransactions] = unanswered
-    assert cluster.resolve("committed", query_id=Q, any_batch=True).decision.resolution == "committed"
+    assert cluster.resolve("committed", query_id=Q).decision.resolution is None, "recovery has finished it"
+    assert cluster.resolve("committed", query_id=Q).decision.resolution == "committed"
     assert cluster.newest("q2") == unproven
     assert cluster.state("w.1.0") == "Ongoing"
 
@@ -521,7 +528,7 @@ def test_part_open_on_a_partition_is_discarded_and_copied() -> None:
     cluster = Cluster()
     cluster.own.clear()  # the rows are there
     cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
-    cluster.resolve("committed", any_batch=True)
+    cluster.resolve("committed")
     assert kafka.open_transactions(cluster.kafka, DATA) == {}
     assert "were copied from the log" in "".join(cluster.warnings)
 
@@ -530,6 +537,7 @@ def test_part_open_on_a_partition_is_discarded_and_copied() -> None:
 def test_part_open_on_no_partition_counts_as_written(remembered: str) -> None:
     cluster = Cluster()
     own = identity(cluster.decided(0)).producer_id
+    cluster.plan("finishes it")
     producers: Mapping[str, Mapping[int, tuple[int, int]]] = {
         "nobody": {},
         "ended": {own: (0, -1)},
@@ -547,7 +555,7 @@ def test_part_open_on_no_partition_counts_as_written(remembered: str) -> None:
         return {where: blocked.get(remembered, offset) for where, offset in cluster.perform(step).items()}
 
     cluster.own |= {steps.DescribeProducers: described, steps.LastStableOffsets: stable}
-    assert cluster.resolve("committed", any_batch=True).decision.resolution == "committed"
+    assert cluster.resolve("committed").decision.resolution == "committed"
 
 
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
@@ -574,9 +582,11 @@ def leaderless(_: object) -> None:
 def test_nothing_is_recorded_while_a_partition_has_no_leader(resolution: Resolution, asked: type[Step[Any]]) -> None:
     cluster = Cluster()
     cluster.decided(0)
+    if resolution == "committed":
+        cluster.plan("finishes it")
     cluster.own[asked] = leaderless
     with pytest.raises((BrokerUnavailableError, DecisionPendingError), match="t-0 has no leader"):
-        cluster.resolve(resolution, any_batch=resolution == "committed")
+        cluster.resolve(resolution)
     assert cluster.newest().resolution is None
 
 
@@ -584,29 +594,23 @@ def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
     """Below version 2, a late AddPartitionsToTxn opens it again, after readers have passed its rows."""
     cluster = Cluster()
     own = identity(cluster.decided(0)).producer_id
+    cluster.plan("finishes it")
     cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
     with pytest.raises(
         TransactionAbortedError,
         match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover ",
     ):
-        cluster.resolve("committed", any_batch=True)
+        cluster.resolve("committed")
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["at once", "after slow EndTxns"])
-def test_delayed_marker_is_awaited(slow: bool) -> None:
-    """The wait starts when the transactions are ended."""
+def test_delayed_marker_is_awaited() -> None:
     cluster = Cluster()
     own = identity(cluster.decided(0)).producer_id
+    cluster.plan("finishes it")
     held = {("t", 0): {own: (0, 0)}}
     cluster.own[steps.DescribeProducers] = lambda step: held or cluster.perform(step)
     cluster.before(steps.Wait, held.clear)
-
-    def pause() -> None:
-        cluster.now += 60_000
-
-    if slow:
-        cluster.before(steps.EndTransactions, pause)
-    assert cluster.resolve("committed", any_batch=True).decision.resolution == "committed"
+    assert cluster.resolve("committed").decision.resolution == "committed"
     assert not held
 
 
@@ -730,9 +734,10 @@ def test_resolution_not_known_to_be_recorded_raises(
 ) -> None:
     cluster = Cluster()
     cluster.decided(0)
+    cluster.plan("finishes it")
     ends_with(cluster, True, response, is_done=False)
     with pytest.raises(error, match=code):
-        cluster.resolve("committed", any_batch=True)
+        cluster.resolve("committed")
     assert cluster.done() == "n-batch-3", "the version's own, not the resolution's"
 
 
@@ -741,7 +746,8 @@ def test_resolution_with_lost_end_txn_counts_with_its_marker(response: int | Non
     """Not heard, or repeated when a driver that came after it had fenced already."""
     cluster = Cluster()
     cluster.decided(0)
-    cluster.resolve("committed", any_batch=True)
+    cluster.plan("finishes it")
+    cluster.resolve("committed")
     ends_with(cluster, True, response, is_done=True)
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafka_eos_sink.commit.values import Resolution
 from kafka_eos_sink.errors import WriteRefusedError
 from tests.unit.commit.test_resolve import Cluster, batch_of
 from tests.unit.commit.test_resolve_versions import written as writes
@@ -27,50 +28,40 @@ def void(cluster: Cluster, version: int, **changes: Any) -> None:
     assert cluster.newest().is_void
 
 
-def test_version_below_another_resolution() -> None:
-    cluster = Cluster()
-    for version in range(4):
-        assert writes(cluster, version, **in_call(version))
-    cluster.resolve("committed", 10, "batch")
-    cluster.resolve("committed", 7, "batch")
-    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK"):
-        writes(cluster, 10, **in_call(10))
-
-
-def test_version_given_up_leaves_the_ones_above() -> None:
-    """Only commands that the errors name."""
-    cluster = Cluster()
-    cluster.resolve("committed", 10, "batch")  # COMMIT_LOG_LOST's way out
-    cluster.resolve("rewrite", 3, "batch", allow_duplicates=True)  # a version recorded by mistake
-    with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*--version 3 --as committed"):
-        writes(cluster, 11, **in_call(11))
-    cluster.resolve("committed", 3)
-    # Batch 10 runs again after a crash between commit and checkpoint. It counts as written.
-    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 10 of"):
-        writes(cluster, 10, **in_call(10))
-
-
-def test_version_written_again_leaves_the_ones_above() -> None:
-    cluster = Cluster()
-    cluster.resolve("committed", 10, "batch")
-    cluster.resolve("rewrite", 3, "batch", allow_duplicates=True)
-    assert writes(cluster, 3, **in_call(3))
-    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 10 of"):
-        writes(cluster, 4, **in_call(4))
-
-
-def test_query_gets_its_name_later() -> None:
+def test_version_above_the_newest_one_is_not_written_again() -> None:
     """Spark Connect (no task sees the query) first, then classic Spark, with the command of DIFFERENT_QUERY."""
     cluster = Cluster()
-    for version in range(6):
+    for version in (0, 1, 5, 2):
         assert writes(cluster, version)
-    cluster.resolve("rewrite", 2, "batch", allow_duplicates=True)
-    assert writes(cluster, 2)
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 2 --as committed --any-batch"):
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 2 --as committed; otherwise"):
         writes(cluster, 5, **in_call(5))
-    cluster.resolve("committed", 2, any_batch=True)
+    cluster.resolve("committed", 2)
     with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 5 of"):
         writes(cluster, 5, **in_call(5))
+    assert writes(cluster, 3, **in_call(3))
+    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 5 of"):
+        writes(cluster, 5, **in_call(5))
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [(1, "to correct batch 1, .*with a batch job under another txnAppId"), (4, "its next run writes it")],
+)
+@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
+def test_version_that_is_not_the_newest_is_refused(resolution: Resolution, version: int, why: str) -> None:
+    cluster = Cluster()
+    for each in range(3):
+        assert writes(cluster, each, **in_call(each))
+    with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*which is version 2, finished.*{why}"):
+        cluster.resolve(resolution, version, "batch", allow_duplicates=resolution == "rewrite")
+    assert not cluster.fenced
+
+
+def test_query_continues_above_a_version_recorded_after_a_lost_log() -> None:
+    cluster = Cluster()
+    cluster.resolve("committed", 4, "batch")
+    assert not writes(cluster, 4, **in_call(4))
+    assert writes(cluster, 5, **in_call(5))
 
 
 def test_unwritten_version_of_another_query_stays_unwritten() -> None:
@@ -78,11 +69,10 @@ def test_unwritten_version_of_another_query_stays_unwritten() -> None:
     for version in range(3):
         assert writes(cluster, version, **in_call(version))
     void(cluster, 3, **in_call(3))
-    cluster.resolve("rewrite", 3)  # proven: no row of it is visible
     with pytest.raises(WriteRefusedError, match="DIFFERENT_QUERY") as refused:
         writes(cluster, 3)  # the same query in an unwrapped thread
-    assert "--version 3 --as rewrite --any-batch" in refused.value.way_out
-    cluster.resolve("rewrite", 3, any_batch=True)
+    assert "--version 3 --as rewrite; otherwise" in refused.value.way_out
+    cluster.resolve("rewrite", 3)
     assert writes(cluster, 3)
 
 
@@ -94,16 +84,32 @@ def test_nothing_is_recorded_above_a_void_version() -> None:
     void(cluster, 3, **in_call(3))
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED"):
         writes(cluster, 4, **in_call(4))
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*which writes version 3"):
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*which is version 3, void"):
         cluster.resolve("committed", 4, "batch")
     assert writes(cluster, 3, **in_call(3))
 
 
-def test_any_batch_of_a_resolved_version_lets_a_job_go_on() -> None:
+@pytest.mark.parametrize("settled", [False, True])
+def test_committed_keeps_the_query_unless_it_was_finished_before(settled: bool) -> None:
+    """Another query under the txnAppId would be skipped. Only the command of DIFFERENT_QUERY leaves open which query continues."""
+    cluster = Cluster()
+    void(cluster, 0, **in_call(0))
+    cluster.resolve("committed", 0)
+    if settled:
+        cluster.resolve("committed", 0)
+        assert writes(cluster, 1)
+    else:
+        with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 0 --as committed; otherwise"):
+            writes(cluster, 1)
+
+
+def test_finished_version_leaves_open_which_query_continues() -> None:
+    """Over Spark Connect a query cannot name itself, so it looks like another one."""
     cluster = Cluster()
     assert writes(cluster, 0, **in_call(0))
-    cluster.resolve("committed", 4, "batch")
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 4 --as committed --any-batch"):
-        writes(cluster, 5)
-    cluster.resolve("committed", 4, any_batch=True)
-    assert writes(cluster, 5)
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 0 --as committed; otherwise"):
+        writes(cluster, 1)
+    cluster.resolve("committed", 0, "batch")
+    assert writes(cluster, 1)
+    with pytest.raises(WriteRefusedError, match="DIFFERENT_QUERY"):
+        writes(cluster, 2, **in_call(2))

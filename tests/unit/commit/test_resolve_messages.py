@@ -17,7 +17,7 @@ from kafka_eos_sink.commit.resolve_refusals import begins_warning
 from kafka_eos_sink.commit.values import Resolution, ResolveRequest, TaskOutcome, Write
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
-from kafka_eos_sink.operations.operator import reaches_fence
+from kafka_eos_sink.operations.operator import up_to_fence
 from tests.model.scripted_cluster import ROWS
 from tests.runs import drive, run_of
 
@@ -33,22 +33,6 @@ def way_out(cluster: Cluster, resolution: Resolution, version: int, query_id: st
     assert not cluster.fenced
     assert refused.value.message.endswith(". Nothing was changed")
     return refused.value.way_out
-
-
-@pytest.mark.parametrize("resolved", [False, True])
-def test_version_that_counts_as_written_is_left_alone(resolved: bool) -> None:
-    """A record would take its rows and offsets from `status`, and fence a running job for nothing."""
-    cluster = finished(Q)
-    if resolved:
-        cluster.resolve("committed", any_batch=True)
-    before = cluster.kafka
-    done = cluster.resolve("committed", any_batch=resolved)
-    assert cluster.kafka == before
-    said = resolved_sentence(done, allow_duplicates=False)
-    state = "resolved as committed" if resolved else f"finished, with {ROWS} rows"
-    assert (
-        f"Version 3 of w, query id batch, is already {state}. Its next run skips it, and nothing was recorded." in said
-    )
 
 
 def test_begun_batch_write_counts_all_lower_versions() -> None:
@@ -70,7 +54,9 @@ def test_version_that_recovery_finishes_needs_no_record() -> None:
     decision = cluster.decided(0, 1)
     done = cluster.resolve("committed")
     assert (cluster.newest(), cluster.done()) == (decision, decision.nonce)
-    assert f"is already finished, with {2 * ROWS} rows." in resolved_sentence(done, allow_duplicates=False)
+    assert f"is finished, with {2 * ROWS} rows. Its next run skips it, and nothing was recorded." in resolved_sentence(
+        done, allow_duplicates=False
+    )
     (write,) = writes_in(cluster.view())
     assert (write.state, write.rows, len(write.offsets)) == ("finished", 2 * ROWS, 2)
 
@@ -80,8 +66,8 @@ def test_different_batch_is_skipped_by_the_command_of_its_error() -> None:
     other = replace(batch_of(), schema="value string, other int", offsets_hash=None)
     with pytest.raises(WriteRefusedError, match="DIFFERENT_BATCH") as refused:
         admit(cluster.plan(), other)
-    assert refused.value.way_out.endswith(f"kafka-eos resolve {OPTIONS} --version 3 --as committed --any-batch")
-    cluster.resolve("committed", any_batch=True)
+    assert refused.value.way_out.endswith(f"kafka-eos resolve {OPTIONS} --version 3 --as committed")
+    cluster.resolve("committed")
     assert admit(cluster.plan("again"), other)[0] is TaskOutcome.ALREADY_COMMITTED
 
 
@@ -123,16 +109,14 @@ def request(cluster: Cluster, resolution: Resolution = "committed", version: int
     return ResolveRequest(run=run_of("operator"), query_id=Q, version=version, resolution=resolution)
 
 
-@pytest.mark.parametrize(
-    ("state", "warns", "needed"), [("finished", False, False), ("unknown", True, True), ("decided", False, True)]
-)
-def test_preview_changes_nothing_and_collects_the_warnings(state: str, warns: bool, needed: bool) -> None:
+@pytest.mark.parametrize(("state", "warns"), [("finished", True), ("unknown", True), ("decided", False)])
+def test_preview_changes_nothing_and_collects_the_warnings(state: str, warns: bool) -> None:
     cluster = {"finished": lambda: finished(Q), "unknown": Cluster, "decided": Cluster}[state]()
     if state == "decided":
         cluster.decided(0)
     before, warnings = cluster.kafka, list[str]()
-    preview: Procedure[bool] = reaches_fence(resolve(request(cluster)), warnings)
-    assert drive(preview, cluster.perform) is needed
+    preview: Procedure[None] = up_to_fence(resolve(request(cluster)), warnings)
+    drive(preview, cluster.perform)
     assert cluster.kafka == before
     assert bool(warnings) is warns
     assert cluster.warnings == [], "shown with the confirmation, not before it"
@@ -193,7 +177,7 @@ def test_nothing_to_resolve_names_the_next_command() -> None:
     status = f"See what the commit log holds: kafka-eos status {OPTIONS}; "
     assert way_out(cluster, "rewrite", 4) == f"{status}version 4 needs no resolution, because its next run writes it"
     assert way_out(cluster, "committed", 2, STREAM) == (
-        f"{status}to resolve version 3: kafka-eos resolve {OPTIONS} --query-id 5f1c --version 3 --as committed"
+        f"{status}to correct batch 2, or to add rows that it lacks, write them with a batch job under another txnAppId"
     )
     assert way_out(cluster, "committed", 4) == (
         f"{status}to let the stream continue above version 4: kafka-eos resolve {OPTIONS} --query-id 5f1c --version 4 --as committed"

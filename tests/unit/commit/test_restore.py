@@ -553,13 +553,9 @@ def test_log_recreated_during_the_read_is_read_again() -> None:
     assert cluster.ends[0] == (cluster.named[0].identity, True)
 
 
-def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite", *, any_batch: bool = False) -> Resolved:
+def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> Resolved:
     request = ResolveRequest(
-        run=run_of("answer", version=cluster.kafka.version),
-        query_id="batch",
-        version=1,
-        resolution=resolution,
-        any_batch=any_batch,
+        run=run_of("answer", version=cluster.kafka.version), query_id="batch", version=1, resolution=resolution
     )
     return cluster.run(resolve(request))
 
@@ -576,10 +572,10 @@ def test_version_counts_as_written_after_its_rows_were_copied(at: type[Step[Any]
         return cluster.perform(step)
 
     cluster.own = {at: times_out}
-    resolve_it(cluster, "committed", any_batch=True)
+    resolve_it(cluster, "committed")
     (copy,) = cluster.copies()
     assert (copy.source, cluster.ended_copies) == (lost, [(copy.identity.transactional_id, True)])
-    assert cluster.newest().resolution == "committed"
+    assert copy.identity in [each.identity for each in cluster.newest().transactions]
     assert "were copied from the log" in cluster.warnings[-1]
 
 
@@ -698,9 +694,10 @@ def test_rows_to_give_up_are_named_before_the_record() -> None:
     assert "the aborted rows in t-1 [0..9]" in cluster.warnings[-1]
 
 
-def test_resolution_waits_for_copies_that_a_new_leader_hides() -> None:
-    """Below version 2, the leader would drop the resolution as a duplicate of the copies' decision."""
-    cluster = Cluster(1)
+def test_committed_sees_a_void_decision_that_a_new_leader_hides() -> None:
+    """Otherwise all rows of the version are given up, and nobody has agreed to that."""
+    cluster = Cluster(0, 1)
+    cluster.gone = {0, 1}
     late: list[steps.ReadLog] = []
 
     def lags(step: steps.ReadLog) -> Any:
@@ -711,10 +708,10 @@ def test_resolution_waits_for_copies_that_a_new_leader_hides() -> None:
         return replace(chunk, entries=(), next_offset=step.offset, end_offset=step.offset)
 
     cluster.own = {steps.ReadLog: lags}
-    resolve_it(cluster, "committed", any_batch=True)
-    decisions = [step.identity for step in cluster.done(steps.AppendInTransaction)]
-    assert len(set(decisions)) == len(decisions) == 2
-    assert cluster.newest().resolution == "committed"
+    with pytest.raises(TransactionAbortedError, match=r"NOT_RESOLVED\].*is void now"):
+        resolve_it(cluster, "committed")
+    assert late
+    assert cluster.newest().is_void
 
 
 def test_void_version_counts_as_written_on_the_second_command() -> None:
