@@ -90,7 +90,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > logged.offset for entry in prepared):
-        # NEW LOG: no later run could finish a decision whose part records are in another log.
+        # NEW LOG: the decision would make the new log the write's own, and hide that decisions of other query ids are lost.
         raise refusals.log_created_again(plan.write.id)
     yield from decide(run, logged, driver, expires_ms)
     try:

@@ -3,7 +3,7 @@
 A decision says which rows must be visible. A row is visible or not by the first marker of its producer that follows it in its own
 partition, and that marker never changes. So each range (the rows of one transaction in one partition) is judged alone, by `TABLE`. An
 ABORT marker is no loss while the records exist: no reader will ever see them, so copying them doubles none, whatever happened elsewhere.
-Only for a range that is gone does it count how the transaction ended elsewhere.
+How the transaction ended elsewhere counts only for a range that is gone; whether it has ended, for one that is held as well.
 
 `evidence.py` gathers the facts. Hazards in capitals are in the package's docstring.
 """
@@ -23,13 +23,20 @@ class Shown(Enum):
     VISIBLE = "a COMMIT marker follows"
     DISCARDED = "an ABORT marker follows"
     HELD = "no marker follows, and the leader holds the transaction open"
-    LATE = "no marker follows, and the leader does not show an open transaction yet"
+    LATE = (
+        "no marker was seen, and the leader holds nothing open: one came between two requests, or the leader is behind"
+    )
     GONE = "no record is left"
     """Retention, compaction or the deletion of the topic removed it (BLIND)."""
 
 
 class End(Enum):
-    """What the coordinator proves of exactly this transaction."""
+    """What the coordinator proves of exactly this transaction.
+
+    The driver asks coordinators before leaders, and waits until none is writing markers. So to it ENDING means open: its EndTxn was
+    rejected, a late request has opened it again (LATE ADD), or the report is outdated. An accepted EndTxn(commit) turns SILENT into
+    COMMITTED.
+    """
 
     ENDING = "open, or its markers are being written"
     COMMITTED = "complete, in a state that only its commit leaves"
@@ -40,9 +47,13 @@ class End(Enum):
 class Do(Enum):
     """What follows for the rows of a range."""
 
-    NOTHING = "nothing: they are visible, or were"
-    WAIT = "read again"
-    DISCARD = "abort what hangs, then read again"
+    NOTHING = "nothing: they are visible, or gone after a proven commit; a deleted topic is a warning, or TOPIC_GONE"
+    WAIT = (
+        "read again until the deadline; if the coordinator shows it open, fail at once: the next run sends EndTxn again"
+    )
+    DISCARD = (
+        "abort what hangs, then read again; if its coordinator has forgotten the id, fail: recover --discard aborts it"
+    )
     COPY = "append them again"
     MISS = "they are gone, and no reader saw them: the batch is void, or LOST_PARTS"
     ASK = "UNRESOLVED: they are gone, and nothing proves whether readers saw them"
@@ -56,12 +67,16 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
     Shown.LATE: (Do.WAIT, Do.WAIT, Do.WAIT, Do.WAIT),
     Shown.GONE: (Do.WAIT, Do.NOTHING, Do.MISS, Do.ASK),
 }
-"""By what the partition shows and, in this order, by `End`."""
+"""By what the partition shows and, in this order, by `End`.
+
+One range decides for the whole decision: first WAIT, then DISCARD, then ASK, then COPY and MISS together. Below version 2 no transaction
+is ABORTED: it is SILENT (LATE ADD). VISIBLE and ABORTED contradict each other: an outdated report, or a COMMIT written by hand.
+"""
 
 
 def judge(shown: Sequence[Shown], end: End) -> tuple[Do, ...]:
     """Return what follows for each range of one decided transaction."""
-    # A visible range proves the commit, so a range that is gone was visible as well, unless partitions differ, as a discarded range shows.
+    # A visible range proves the commit, also of a range that is gone. But a discarded range shows that partitions differ.
     if end is End.SILENT and Shown.VISIBLE in shown and Shown.DISCARDED not in shown:
         end = End.COMMITTED
     column = list(End).index(end)

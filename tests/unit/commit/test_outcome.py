@@ -32,7 +32,7 @@ def test_table_has_every_cell() -> None:
 
 @pytest.mark.parametrize(("ranges", "end"), FACTS)
 def test_rows_are_never_doubled_or_left_out(ranges: tuple[Shown, ...], end: End) -> None:
-    """Copied is exactly what no reader will ever see; what needs no copy is visible, or was before it was gone."""
+    """Copied is exactly what no reader will ever see; what needs no copy is visible, or gone after a proven commit."""
     for shown, do in zip(ranges, judge(ranges, end), strict=True):
         assert (do is Do.COPY) == (shown is Shown.DISCARDED)
         if shown is Shown.VISIBLE:
