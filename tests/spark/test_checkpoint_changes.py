@@ -179,6 +179,7 @@ def test_recorded_decision_is_read_and_keeps_all_but_its_digests() -> None:
     written = json.loads(json.loads(record.value or b"")["body"])
     # Null is what the recorded driver did not know.
     for before, now in zip(body["transactions"], written["transactions"], strict=True):
+        before["offsets"] = [[*each, None] for each in before["offsets"]]  # the rows of a range
         assert dict.fromkeys(now) | before == now
     assert dict.fromkeys(written) | body | {"transactions": written["transactions"]} == written
 
