@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.errors import OF_A_COMMAND, PAGE, UNDECIDED, RunAgain, Visible, printable
+from kafka_eos_sink.errors import OF_A_COMMAND, OF_COMMANDS, PAGE, UNDECIDED, RunAgain, Visible, printable
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 _HERE = Path(__file__)
@@ -47,6 +47,7 @@ _OWN_ANSWERS = (
     "correct the cause first. If the message itself answers differently, as with at-least-once, follow the message. If it stands inside "
     "another error, follow that error. A command's error without answers says nothing about rows."
 )
+_NO_ANSWERS = "The message says nothing about rows: it is of a command, or of a step before the write."
 _IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 
 
@@ -54,7 +55,8 @@ _IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 class Entry:
     """The section of a code. ``text`` is plain: a paragraph or list item per line.
 
-    An error of Spark that has no code has words of its message instead. The answers on rows are None for an error of a command.
+    An error of Spark that has no code has words of its message instead. The answers on rows are None for an error of a command, and for a
+    whole message without them.
     """
 
     code: str
@@ -66,7 +68,7 @@ class Entry:
     @property
     def answers(self) -> str:
         if self.rows_visible is None:
-            return OF_A_COMMAND
+            return OF_A_COMMAND if self.code in OF_COMMANDS else _NO_ANSWERS
         return f"Rows visible: {self.rows_visible}. Safe to run again: {self.run_again}."
 
     @property
@@ -82,7 +84,7 @@ class Entry:
 class Seen:
     """A code in a text, with the answers of its message, else of the page.
 
-    Both answers are None for an error of a command.
+    Both answers are None for an error of a command, and for a whole message without them.
     """
 
     code: str
@@ -108,10 +110,10 @@ def explain(
 ) -> None:
     """Explain an error code, offline.
 
-    Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands have says
-    nothing about rows: `--json` then has null for both. CODE is a code in upper or lower case, with or without `KAFKA_EOS.`, or a whole
-    message in quotes, whose own answers count. Of several errors, explains the gravest. Alone, lists all codes. Exit status 2 if it
-    finds none.
+    Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands have, and a
+    whole message without answers, say nothing about rows: `--json` then has null for both. CODE is a code in upper or lower case, with or
+    without `KAFKA_EOS.`, or a whole message in quotes, whose own answers count. Of several errors, explains the gravest. Alone, lists all
+    codes. Exit status 2 if it finds none.
 
     Example: kafka-eos explain UNKNOWN_TOPIC
 
@@ -197,12 +199,14 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     again: str | None
     if answers:
         visible, again = answers[1] or Visible.NO, answers[2]
+    elif " " in message.strip() and _END.search(message):
+        # Of a command, or of a step before the write. The page's answers are for jobs.
+        visible = again = None
     elif code in known:
         visible, again = known[code].rows_visible, known[code].run_again
     else:
         visible, again = UNDECIDED
     text = printable(message.strip()) if answers else ""
-    # A whole message without answers is of a command, or of a step before the write.
     is_cut = not answers and " " in message.strip() and not _END.search(message)
     return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
 

@@ -262,10 +262,14 @@ def test_error_of_a_command_has_no_answer_on_rows(code: str, way: str, capsys: p
 
 
 def test_message_of_a_command_with_a_code_of_jobs_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no answer on rows, and the answers of the page are for jobs."""
-    shown = explained(capsys, f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}")
+    """It has no answer on rows, and the answers of the page are for jobs: "run again" would send an operator into a second run."""
+    given = f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}"
+    shown = explained(capsys, given)
+    assert shown.startswith("UNKNOWN_TOPIC\nThe message says nothing about rows")
     assert "The message is cut" not in shown
-    assert "A command's error without answers says nothing about rows." in " ".join(shown.split())
+    assert "Safe to run again" not in shown.partition("\n\n")[0]
+    found = json.loads(explained(capsys, given, "--json"))
+    assert (found["rows_visible"], found["run_again"]) == (None, None)
 
 
 def test_page_of_the_installed_package_is_found_first(
