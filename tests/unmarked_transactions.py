@@ -7,6 +7,7 @@ partitions switched off, records can be produced to one that was never added.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -57,7 +58,8 @@ def produce_without_adding(
 ) -> OffsetRange:
     """Records to a partition, of which the coordinator does not learn."""
     topic, partition = where
-    block = encode_rows([(key, value, ()) for key, value in rows], timestamp_ms=1_700_000_000_000)
+    # Of now: retention removes old records at its next round, also of a transaction that hangs.
+    block = encode_rows([(key, value, ()) for key, value in rows], timestamp_ms=int(time.time() * 1_000))
     records = b"".join(
         seal(
             block,
