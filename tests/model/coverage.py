@@ -108,7 +108,7 @@ SETTINGS = named(
             rows=one_row,
             loud=UNRESOLVABLE | {"LOST_PARTS"},
         ),
-        Setting(name="by hand", drivers=3, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
+        Setting(name="by hand", drivers=2, faults=faults(hand_marker=1, unavailable=1), loud=UNRESOLVABLE),
         Setting(name="a person", drivers=3, faults=faults(foreign_abort=1), rows=one_row),
     )
 )
