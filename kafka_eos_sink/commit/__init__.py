@@ -66,13 +66,13 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     1. An attempt under W.0.0 dies. Its ABORT marker is missing on t-0.
     2. A later attempt under W.0.0 writes the same rows to t-0. They join the rows of the first attempt.
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
-  Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin.
-    verify_visible: commit waits until readers pass, and then asks by still_holds whether a newer driver has discarded
-    what hung. judged asks coordinators first: what a leader still holds after its coordinator has written all markers
-    hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the id has none
-    open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions before it
-    finishes decisions. A decision whose own marker is missing is undecided (QueryState.undecided), and decide_again
-    replaces it.
+  Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin, and
+    nowhere else. verify_visible: commit waits until readers pass, and then asks by still_holds whether a newer driver
+    has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
+    all markers hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the
+    id has none open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions
+    before it finishes decisions. A decision whose own marker is missing is undecided (QueryState.undecided), and
+    decide_again replaces it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "first offsets of
     the open transactions not compared", "a held range copied", "copied before the ABORT is seen", "nothing discarded",
     "others ended after the decisions", "a commit does not ask for a newer driver".
@@ -149,11 +149,14 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
   Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
     its ranges are lost, and otherwise LOST_PARTS. judge: for a range that is gone, only the coordinator's report of
     exactly this end counts, an accepted EndTxn, or a visible range of the same transaction; otherwise UNRESOLVED. A
-    copy takes another slot (_begin_copy), because InitProducerId erases that report. A discard erases it as well, so a
-    range that is gone may end in UNRESOLVED next to what hangs. A topic without Read, or without a leader, raises. If
+    copy takes another slot (_begin_copy), because InitProducerId erases that report. A discard erases it as well, and
+    lets the cleaner remove the rows, so _noted first writes down which ranges no reader has seen
+    (PreparedTransaction.ended). look_at asks leaders of ranges that are gone whether they hang. A driver that a newer
+    one has replaced believes no range that is gone (still_holds). A topic without Read, or without a leader, raises. If
     another producer's open transaction holds back the last stable offset, the first marker after the range counts
     (look_at).
   I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "a gone range
     counted as seen", "a copy under the id of the lost transaction", "a visible range copied", "visible ranges omitted
-    from the next decision", "rewrite of a version that recovery could not finish".
+    from the next decision", "rewrite of a version that recovery could not finish", "discarded before it is written
+    down", "a gone range counted as seen by a replaced driver".
 """

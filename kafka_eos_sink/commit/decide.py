@@ -34,7 +34,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, brief
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 
@@ -112,33 +112,40 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
                 refusals.TIMEOUT_WAYS_OUT,
             )
         expires.append(now + limit - age - margin // 2)
-    yield from _check_first_offsets(run, prepared)
+    yield from _check_first_offsets(run, prepared, described)
     return min(expires, default=None)
 
 
-def _check_first_offsets(run: Run, prepared: Sequence[PreparedTransaction]) -> Procedure[None]:
+def _check_first_offsets(
+    run: Run, prepared: Sequence[PreparedTransaction], described: Mapping[str, TransactionDescription | None]
+) -> Procedure[None]:
     """Require that each open transaction begins where the task's records begin.
 
-    If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, someone has ended it (LATE ADD), or
-    the topic was deleted.
+    Its COMMIT also reaches partitions where it has no record, because the broker rejected the rows. Nothing of its producer may be open
+    there. If it begins earlier, it has joined an aborted attempt (JOIN). If it begins later, or none is open, someone has ended it (LATE
+    ADD), or the topic was deleted.
 
     Raises:
         AuthorizationError: Read on a topic is missing, so nothing shows where its transactions begin.
         TransactionAbortedError: TRANSACTION_NOT_OPEN.
     """
-    where = tuple(sorted({(part.topic, part.partition) for entry in prepared for part in entry.offsets}))
+    firsts: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
+    for entry in prepared:
+        found = described.get(entry.identity.transactional_id)
+        added = () if found is None else found.partitions
+        firsts |= {(entry.identity, where): -1 for where in added if where[0] != run.write.log_topic}
+        firsts |= {(entry.identity, (part.topic, part.partition)): part.first_offset for part in entry.offsets}
+    where = tuple(sorted({where for _, where in firsts}))
     if not where:
         return
     try:
         producers = yield from DescribeProducers(where)
     except ReadDeniedError as denied:
         raise refusals.may_not_read(denied.topics) from None
-    for entry in prepared:
-        for part in entry.offsets:
-            remembered = producers.get((part.topic, part.partition), {})
-            _, start = remembered.get(entry.identity.producer_id, (-1, -1))
-            if start != part.first_offset:
-                raise refusals.begins_elsewhere(run.write, entry.identity.transactional_id, part, start)
+    for (identity, each), first in firsts.items():
+        _, start = producers.get(each, {}).get(identity.producer_id, (-1, -1))
+        if start != first:
+            raise refusals.begins_elsewhere(run.write, identity.transactional_id, each, first, start)
 
 
 def append_decision(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from kafka_eos_sink.commit import refusals
@@ -12,6 +13,7 @@ from kafka_eos_sink.commit.steps import (
     POLL_MS,
     AbortedTransactions,
     AreCommitted,
+    DataTopicGoneError,
     DescribeProducers,
     DescribeTransactions,
     Listed,
@@ -28,6 +30,8 @@ Held = Mapping[TopicPartition, Mapping[int, tuple[int, int]]]
 """Of each partition whose leader responded: producer id to epoch and start offset, as `DescribeProducers` returns it."""
 Judged = tuple[tuple[Do, ...], ...]
 """What follows for each range of each transaction, in order."""
+NOTED: Mapping[str | None, End] = {"committed": End.COMMITTED, "aborted": End.ABORTED}
+"""By `PreparedTransaction.ended`."""
 
 
 def judged(
@@ -75,6 +79,8 @@ def judged_now(
     todo: list[tuple[Do, ...]] = []
     for prepared, ranges in zip(transactions, shown, strict=True):
         end = end_of(described[prepared.identity.transactional_id], prepared.identity)
+        if end is not End.ENDING:
+            end = NOTED.get(prepared.ended, end)
         if end is End.SILENT and prepared.identity in accepted:
             end = End.COMMITTED
         todo.append(judge(ranges, end))
@@ -107,8 +113,8 @@ def _at_rest(
 def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple[Shown, ...]]]:
     """Return what leaders show of the transactions' ranges.
 
-    First as a read_committed consumer sees them. Where an open transaction blocks readers, the first marker after the range counts, and
-    without one, whether the leader holds the range's own transaction open.
+    First as a read_committed consumer sees them. Where nothing is left, or an open transaction blocks readers, it counts whether the
+    leader holds the range's own transaction open; if it does not, the first marker after the range.
     """
     ranges = [(each.identity, part) for each in transactions for part in each.offsets]
     if not ranges:
@@ -117,14 +123,24 @@ def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple
         tuple(part for _, part in ranges), tuple(identity.producer_id for identity, _ in ranges)
     )
     shown = {each: _shown(listed[each[1]], *each) for each in ranges}
-    if hidden := tuple(each for each in ranges if shown[each] is Shown.LATE):
+    unseen = [each for each in ranges if shown[each] in (Shown.GONE, Shown.LATE)]
+    held = yield from _held_on({(part.topic, part.partition) for _, part in unseen})
+    shown |= {each: Shown.HELD for each in unseen if holds_open(held, *each)}
+    # This reads up to the end of the partition, so it comes last.
+    if hidden := tuple(each for each in unseen if shown[each] is Shown.LATE):
         ends = {True: Shown.VISIBLE, False: Shown.DISCARDED, None: Shown.LATE}
         committed = yield from AreCommitted(hidden)
         shown |= {each: ends[end] for each, end in zip(hidden, committed, strict=True)}
-    if open_ones := [each for each in hidden if shown[each] is Shown.LATE]:
-        held = yield from DescribeProducers(tuple(dict.fromkeys((part.topic, part.partition) for _, part in open_ones)))
-        shown |= {each: Shown.HELD for each in open_ones if holds_open(held, *each)}
     return [tuple(shown[each.identity, part] for part in each.offsets) for each in transactions]
+
+
+def _held_on(partitions: Collection[TopicPartition]) -> Procedure[Held]:
+    """Return what leaders hold open; a deleted topic holds nothing."""
+    held: dict[TopicPartition, Mapping[int, tuple[int, int]]] = {}
+    for topic in sorted({topic for topic, _ in partitions}):
+        with suppress(DataTopicGoneError):
+            held |= yield from DescribeProducers(tuple(sorted(each for each in partitions if each[0] == topic)))
+    return held
 
 
 def _shown(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> Shown:

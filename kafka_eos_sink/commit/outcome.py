@@ -22,11 +22,11 @@ class Shown(Enum):
 
     VISIBLE = "a COMMIT marker follows"
     DISCARDED = "an ABORT marker follows"
-    HELD = "no marker follows, and the leader holds the transaction open"
+    HELD = "no marker follows, and the leader holds the transaction open; no reader has seen the rows, even if they are gone"
     LATE = (
         "no marker was seen, and the leader holds nothing open: one came between two requests, or the leader is behind"
     )
-    GONE = "no record is left"
+    GONE = "no record is left, and the leader holds nothing open"
     """Retention, compaction or the deletion of the topic removed it (BLIND)."""
 
 
@@ -47,7 +47,8 @@ class End(Enum):
 class Do(Enum):
     """What follows for the rows of a range."""
 
-    NOTHING = "nothing: they are visible, or gone after a proven commit; a deleted topic is a warning, or TOPIC_GONE"
+    NOTHING = "nothing: they are visible"
+    SEEN = "nothing: they are gone after a proven commit; a deleted topic is a warning, or TOPIC_GONE"
     WAIT = (
         "read again until the deadline; if the coordinator shows it open, fail at once: the next run sends EndTxn again"
     )
@@ -65,7 +66,7 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
     Shown.DISCARDED: (Do.COPY, Do.COPY, Do.COPY, Do.COPY),
     Shown.HELD: (Do.WAIT, Do.DISCARD, Do.DISCARD, Do.DISCARD),
     Shown.LATE: (Do.WAIT, Do.WAIT, Do.WAIT, Do.WAIT),
-    Shown.GONE: (Do.WAIT, Do.NOTHING, Do.MISS, Do.ASK),
+    Shown.GONE: (Do.WAIT, Do.SEEN, Do.MISS, Do.ASK),
 }
 """By what the partition shows and, in this order, by `End`.
 

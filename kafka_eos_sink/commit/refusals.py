@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, SLOTS, if_transactional_id, is_random_write_id
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, Hanging, OffsetRange, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, Hanging, PreparedTransaction, Write
 from kafka_eos_sink.commit.versions import MOST_RANGES
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -23,7 +23,7 @@ from kafka_eos_sink.errors import (
     WriteRefusedError,
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.reactions import EXPIRED_ID, TOO_LARGE
 
 VISIBLE = "every row is visible, unless retention or a deleted topic has removed it"
@@ -297,20 +297,18 @@ def not_decided(decision: Decision, what: str, failed: Answered) -> TransactionA
     )
 
 
-def begins_elsewhere(write: Write, name: str, part: OffsetRange, start: int) -> TransactionAbortedError:
-    """The open transaction ``name`` begins at offset ``start`` (-1: none is open)."""
-    where, again = f"{part.topic}-{part.partition}", run_again(write.id).capitalize()
+def begins_elsewhere(write: Write, name: str, where: TopicPartition, first: int, start: int) -> TransactionAbortedError:
+    """The transaction begins at ``start``, its task's records at ``first`` (-1: none)."""
+    place, again = "{}-{}".format(*where), run_again(write.id).capitalize()
     if start < 0:
         what = (
-            f"{where} holds no open transaction of {name}, although its task wrote there from offset {part.first_offset} on: the topic was "
-            "deleted and created again while the batch ran, or the transaction was ended by hand"
+            f"{place} holds no open transaction of {name}, although its task wrote there from offset {first} on: the topic was deleted and "
+            "created again while the batch ran, or the transaction was ended by hand"
         )
     else:
-        what = (
-            f"on {where} the open transaction of {name} begins at offset {start}, not at {part.first_offset} where the task's records "
-            "begin: "
-        )
-        if start > part.first_offset:
+        begin = f"not at {first} where the task's records begin" if first >= 0 else "and the task has no record there"
+        what = f"on {place} the open transaction of {name} begins at offset {start}, {begin}: "
+        if start > first >= 0:
             what += "the topic was deleted and created again while the batch ran, or a marker was written by hand"
         else:
             what += "an older one was never ended, because its marker is missing. The abort of this attempt ends both"

@@ -314,7 +314,7 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
         todo = yield from judged(run, decision, doubtful, (), started + run.within_ms)
     except KafkaEosError as unknown:
         raise failure from unknown
-    visible += [prepared for prepared, each in zip(doubtful, todo, strict=True) if Do.NOTHING in each]
+    visible += [prepared for prepared, each in zip(doubtful, todo, strict=True) if {Do.NOTHING, Do.SEEN} & set(each)]
     unproven = [prepared for prepared, each in zip(doubtful, todo, strict=True) if {Do.ASK, Do.DISCARD} & set(each)]
     if (visible or unproven) and failure.code not in GIVEN_UP:
         raise failure  # another recovery may still finish the version

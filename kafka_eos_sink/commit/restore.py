@@ -243,9 +243,9 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
 
 def _kept_and_copied(settled: Settled, copies: list[PreparedTransaction]) -> Iterator[PreparedTransaction]:
     """Return each transaction's ranges that readers see, and its copy."""
-    lost = {entry.identity: (entry, copy) for entry, copy in zip(settled.lost, copies, strict=True)}
+    lost = {(entry.identity, entry.ended): (entry, copy) for entry, copy in zip(settled.lost, copies, strict=True)}
     for entry in settled.logged.decision.transactions:
-        found = None if entry.proven else lost.get(entry.identity)
+        found = None if entry.proven else lost.get((entry.identity, entry.ended))
         if found is None:
             yield replace(entry, proven=entry.proven or not settled.gone)
             continue

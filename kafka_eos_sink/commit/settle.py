@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from kafka_eos_sink.commit import refusals
-from kafka_eos_sink.commit.decide import DriverTransaction
+from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
 from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.evidence import Judged, judged
 from kafka_eos_sink.commit.hanging import discard
@@ -64,7 +64,7 @@ def settle(
     write, decision = run.write, logged.decision
     started = yield from Now()
     deadline = started + run.within_ms
-    named = [prepared for prepared in decision.transactions if not prepared.proven]
+    named = _named(decision)
     accepted = yield from _end(write, decision, named, losers)
     is_plain = not recovering and all(each.identity.bumps_epoch and each.identity in accepted for each in named)
     lost: list[PreparedTransaction] = []
@@ -73,7 +73,7 @@ def settle(
         # JOIN: readers also pass after a newer driver has discarded what hung.
         if is_plain and (yield from still_holds(driver.identity)):
             return Settled(logged=logged, lost=())
-        kept, lost = yield from _judged(run, decision, named, accepted, driver, deadline)
+        logged, kept, lost = yield from _judged(run, logged, accepted, driver, deadline)
         yield from verify_visible(write, decision, kept, deadline)
     except DataTopicGoneError as gone:
         if not lost:
@@ -87,6 +87,7 @@ def _end(
     write: Write, decision: Decision, named: Sequence[PreparedTransaction], losers: Collection[ProducerIdentity]
 ) -> Procedure[frozenset[ProducerIdentity]]:
     """Commit the transactions and abort the losers; return whose commit was accepted."""
+    named = [prepared for prepared in named if prepared.ended is None]
     ends = tuple(End(identity=prepared.identity, commit=True) for prepared in named)
     aborts = tuple(End(identity=identity, commit=False) for identity in losers)
     results = (yield from EndTransactions(ends + aborts)) if ends or aborts else ()
@@ -104,16 +105,17 @@ def _end(
     )
 
 
+def _named(decision: Decision) -> list[PreparedTransaction]:
+    return [prepared for prepared in decision.transactions if not prepared.proven]
+
+
 def _judged(
-    run: Run,
-    decision: Decision,
-    named: Sequence[PreparedTransaction],
-    accepted: Collection[ProducerIdentity],
-    driver: DriverTransaction,
-    deadline: int,
-) -> Procedure[tuple[list[PreparedTransaction], list[PreparedTransaction]]]:
-    """Discard what hangs; return what readers see, and what is lost."""
+    run: Run, logged: LoggedDecision, accepted: Collection[ProducerIdentity], driver: DriverTransaction, deadline: int
+) -> Procedure[tuple[LoggedDecision, list[PreparedTransaction], list[PreparedTransaction]]]:
+    """Discard what hangs; return the decision, what readers see, and what is lost."""
     for _ in range(MOST_DISCARDS):
+        decision = logged.decision
+        named = _named(decision)
         todo = yield from judged(run, decision, named, accepted, deadline)
         hanging = [
             Hanging(
@@ -127,8 +129,12 @@ def _judged(
         if not hanging:
             if Do.ASK in chain.from_iterable(todo):
                 raise _unresolved(run.write, decision, named, todo)
+            # BLIND and JOIN: a newer driver may have discarded what is gone.
+            if Do.SEEN in chain.from_iterable(todo) and not (yield from still_holds(driver.identity)):
+                raise refusals.pending(run.write, decision, "another run has replaced this one, and finishes it")
             parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
-            return [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
+            return logged, [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
+        logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
             raise refusals.hangs(run.write, decision, left)
         yield from Warn(refusals.discarded_warning(decision, hanging))
@@ -152,20 +158,59 @@ def _split(
 
     None for no range.
     """
-    kept, lost = _those(prepared, todo, Do.NOTHING), _those(prepared, todo, Do.COPY, Do.MISS)
-    if not lost:
-        return prepared, None
-    if not kept:
-        return None, prepared
-    counts = [part.rows for part in lost]
+    kept, lost = _those(prepared, todo, Do.NOTHING, Do.SEEN), _those(prepared, todo, Do.COPY, Do.MISS)
+    first, second = _divided(write, decision, prepared, kept, lost)
+    return first, second
+
+
+def _divided(
+    write: Write, decision: Decision, prepared: PreparedTransaction, *groups: tuple[OffsetRange, ...]
+) -> list[PreparedTransaction | None]:
+    """Return the transaction with the ranges of each group; None for an empty group."""
+    first, *others = [ranges for ranges in groups if ranges] or [()]
+    if not others:
+        return [prepared if ranges else None for ranges in groups]
+    counts = [part.rows for ranges in others for part in ranges]
     if None in counts:
-        raise refusals.without_rows(write, decision, replace(prepared, offsets=lost))
+        raise refusals.without_rows(write, decision, replace(prepared, offsets=tuple(chain.from_iterable(others))))
     rows = sum(count for count in counts if count is not None)
-    # The dead letters stay with the part that is kept, so that their sum stays right.
-    return (
-        replace(prepared, offsets=kept, rows=prepared.rows - rows),
-        replace(prepared, offsets=lost, rows=rows, dead_letters=()),
-    )
+    # Dead letters and bytes stay with the first group, so that their sums stay right.
+    return [
+        None
+        if not ranges
+        else replace(prepared, offsets=ranges, rows=prepared.rows - rows)
+        if ranges is first
+        else replace(
+            prepared, offsets=ranges, rows=sum(part.rows or 0 for part in ranges), dead_letters=(), written_bytes=0
+        )
+        for ranges in groups
+    ]
+
+
+def _noted(run: Run, logged: LoggedDecision, todo: Judged, driver: DriverTransaction) -> Procedure[LoggedDecision]:
+    """Write down what is known of each range, before a discard.
+
+    BLIND: the discard erases what coordinators report, and lets retention and the cleaner remove the rows. Nothing would show then that no
+    reader saw them.
+    """
+    decision = logged.decision
+    known = dict(zip(_named(decision), todo, strict=True))
+    entries: list[PreparedTransaction] = []
+    for prepared in decision.transactions:
+        each = known.get(prepared)
+        if each is None or prepared.ended is not None:
+            entries.append(prepared)
+            continue
+        seen = _those(prepared, each, Do.NOTHING, Do.SEEN)
+        unseen = _those(prepared, each, Do.COPY, Do.MISS, Do.DISCARD)
+        unknown = _those(prepared, each, Do.ASK)
+        parts = _divided(run.write, decision, prepared, seen, unseen, unknown)
+        ends = ("committed", "aborted", None)
+        entries += [replace(part, ended=end) for part, end in zip(parts, ends, strict=True) if part is not None]
+    if tuple(entries) == decision.transactions:
+        return logged
+    noted = replace(logged, decision=replace(decision, transactions=tuple(entries)))
+    return (yield from decide_again(run, noted, driver, proven=False))
 
 
 def _unresolved(write: Write, decision: Decision, named: Sequence[PreparedTransaction], todo: Judged) -> Exception:

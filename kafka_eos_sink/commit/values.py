@@ -208,8 +208,9 @@ class PreparedTransaction(PickledByName):
 
     ``partition`` is Spark's. ``part_offset`` is the offset of the part record in the commit log. Recovery copies lost records from
     ``offsets``; ``rows`` is their number, dead letters included. ``proven`` is true if an earlier decision named this transaction and its
-    commit is proven. No driver ends it again. ``written_bytes`` is the size of its record batches as sent. This and ``dead_letters`` are
-    None if an earlier version of the sink wrote the record.
+    commit is proven. No driver ends it again. ``ended`` is set before a driver discards what hangs, which erases its coordinator's report:
+    no reader saw these ranges ("aborted"), or each did ("committed"). One transaction can have an entry of each kind. ``written_bytes`` is
+    the size of its record batches as sent. This and ``dead_letters`` are None if an earlier version of the sink wrote the record.
     """
 
     partition: int
@@ -218,6 +219,7 @@ class PreparedTransaction(PickledByName):
     rows: int
     offsets: tuple[OffsetRange, ...]
     proven: bool = False
+    ended: str | None = None
     written_bytes: int | None = None
     dead_letters: tuple[DeadLetters, ...] | None = None
 

@@ -318,7 +318,7 @@ def foresee(settings: OperatorSettings) -> Foreseen:
         unjudged: dict[str, str] = {}
         for query, newest in view.unfinished():
             named = [entry for entry in newest.decision.transactions if not entry.proven]
-            ids = tuple(entry.identity.transactional_id for entry in named)
+            ids = tuple(dict.fromkeys(entry.identity.transactional_id for entry in named))
             # A partition without a leader must not keep the command from the others.
             try:
                 described = executor.run(iter(DescribeTransactions(ids))) if ids else {}

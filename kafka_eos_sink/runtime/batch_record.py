@@ -172,7 +172,7 @@ def record_of(decision: Decision, finished_ms: int, **known: Any) -> BatchRecord
         user_metadata=decision.user_metadata,
         dead_letters=decision.dead_letters,
         offsets=merged(part for entry in decision.transactions for part in entry.offsets),
-        producers=tuple(entry.identity.carrier for entry in decision.transactions),
+        producers=tuple(dict.fromkeys(entry.identity.carrier for entry in decision.transactions)),
         **known,
     )
 

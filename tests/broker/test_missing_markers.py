@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, decided, die_at, tasks, varied, write_all, write_settings
@@ -22,10 +24,13 @@ from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.operations import hanging
 from kafka_eos_sink.operations.hanging import producers_on
 from kafka_eos_sink.producer.config import ProducerConfig
+from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TransactionMarker
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
@@ -328,6 +333,34 @@ def ended_without_a_marker(
         return identity
 
 
+def test_commit_shows_no_row_of_an_attempt_where_its_task_has_none(any_kafka: EmbeddedKafka) -> None:
+    """The broker rejects the task's row for a partition, which its transaction keeps. An older attempt of the id hangs there."""
+    servers = any_kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=2, configs={"max.message.bytes": "2000"})
+    given = write_settings(any_kafka, topic)
+    given = replace(given, producer=replace(given.producer, dead_letter_topic=create_topic(servers, partitions=1)))
+
+    def written(of: session.WriteSettings, plan: Plan, attempt: int, *values: bytes) -> session.TaskMessage:
+        columns = RecordColumns(value=pa.array(values))
+        rows = Rows(topic=topic, partition=pa.array(range(len(values)), pa.int32()), columns=columns)
+        task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=attempt)
+        return session.write_task(of, plan, task, iter([rows]))
+
+    plan = session.plan(given)
+    ended_without_a_marker(any_kafka, given, b"0", commit=False)
+    session.commit(given, plan, [written(given, plan, 0, b"0", b"1")])
+    later = varied(given, version=given.batch.version + 1)
+    plan = session.plan(later)
+    messages = [written(later, plan, 5, os.urandom(5_000), b"3")]
+    with pytest.raises(TransactionAbortedError, match=rf"TRANSACTION_NOT_OPEN\].*{topic}-0 .*has no record there"):
+        session.commit(later, plan, messages)
+    session.abort(later, plan, messages)
+    plan = session.plan(later)
+    session.commit(later, plan, [written(later, plan, 5, os.urandom(5_000), b"3")])
+    assert Counter(record.value for record in read_committed(servers, topic)) == Counter([b"0", b"1", b"3"])
+    assert_nothing_open(servers, [topic])
+
+
 @pytest.mark.parametrize("newest", ["of fewer Spark partitions", "empty", "an operator's answer"])
 def test_aborted_attempt_that_hangs_is_discarded(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], newest: str
@@ -439,10 +472,8 @@ def test_batch_without_any_marker_is_copied(
     finishes(any_kafka, given.write.id, capsys)
 
 
-def test_what_hangs_is_discarded_although_other_rows_are_gone(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An operator deleted records that nobody has seen. What hangs no longer blocks readers; the rest is theirs to decide."""
+def test_rows_that_are_gone_and_hang_were_seen_by_nobody(any_kafka: EmbeddedKafka) -> None:
+    """An operator deleted them. The leader still holds their transaction open, so the version is void, and its next run writes it."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=2)
     given = write_settings(any_kafka, topic)
@@ -450,19 +481,12 @@ def test_what_hangs_is_discarded_although_other_rows_are_gone(
     where = confluent_kafka.TopicPartition(topic, 0, ROWS)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
     assert admin.delete_records([where])[where].result(30).low_watermark == ROWS
-    assert recover(any_kafka, given.write.id, "--yes") == 1
-    shown = capsys.readouterr().err
-    assert "[KAFKA_EOS.UNRESOLVED]" in shown
-    assert f"records in {topic}-0 [0..9]" in shown
+    (settled,) = session.plan(given).decisions
+    assert settled.status is DecisionStatus.VOID
     assert_nothing_open(servers, [topic])
-    rewrite = ["resolve", "--yes", "--bootstrap-servers", servers, "--write-id", given.write.id]
-    rewrite += ["--version", str(given.batch.version), "--as", "rewrite"]
-    assert main([*rewrite, "--allow-duplicates"]) == 0
-    assert recover(any_kafka, given.write.id, "--yes") == 0, (
-        "the leader still holds the transaction without records open"
-    )
     write_all(given, 1)
     assert len(read_committed(servers, topic)) == ROWS
+    assert_nothing_open(servers, [topic])
 
 
 def test_status_of_a_write_shows_what_no_coordinator_lists(

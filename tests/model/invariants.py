@@ -101,6 +101,11 @@ def _ended_by_its_own(cluster: Cluster, offset: int, entry: Data) -> bool:
     return marker.producer_epoch == entry.producer_epoch + (1 if cluster.version >= 2 else 0)
 
 
+def _name(entry: dict[str, Any]) -> tuple[str, int, int]:
+    identity = entry["identity"]
+    return identity["transactional_id"], identity["producer_id"], identity["producer_epoch"]
+
+
 def _range_outcomes(cluster: Cluster, entry: dict[str, Any]) -> dict[tuple[int, int], bool | None]:
     """Data partition and first offset of each range of a named transaction, and what became of its rows."""
     return {
@@ -258,17 +263,16 @@ def remember(kind: str, memory: Any, step: Any, answer: Any) -> Any:
     return memory
 
 
-def decides_unchecked(records: tuple[tuple[bytes, bytes | None], ...], memory: Any) -> str | None:
-    """Commit 2: whoever decides has seen every transaction that it names open under its own identity."""
+def decides_unchecked(cluster: Cluster, records: tuple[tuple[bytes, bytes | None], ...], memory: Any) -> str | None:
+    """Commit 2: whoever decides has seen every transaction that it names open under its own identity, or repeats a decision."""
+    decided = {_name(entry) for each in decisions(cluster) for entry in each.fields["transactions"]}
     for key, value in records:
         parsed = _key(key)
         if value is None or parsed is None or parsed.kind != "decision" or json.loads(value)["count"] > 1:
             continue
         for entry in _decision(value)["transactions"]:
-            identity = entry["identity"]
-            name = (identity["transactional_id"], identity["producer_id"], identity["producer_epoch"])
-            if not entry["proven"] and name not in (memory or ()):
-                return f"check: the decision names {identity}, which its driver did not see open"
+            if not entry["proven"] and _name(entry) not in (memory or ()) and _name(entry) not in decided:
+                return f"check: the decision names {entry['identity']}, which its driver did not see open"
     return None
 
 

@@ -36,7 +36,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.versions import Versions
 
 from . import performer
-from .exhausted import ANY_ORDER, CALLS, EXHAUSTED, HEALED, UNRESOLVABLE
+from .exhausted import ANY_ORDER, CALLS, EXHAUSTED, GONE, HEALED, UNRESOLVABLE
 from .settings import Setting, faults
 
 
@@ -139,6 +139,21 @@ TWO_RANGES = _small(
     rows=lambda driver, version: ((0, 1),),
     loud=HEALED,
     faults=faults(skip_marker=1, pause=1),
+)
+HALF_ABORTED = replace(
+    TWO_RANGES,
+    name="an ABORT by hand on one of two ranges",
+    loud=HEALED | UNRESOLVABLE,
+    faults=faults(hand_marker=1, pause=1),
+)
+MISSING_AND_GONE = replace(
+    TWO_RANGES,
+    name="a missing marker, and the cleaner",
+    attempts=1,
+    restart="failed",
+    recover_from_every=25,
+    loud=HEALED | GONE,
+    faults=faults(skip_marker=1, clean=1, unavailable=1, pause=1),
 )
 NO_FENCE = Edit(
     take_over_module._take_over,
@@ -583,7 +598,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        kept, lost = yield from _judged(run, decision, named, accepted, driver, deadline)\n",
+                "        logged, kept, lost = yield from _judged(run, logged, accepted, driver, deadline)\n",
                 "        kept = [each for each in named if each.identity in accepted]\n"
                 "        lost = [each for each in named if each.identity not in accepted]\n",
             ),
@@ -606,7 +621,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(decide.check_prepared, "        if not is_open:\n", "        if False:\n"),
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
-            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
+            Edit(decide._check_first_offsets, "if start != first:", "if False:"),
         ),
         setting=_small("no check", faults=faults(timeout=1), recover_from_every=0, **ONE_ROW),
         caught=("check",),
@@ -657,7 +672,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="below version 2 an attempt that somebody aborted goes on in a new transaction under its epoch",
         edits=(
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
-            Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),
+            Edit(decide._check_first_offsets, "if start != first:", "if False:"),
             # Otherwise commit notices afterwards that its rows are gone.
             Edit(settle.settle, "each.identity.bumps_epoch and ", ""),
         ),
@@ -668,7 +683,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="first offsets of the open transactions not compared",
         what="the records of an aborted attempt without its marker are committed with those of the next",
-        edits=(Edit(decide._check_first_offsets, "if start != part.first_offset:", "if False:"),),
+        edits=(Edit(decide._check_first_offsets, "if start != first:", "if False:"),),
         setting=Setting(
             name="a missing marker",
             drivers=2,
@@ -731,7 +746,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="the call only in the done record",
         what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
-        edits=(Edit(commit_batch.commit, "foreach_call=complete[0].batch.foreach_call", "foreach_call=None"),),
+        edits=(
+            Edit(
+                commit_batch.commit, "**complete[0].batch.told", "**(complete[0].batch.told | {'foreach_call': None})"
+            ),
+        ),
         setting=Setting(name="two writes of a call", **{**CALLS, "foreach_call": lambda driver: "a"}),
         caught=("I15",),
     ),
@@ -791,11 +810,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle._split,
-                "_those(prepared, todo, Do.NOTHING), _those(prepared, todo, Do.COPY, Do.MISS)",
+                "_those(prepared, todo, Do.NOTHING, Do.SEEN), _those(prepared, todo, Do.COPY, Do.MISS)",
                 "(), prepared.offsets if {Do.COPY, Do.MISS} & set(todo) else ()",
             ),
         ),
-        setting=TWO_RANGES,
+        setting=HALF_ABORTED,
         caught=("I2", "at most once"),
     ),
     Mutation(
@@ -808,7 +827,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "            pass\n",
             ),
         ),
-        setting=TWO_RANGES,
+        setting=HALF_ABORTED,
         caught=("I2",),
     ),
     Mutation(
@@ -840,6 +859,29 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         setting=ONE_MISSING,
         caught=("I2", "at most once"),
+    ),
+    Mutation(
+        name="discarded before it is written down",
+        what="the cleaner removes what a driver has discarded, and the next driver counts it as seen",
+        edits=(Edit(settle._judged, "        logged = yield from _noted(run, logged, todo, driver)\n", ""),),
+        setting=MISSING_AND_GONE,
+        caught=("I7", "exactly once", "recovery"),
+    ),
+    Mutation(
+        name="a gone range counted as seen by a replaced driver",
+        what="a newer driver has discarded it, and the cleaner has removed it",
+        edits=(
+            Edit(
+                settle._judged,
+                "if Do.SEEN in chain.from_iterable(todo) and not (yield from still_holds(driver.identity)):",
+                "if False:",
+            ),
+        ),
+        setting=replace(MISSING_AND_GONE, name="a replaced driver", drivers=2, restart="beside", recover_from_every=0),
+        caught=("I7", "exactly once", "recovery"),
+        by_walks=True,
+        waits_for_readers=True,
+        versions=(2,),  # below, the walks are too long
     ),
     Mutation(
         name="nothing discarded",

@@ -367,7 +367,7 @@ class World:
             if wrong is not None and node.memory is not None and request[1] not in node.memory:
                 wrong = None  # paused between the description and the request: section 4 finds it
         elif request[0] == "produce" and name[1] in invariants.DECIDING and request[1] is not None:
-            wrong = invariants.decides_unchecked(request[4], node.memory)
+            wrong = invariants.decides_unchecked(self.clusters[before], request[4], node.memory)
         if wrong is not None:
             raise Violation(wrong)
 

@@ -222,7 +222,7 @@ STORED = LogRecord(
 )
 """A decision as the first version with format 2 wrote it: all versions up to its own count as written."""
 LATER = (
-    rb"\"proven\":false,\"written_bytes\":100,"
+    rb"\"proven\":false,\"ended\":null,\"written_bytes\":100,"
     rb"\"dead_letters\":[{\"topic\":\"dead\",\"code\":\"NULL_TOPIC\",\"rows\":3}]"
 )
 STORED_NOW = LogRecord(

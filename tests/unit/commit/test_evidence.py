@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
+from typing import Never, TypeVar
 
 import pytest
 
@@ -52,31 +52,26 @@ def test_all_ranges_are_read_in_one_request() -> None:
     assert names == [steps.DescribeTransactions, steps.AbortedTransactions]
 
 
-@pytest.mark.parametrize(
-    ("ends", "asked", "shown"),
-    [
-        ((True, True, False), (), (Shown.VISIBLE, Shown.VISIBLE, Shown.DISCARDED)),
-        ((True, True, None), (("t", 2),), (Shown.VISIBLE, Shown.VISIBLE, Shown.HELD)),
-        ((True, None, None), (("t", 1), ("t", 2)), (Shown.VISIBLE, Shown.LATE, Shown.HELD)),
-    ],
-)
 @pytest.mark.parametrize("begins", [-5, 0, 9])
-def test_producers_are_described_only_of_ranges_without_end(
-    ends: tuple[bool | None, ...], asked: tuple[tuple[str, int], ...], shown: tuple[Shown, ...], begins: int
-) -> None:
-    """The markers behind blocked readers count first. What is open may have begun before the range, and have another epoch (JOIN)."""
+@pytest.mark.parametrize("unseen", [Unseen.BLOCKED, Unseen.GONE])
+def test_markers_are_searched_only_where_nothing_is_held_open(unseen: Unseen, begins: int) -> None:
+    """The search reads the partition to its end. What is open may have begun before the range, and have another epoch (JOIN)."""
     cluster, logged = ended(committed=range(3))
-    last = logged.decision.transactions[2]
-    start = max(0, last.offsets[0].first_offset + begins)
-    held = {("t", 2): {last.identity.producer_id: (7, start)}}
+    first, second, last = logged.decision.transactions
+    held = {("t", 2): {last.identity.producer_id: (7, max(0, last.offsets[0].first_offset + begins))}}
+    blocked = (first.offsets[0], second.offsets[0])
     cluster.own = {
-        steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, Unseen.BLOCKED),
-        steps.AreCommitted: lambda _: ends,
+        steps.AbortedTransactions: lambda step: {
+            part: Unseen.BLOCKED if part in blocked else unseen for part in step.ranges
+        },
+        steps.AreCommitted: lambda step: (True, False),
         steps.DescribeProducers: lambda step: {where: held.get(where, {}) for where in step.partitions},
     }
-    found = cluster.run(look_at(logged.decision.transactions))
-    assert found == [(each,) for each in shown]
-    assert [step.partitions for step in sent(cluster, steps.DescribeProducers)] == ([asked] if asked else [])
+    assert cluster.run(look_at(logged.decision.transactions)) == [(Shown.VISIBLE,), (Shown.DISCARDED,), (Shown.HELD,)]
+    (described,) = sent(cluster, steps.DescribeProducers)
+    assert described.partitions == (("t", 0), ("t", 1), ("t", 2))
+    (searched,) = sent(cluster, steps.AreCommitted)
+    assert tuple(part for _, part in searched.written) == blocked
 
 
 @pytest.mark.parametrize("begins", [-1, 10])
@@ -93,13 +88,25 @@ def test_transaction_behind_the_range_does_not_hold_it(begins: int) -> None:
     assert cluster.run(look_at(logged.decision.transactions)) == [(Shown.LATE,)] * 3
 
 
-def test_range_that_is_gone_takes_no_further_request() -> None:
+def test_range_that_is_gone_is_searched_for_no_marker() -> None:
     cluster, logged = ended(committed=[0])
     cluster.forget("w.2.0")
     cluster.own = {steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, Unseen.GONE)}
-    assert judgement(cluster, logged) == ((Do.NOTHING,), (Do.MISS,), (Do.ASK,))
+    assert judgement(cluster, logged) == ((Do.SEEN,), (Do.MISS,), (Do.ASK,))
     assert not sent(cluster, steps.AreCommitted)
-    assert not sent(cluster, steps.DescribeProducers)
+
+
+def test_range_of_a_deleted_topic_is_gone() -> None:
+    cluster, logged = ended(committed=[0])
+
+    def deleted(step: steps.DescribeProducers) -> Never:
+        raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "there is no such topic")
+
+    cluster.own = {
+        steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, Unseen.GONE),
+        steps.DescribeProducers: deleted,
+    }
+    assert cluster.run(look_at(logged.decision.transactions)) == [(Shown.GONE,)] * 3
 
 
 def test_accepted_end_proves_the_commit_of_a_forgotten_id() -> None:
@@ -107,7 +114,7 @@ def test_accepted_end_proves_the_commit_of_a_forgotten_id() -> None:
     cluster.forget("w.2.0")
     cluster.own = {steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, Unseen.GONE)}
     accepted = [logged.decision.transactions[2].identity]
-    assert judgement(cluster, logged, accepted) == ((Do.NOTHING,),) * 3
+    assert judgement(cluster, logged, accepted) == ((Do.SEEN,),) * 3
 
 
 def described(logged: LoggedDecision, number: int, state: str) -> TransactionDescription:

@@ -37,8 +37,9 @@ def test_rows_are_never_doubled_or_left_out(ranges: tuple[Shown, ...], end: End)
         assert (do is Do.COPY) == (shown is Shown.DISCARDED)
         if shown is Shown.VISIBLE:
             assert do is Do.NOTHING
-        if do is Do.NOTHING:
-            assert shown in (Shown.VISIBLE, Shown.GONE)
+        assert (do is Do.NOTHING) == (shown is Shown.VISIBLE)
+        if do is Do.SEEN:
+            assert shown is Shown.GONE
 
 
 @pytest.mark.parametrize(("ranges", "end"), FACTS)
@@ -54,7 +55,7 @@ def test_gone_range_counts_as_seen_only_with_a_proof(ranges: tuple[Shown, ...], 
     seen = end is End.SILENT and Shown.VISIBLE in ranges and Shown.DISCARDED not in ranges
     for shown, do in zip(ranges, judge(ranges, end), strict=True):
         if shown is Shown.GONE and end is not End.ENDING:
-            assert (do is Do.NOTHING) == (end is End.COMMITTED or seen)
+            assert (do is Do.SEEN) == (end is End.COMMITTED or seen)
             assert (do is Do.MISS) == (end is End.ABORTED)
         assert (do is Do.ASK) == (shown is Shown.GONE and end is End.SILENT and not seen)
 
