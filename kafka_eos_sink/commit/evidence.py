@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 
 from kafka_eos_sink.commit import refusals
@@ -138,8 +137,11 @@ def _held_on(partitions: Collection[TopicPartition]) -> Procedure[Held]:
     """Return what leaders hold open; a deleted topic holds nothing."""
     held: dict[TopicPartition, Mapping[int, tuple[int, int]]] = {}
     for topic in sorted({topic for topic, _ in partitions}):
-        with suppress(DataTopicGoneError):
-            held |= yield from DescribeProducers(tuple(sorted(each for each in partitions if each[0] == topic)))
+        try:
+            found = yield from DescribeProducers(tuple(sorted(each for each in partitions if each[0] == topic)))
+        except DataTopicGoneError:
+            continue
+        held |= found
     return held
 
 
