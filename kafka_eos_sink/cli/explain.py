@@ -195,11 +195,12 @@ def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Seen]:
 def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     code = code if code in known else code.upper()
     answers = _ANSWERS.search(message)
+    has_words, has_end = " " in message.strip(), _END.search(message) is not None
     visible: str | None
     again: str | None
     if answers:
         visible, again = answers[1] or Visible.NO, answers[2]
-    elif " " in message.strip() and _END.search(message):
+    elif has_words and has_end:
         # Of a command, or of a step before the write. The page's answers are for jobs.
         visible = again = None
     elif code in known:
@@ -207,7 +208,7 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     else:
         visible, again = UNDECIDED
     text = printable(message.strip()) if answers else ""
-    is_cut = not answers and " " in message.strip() and not _END.search(message)
+    is_cut = not answers and has_words and not has_end
     return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
 
 

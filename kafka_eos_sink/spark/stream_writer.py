@@ -50,8 +50,8 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 KEEP_FOLDER = (
-    "Keep the folder: from another one, the query starts over. Correct its scheme, or the credentials of the driver's "
-    + "Python process"
+    "Keep the folder: from another one, the query starts over. "
+    "Correct its scheme, or the credentials of the driver's Python process"
 )
 
 

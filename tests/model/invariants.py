@@ -264,7 +264,7 @@ def remember(kind: str, memory: Any, step: Any, answer: Any) -> Any:
 
 
 def decides_unchecked(cluster: Cluster, records: tuple[tuple[bytes, bytes | None], ...], memory: Any) -> str | None:
-    """Commit 2: whoever decides has seen every transaction that it names open under its own identity, or repeats a decision."""
+    """Commit 2: whoever decides has seen every transaction that it lists open under its own identity, or repeats a decision."""
     decided = {_name(entry) for each in decisions(cluster) for entry in each.fields["transactions"]}
     for key, value in records:
         parsed = _key(key)

@@ -30,7 +30,7 @@ from kafka_eos_sink.commit.values import (
     PreparedTransaction,
     Write,
 )
-from kafka_eos_sink.errors import BrokerRefusedError, Job
+from kafka_eos_sink.errors import BrokerRefusedError, Job, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
@@ -132,14 +132,10 @@ IDS = {
 HANGING = Hanging(transactional_id="w.0.0", producer_id=2, partitions=(("t", 0),))
 
 
-@pytest.mark.parametrize("job", IDS)
-def test_every_way_out_can_be_pasted(job: Job) -> None:
-    """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
-    write_id = IDS[job]
-    write = Write(write_id, DEFAULT_TOPIC, AT)
-    decision = replace(Held().decision(3), write_id=write_id, query_id="q" if job is Job.STREAM else BATCH_QUERY_ID)
+def of_decided(write: Write, decision: Decision) -> list[KafkaEosError]:
+    """The errors about a decided batch, or one that may be."""
     lost = decision.transactions
-    errors = [
+    return [
         refusals.pending(write, decision, "why"),
         refusals.decision_unknown(write, decision, "why"),
         refusals.unresolved(write, decision, lost, ()),
@@ -148,6 +144,17 @@ def test_every_way_out_can_be_pasted(job: Job) -> None:
         refusals.topic_gone(write, decision, "why"),
         refusals.lost_parts(write, decision, lost, ["why"], ""),
         refusals.not_this_commit_log(write, [decision.driver]),
+    ]
+
+
+@pytest.mark.parametrize("job", IDS)
+def test_every_way_out_can_be_pasted(job: Job) -> None:
+    """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
+    write_id = IDS[job]
+    write = Write(write_id, DEFAULT_TOPIC, AT)
+    decision = replace(Held().decision(3), write_id=write_id, query_id="q" if job is Job.STREAM else BATCH_QUERY_ID)
+    errors = [
+        *of_decided(write, decision),
         refusals.no_free_id(write, 0),
         *([lost_log.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
         refusals.version_too_old(write, replace(STREAMED, streaming=False), 5),
@@ -198,16 +205,8 @@ def test_a_decided_batch_without_an_id_runs_again_only_under_a_condition() -> No
     """Its next run has another write id, and would write the rows a second time."""
     write = Write(RANDOM, DEFAULT_TOPIC, AT)
     decision = replace(Held().decision(3), write_id=RANDOM, query_id=BATCH_QUERY_ID)
-    lost = decision.transactions
     for error in (
-        refusals.pending(write, decision, "why"),
-        refusals.decision_unknown(write, decision, "why"),
-        refusals.unresolved(write, decision, lost, ()),
-        refusals.without_rows(write, decision, lost[0]),
-        refusals.hangs(write, decision, [HANGING]),
-        refusals.topic_gone(write, decision, "why"),
-        refusals.lost_parts(write, decision, lost, ["why"], ""),
-        refusals.not_this_commit_log(write, [decision.driver]),
+        *of_decided(write, decision),
         refusals.log_created_again(RANDOM),
     ):
         for part in re.split(r"[.;] ", error.way_out):
