@@ -152,7 +152,9 @@ class Episode:
         self.on_cluster = "version" not in world and number % 5 == 4 and "batch" in settings.kinds
 
     def _any_world(self) -> dict[str, Any]:
-        return self.chance.choices(self.settings.worlds, WEIGHTS[: len(self.settings.worlds)])[0]
+        worlds = self.settings.worlds
+        # The worlds of given versions are equally likely.
+        return self.chance.choices(worlds, WEIGHTS[: len(worlds)] if len(worlds) <= len(WEIGHTS) else None)[0]
 
     def run(self) -> Report:
         began = time.monotonic()
@@ -485,6 +487,7 @@ def main() -> int:
         help="seconds from the last fault until all write; 60 on a quiet machine",
     )
     parser.add_argument("--kinds", default=",".join(dict.fromkeys(KINDS)))
+    parser.add_argument("--kafka", help="Kafka versions, as 4.3.1,4.4.0, in place of those that a campaign draws")
     parser.add_argument("--mutant", choices=[each.name for each in MUTANTS], help="plant this fault in the product")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
@@ -497,6 +500,9 @@ def main() -> int:
             kinds = mutant.kinds or kinds
             points, faults = mutant.points or points, mutant.faults
             worlds = tuple(each for each in WORLDS if mutant.brokers in (0, each["brokers"]))
+        if given.kafka:
+            versions = given.kafka.split(",")
+            worlds = tuple({**each, "version": one} for each in worlds if "version" not in each for one in versions)
         settings = Settings(
             seed=given.seed,
             episode_s=given.episode_minutes * 60,

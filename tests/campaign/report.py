@@ -22,7 +22,8 @@ def read_journal(path: Path) -> Episodes:
 
 def world_of(episode: dict[str, Any]) -> str:
     world = episode["world"]
-    kafka = f"Kafka {world['version']}" if "version" in world else f"transaction version {world['transaction_version']}"
+    named = {"version": "Kafka", "transaction_version": "transaction version"}
+    kafka = ", ".join(f"{name} {world[key]}" for key, name in named.items() if key in world)
     return f"{world['brokers']} broker{'s' if world['brokers'] > 1 else ''}, {kafka}"
 
 
