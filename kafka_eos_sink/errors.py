@@ -1,7 +1,7 @@
 """The exceptions that users see.
 
 Exception classes do not survive the process boundaries inside Spark, so every message begins with a stable code,
-``[KAFKA_EOS.<CODE>]``. ``docs/errors.md`` has a section for each code, which ``kafka-eos explain`` shows.
+``[KAFKA_EOS.<CODE>]``. ``errors.toml`` has a row for each code, from which ``docs/errors.md`` and ``kafka-eos explain`` are made.
 
 A message has one layout: what happened; whether rows are visible and whether it is safe to run the job again; what to do; that command.
 """
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from kafka_eos_sink.error_table import table
+
 PEER_CHARACTERS = 500
 _REMEMBERED_CHARACTERS = 10_000
-PAGE = "docs/errors.md"
-"""The page with a section for each code. It is in a clone and, next to this module, in the installed package."""
 _EXPLAIN = re.compile(r" \(kafka-eos explain [A-Z0-9_]+\)")
 
 
@@ -92,70 +92,29 @@ class Job(StrEnum):
 
 UNDECIDED = Safety(Visible.NO, RunAgain.YES)
 """Nothing of this run is visible, or will be: the default."""
-_SKIPPED_OR_FINISHED = Safety(Visible.MAYBE, RunAgain.SAME_ID)
-_ASK_FIRST = Safety(Visible.MAYBE, RunAgain.REFUSED)
-SAFETY = {
-    # The batch is decided, or may be.
-    "DECIDED_NOT_FINISHED": _SKIPPED_OR_FINISHED,
-    "DECISION_UNKNOWN": _SKIPPED_OR_FINISHED,
-    "LOST_PARTS": _SKIPPED_OR_FINISHED,
-    "ALL_PARTS_LOST": UNDECIDED,
-    "TOPIC_GONE": _SKIPPED_OR_FINISHED,
-    "UNRESOLVED": _ASK_FIRST,
-    # Another run may have committed this version.
-    "FENCED": _SKIPPED_OR_FINISHED,
-    "PRODUCER_FENCED": _SKIPPED_OR_FINISHED,
-    "MIXED_MESSAGES": _SKIPPED_OR_FINISHED,
-    # The commit log forbids the write, or cannot say whether an earlier run has written it.
-    "CHECKPOINT_LOST": _ASK_FIRST,
-    "CHECKPOINT_NOT_READABLE": Safety(Visible.NO, RunAgain.SAME_ID),
-    "CHECKPOINT_ROLLED_BACK": _ASK_FIRST,
-    "COMMIT_LOG_CORRUPT": _ASK_FIRST,
-    "COMMIT_LOG_FORMAT": _ASK_FIRST,
-    "COMMIT_LOG_LOST": _ASK_FIRST,
-    "COMMIT_LOG_TRUNCATED": _ASK_FIRST,
-    "DIFFERENT_BATCH": Safety(Visible.YES, RunAgain.REFUSED),
-    "DIFFERENT_QUERY": _ASK_FIRST,
-    "VERSION_TOO_OLD": _ASK_FIRST,
-    "EARLIER_VERSION_UNFINISHED": Safety(Visible.NO, RunAgain.REFUSED),
-    "NOT_THIS_COMMIT_LOG": _ASK_FIRST,
-    # An operator's command found rows of the write.
-    "NOT_AS_DECIDED": _SKIPPED_OR_FINISHED,
-    "ROWS_ARE_VISIBLE": _SKIPPED_OR_FINISHED,
-}
-"""Every code of a write whose answer is not `UNDECIDED`; ``docs/errors.md`` shows the same for each code."""
-OF_COMMANDS = frozenset(
-    {
-        "BOOTSTRAP_SERVERS",
-        "DEMO_FAILED",
-        "DEMO_NOT_INSTALLED",
-        "DISTRIBUTION_UNAVAILABLE",
-        "EMBEDDED_KAFKA_FAILED",
-        "JAVA_NOT_FOUND",
-        "JAVA_TOO_OLD",
-        "METRICS_NOT_SERVED",
-        "NOTHING_TO_RESOLVE",
-        "NOT_FORGOTTEN",
-        "NOT_RESOLVED",
-        "NO_COMMIT_LOG",
-        "NO_GROUP_OFFSETS",
-        "NO_HISTORY",
-        "PROMETHEUS_CLIENT_MISSING",
-        "QUERY_ID_NEEDED",
-        "SPARK_FAILED",
-        "TOPIC_NOT_READ",
-        "UNKNOWN_ROW",
-        "UNKNOWN_WRITE_ID",
-        "WRITE_NOT_ENDED",
-    }
-)
-"""Codes that only commands raise, and that say nothing about rows. The message may: it knows the write."""
 OF_A_COMMAND = "An error of a command: it says nothing about rows."
 _SAME_RUN = {Job.BATCH: "only with the same txnAppId and txnVersion", Job.STREAM: "only from the same checkpoint"}
 ANSWERS = frozenset({*RunAgain, *_SAME_RUN.values()})
 """On whether the job can run again, in a message or on the page."""
 _NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
 """Only an operator's command fences a run with a random write id, and before the decision: then no run commits its rows."""
+
+
+def safety_of(code: str) -> Safety | None:
+    """Return what a code says about rows; None if only commands raise it."""
+    row = table().rows.get(code)
+    if row is None:
+        return UNDECIDED
+    if row.command:
+        return None
+    visible, again = row.visible or UNDECIDED.visible, row.again or UNDECIDED.run_again.name
+    return Safety(Visible(visible), RunAgain[again.upper()])
+
+
+def speaks_of_rows(code: str) -> bool:
+    """Whether the code answers for the rows also where a command fails with it."""
+    row = table().rows.get(code)
+    return row is not None and (row.visible is not None or row.again is not None)
 
 
 def safety_sentence(code: str, job: Job, *, has_plan: bool = True, in_command: bool = False) -> str:
@@ -165,9 +124,9 @@ def safety_sentence(code: str, job: Job, *, has_plan: bool = True, in_command: b
         has_plan: False if the run has not yet read what earlier runs have written.
         in_command: True if a command on the job's write failed, not the job.
     """
-    if code in OF_COMMANDS:
+    safety = safety_of(code)
+    if safety is None:
         return OF_A_COMMAND
-    safety = SAFETY.get(code, UNDECIDED)
     if job is Job.AT_LEAST_ONCE:
         again = f"{RunAgain.TWICE}. This write has delivery.guarantee=at-least-once: another run writes all rows again"
         return f"Rows visible: {Visible.MAYBE}. Safe to run again: {again}."

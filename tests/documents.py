@@ -22,6 +22,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 IN_CODE = re.compile(r"`+([^`\n]+)`+")
 OF_SPARK = "\n## Errors of Spark\n"
 """The last section of docs/errors.md."""
+ERRORS = ROOT / "docs" / "errors.md"
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def anchors(path: Path) -> frozenset[str]:
 
 def error_codes(section: str = "") -> list[str]:
     """Our codes, which have a heading in docs/errors.md, of one of its sections if it is named."""
-    page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition(OF_SPARK)[0]
+    page = ERRORS.read_text("utf-8").partition(OF_SPARK)[0]
     if section:
         page = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return re.findall(r"^### (\w+)$", page, re.MULTILINE)
@@ -131,7 +132,7 @@ def error_codes(section: str = "") -> list[str]:
 
 def spark_errors() -> list[str]:
     """Headings of docs/errors.md that are codes of Spark, or words of its messages."""
-    page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition(OF_SPARK)[2]
+    page = ERRORS.read_text("utf-8").partition(OF_SPARK)[2]
     return re.findall(r"^### (.+)$", page, re.MULTILINE)
 
 

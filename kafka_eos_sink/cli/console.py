@@ -21,7 +21,7 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
-from kafka_eos_sink.commit.refusals import FINISHED_OR_NOT_BEGUN, READ_TOPIC
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id, is_random_write_id
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.errors import counted as counted
@@ -276,7 +276,7 @@ def _cell(cell: str | Text | list[str]) -> Text:
 def no_decision(write_id: str, *, is_unfinished: bool = False) -> str:
     """What `status` and `recover` print of a write id without a decision in the log."""
     may_be_finished = is_random_write_id(write_id) and not is_unfinished
-    gone = f" {FINISHED_OR_NOT_BEGUN}. {READ_TOPIC}." if may_be_finished else ""
+    gone = f" {text('finished_or_not_begun')}. {text('read_topic')}." if may_be_finished else ""
     return f"The commit log holds no decision of {write_id}.{gone}"
 
 

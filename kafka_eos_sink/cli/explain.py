@@ -1,4 +1,4 @@
-"""``kafka-eos explain``: what an error code means, from ``docs/errors.md``."""
+"""``kafka-eos explain``: what an error code means, from ``errors.toml``."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import difflib
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.errors import OF_A_COMMAND, OF_COMMANDS, PAGE, UNDECIDED, RunAgain, Visible, printable
+from kafka_eos_sink.cli import console
+from kafka_eos_sink.error_table import table
+from kafka_eos_sink.errors import OF_A_COMMAND, UNDECIDED, RunAgain, Visible, printable, safety_of
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
-_HERE = Path(__file__)
-FOLDERS = _HERE.parents[1], _HERE.parents[2]
-"""Where the page may be: in the installed package, or in a clone."""
+DOCS = Path(__file__).parents[2] / "docs"
+"""Where the pages are that a row refers to: in a clone. The installed package has none."""
 _WIDTH = 100
 """Characters; longer lines are hard to read."""
-_HEADING = re.compile(r"^(##|###) (.+)$", re.MULTILINE)
-_SAFETY = re.compile(
-    rf"(?:Rows visible: \**([a-z ]+)\**\. Safe to run again: \**([\w, ]+)\**\.|{re.escape(OF_A_COMMAND)})\n+"
-)
 _ITEM = re.compile(r"(\d+\.|-) ")
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 _MESSAGE = re.compile(
@@ -68,7 +63,7 @@ class Entry:
     @property
     def answers(self) -> str:
         if self.rows_visible is None:
-            return OF_A_COMMAND if self.code in OF_COMMANDS else _NO_ANSWERS
+            return OF_A_COMMAND if safety_of(self.code) is None else _NO_ANSWERS
         return f"Rows visible: {self.rows_visible}. Safe to run again: {self.run_again}."
 
     @property
@@ -119,7 +114,7 @@ def explain(
 
     To see which transactions are open: kafka-eos status
     """
-    known = {each.code: each for each in entries(*_page())}
+    known = {each.code: each for each in entries()}
     text = " ".join(" ".join(code or []).split())
     if not text:
         everything = [*known.values()]
@@ -146,36 +141,20 @@ def explain(
         typer.echo(f"\nThe message also has {each}: kafka-eos explain {each}")
 
 
-def entries(page: str, folder: Path = FOLDERS[1]) -> list[Entry]:
-    """Return the sections of all codes, in the order of the page.
-
-    Args:
-        folder: The text omits links to pages that this folder lacks, because the installed package has this page only.
-    """
-    text_of = partial(_without_markup, folder=folder)
+def entries() -> list[Entry]:
+    """Return the rows of all codes, each with the warnings of its section."""
+    about = {title: [*_warnings(text)] for title, text in table().sections.items()}
     found: list[Entry] = []
-    shared: list[str] = []
-    section, warnings = "", list[str]()
-    # Of each heading: its marks, its words, and the text up to the next one.
-    parts = iter(_HEADING.split(page)[1:])
-    for marks, heading, text in zip(parts, parts, parts, strict=True):
-        if marks == "##":
-            section = heading
-            warnings = [text_of(" ".join(each.replace("> ", " ").split())) for each in _WARNING.findall(text)]
-            continue
-        shared.append(heading)
-        if not text.strip():
-            continue  # codes with one meaning share the text below their last heading
-        safety = _SAFETY.match(text.strip())
-        if safety is None:
-            raise ValueError(f"{heading} does not begin with the answers on rows")
-        plain = "\n".join([*_plain(text.strip()[safety.end() :], text_of), *warnings])
-        found += [
-            Entry(code=each, section=section, rows_visible=safety[1], run_again=safety[2], text=plain)
-            for each in shared
-        ]
-        shared.clear()
+    for row in table().rows.values():
+        visible, again = safety_of(row.code) or (None, None)
+        text = "\n".join([*_plain(row.explained), *about[row.section]])
+        found.append(Entry(code=row.code, section=row.section, rows_visible=visible, run_again=again, text=text))
     return found
+
+
+def _warnings(about: str) -> Iterator[str]:
+    for each in _WARNING.findall(f"{about}\n"):
+        yield _without_markup(" ".join(each.replace("> ", " ").split()))
 
 
 def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Seen]:
@@ -210,21 +189,6 @@ def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
     text = printable(message.strip()) if answers else ""
     is_cut = not answers and has_words and not has_end
     return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
-
-
-def _page() -> tuple[str, Path]:
-    """Return the page, and the folder in which it is."""
-    files = [folder / PAGE for folder in FOLDERS]
-    for folder, file in zip(FOLDERS, files, strict=True):
-        if file.is_file():
-            return file.read_text("utf-8"), folder
-    # Without a code: it would refer to the page that is missing.
-    console.echo(
-        f"kafka-eos: this installation lacks the page of the error codes ({' or '.join(map(str, files))}). Install kafka-eos-sink again, "
-        f"or read {PAGE} in a clone of the repository",
-        err=True,
-    )
-    raise typer.Exit(EXIT_FAILURE)
 
 
 def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
@@ -278,7 +242,7 @@ def _is_code(line: str) -> bool:
     return line.startswith("    ")
 
 
-def _plain(markdown: str, text_of: Callable[[str], str]) -> Iterator[str]:
+def _plain(markdown: str) -> Iterator[str]:
     """Yield paragraphs, list items and lines of code, without markup."""
     for number, part in enumerate(re.split(r"^```\w*(?:\n|$)", markdown, flags=re.MULTILINE)):
         if number % 2:
@@ -286,12 +250,12 @@ def _plain(markdown: str, text_of: Callable[[str], str]) -> Iterator[str]:
             continue
         for block in re.split(r"\n\s*\n|\n(?=(?:\d+\.|-) )", part):
             if block.strip():
-                yield text_of(" ".join(block.split()))
+                yield _without_markup(" ".join(block.split()))
 
 
-def _without_markup(text: str, folder: Path) -> str:
+def _without_markup(text: str) -> str:
     def linked(link: re.Match[str]) -> str:
-        is_there = (folder / "docs" / link[2].partition("#")[0]).is_file()
+        is_there = (DOCS / link[2].partition("#")[0]).is_file()
         return f"{link[1]} (docs/{link[2]})" if is_there else link[1]
 
     # A command must not be broken into lines.

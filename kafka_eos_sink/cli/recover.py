@@ -17,7 +17,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.outcome import Do
-from kafka_eos_sink.commit.refusals import VISIBLE, run_again, some
+from kafka_eos_sink.commit.refusals import run_again, some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.errors import DecisionPendingError
@@ -230,7 +230,7 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
         return f"resolved as {decision.resolution}", "an operator has resolved this version"
     if finished:
         copies = "; rows of transactions that Kafka had aborted are copies from the log"
-        meaning = VISIBLE + "; finished just now" * now
+        meaning = text("all_visible") + "; finished just now" * now
         meaning += ": do not run the job again" * is_random_write_id(write_id)
         return "finished", meaning + copies * bool(decision.copies)
     return (

@@ -11,7 +11,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import name_of, view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.refusals import unknown_write_id
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
 from kafka_eos_sink.commit.values import Write
 
@@ -75,15 +75,15 @@ def status(
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
         _show_ways_out(found, config, commit_log_topic)
-    for refused in found.not_read:
-        console.echo(f"kafka-eos: not shown: {refused}", err=True)
+    for failure in found.not_read:
+        console.echo(f"kafka-eos: not shown: {failure}", err=True)
     _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is None or found.writes:
         return
     if not watch.knows_write:
-        raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
+        raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
     if not as_json:
         console.echo(console.no_decision(write_id))
 

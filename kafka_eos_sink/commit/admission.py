@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.lost_log import not_the_next_version
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import resolve_command, run_again, version_of
+from kafka_eos_sink.commit.refusals import refused, resolve_command, run_again, text
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
@@ -16,8 +15,8 @@ from kafka_eos_sink.commit.values import (
     Write,
     iso_utc,
 )
-from kafka_eos_sink.commit.versions import Versions
-from kafka_eos_sink.errors import WriteRefusedError
+from kafka_eos_sink.commit.versions import MOST_RANGES, Versions
+from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
 
 
 def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
@@ -38,7 +37,7 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
         return None, None
     newest = settled.decision
     if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
-        raise refusals.different_query(plan.write, batch, newest)
+        raise _different_query(plan.write, batch, newest)
     if newest.version == batch.version:
         return _admit_again(plan, batch, settled)
     # In a foreachBatch function the version is the batch id. A new checkpoint counts from 0 again, and an older one has other rows.
@@ -47,7 +46,9 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     if batch.version in newest.written_versions:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch)
     if batch.version < newest.written_versions.floor:
-        raise refusals.version_too_old(plan.write, batch, newest.written_versions.floor)
+        raise refused(
+            "VERSION_TOO_OLD", write=plan.write, batch=batch, ranges=MOST_RANGES, floor=newest.written_versions.floor
+        )
     is_above_void = settled.status is DecisionStatus.VOID and newest.version < batch.version
     return None, _above_void(plan, batch, newest) if is_above_void else None
 
@@ -59,6 +60,7 @@ def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None =
         settled: Its decision, None if the log holds only newer ones.
     """
     write, which = plan.write, "To see which run wrote it"
+    the_version = text("the_version", write=write, batch=batch)
     if settled is None or settled.rows is None:
         wrote, which = "", f"{which}, and how many rows, unless an operator recorded it"
     else:
@@ -67,15 +69,16 @@ def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None =
             wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
         if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
             wrote += f", so this run wrote nothing. {_fill(write, batch, 'If this run had rows')}"
-            return f"{version_of(batch.version, write.id)} is already written{wrote}"
+            return f"{the_version} is already written{wrote}"
     see = "" if write.is_random else f". {which}: {write.history_command}"
-    return f"{version_of(batch.version, write.id)} is already written{wrote}, so this run wrote nothing{see}"
+    return f"{the_version} is already written{wrote}, so this run wrote nothing{see}"
 
 
 def recorded_empty(write: Write, batch: BatchIdentity) -> str:
     """Describe a batch job's version that its first run has written without a row."""
+    the_version = text("the_version", write=write, batch=batch)
     return (
-        f"{version_of(batch.version, write.id)} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
+        f"{the_version} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
         "version will write nothing. If its rows come after another version was written, give them a new txnVersion. "
         f"{_fill(write, batch, 'If they come before')}"
     )
@@ -87,10 +90,8 @@ def _fill(write: Write, batch: BatchIdentity, case: str) -> str:
 
 
 def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
-    return (
-        f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, "
-        f"{refusals.why_unwritten(newest)}"
-    )
+    why = text("rewrite_version" if newest.resolution else "void_version")
+    return f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, {why}"
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
@@ -109,7 +110,8 @@ def _admit_to_stream(
     # Without the name of its query, as over Spark Connect, a foreachBatch function may have written a higher version before the newest.
     if newest.version < batch.version and batch.version not in newest.written_versions:
         if settled.status is DecisionStatus.VOID:
-            raise refusals.earlier_version_unfinished(plan.write, batch, newest)
+            case = ".rewrite" if newest.resolution else ""
+            raise refused(f"EARLIER_VERSION_UNFINISHED{case}", write=plan.write, batch=batch, decision=newest)
         if batch.streaming and batch.version > newest.version + 1:
             raise not_the_next_version(plan.write, batch, newest)
         return None, None
@@ -123,7 +125,34 @@ def _admit_to_stream(
             f"version {batch.version} of write id {plan.write.id!r} is written after version {newest.last_version} "
             "(onCheckpointRollback=rewrite): it is the newest from now on, so later runs write the versions above it again"
         )
-    raise refusals.checkpoint_rolled_back(plan.write, batch, newest)
+    id_option = "transactional.id.prefix" if batch.streaming else "txnAppId"
+    raise refused("CHECKPOINT_ROLLED_BACK", write=plan.write, batch=batch, decision=newest, id_option=id_option)
+
+
+def _different_query(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
+    queries = (newest.foreach_query, batch.foreach_query)
+    before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
+    # An unwritten version must not count as written.
+    go_on = "rewrite" if newest.is_unwritten else "committed"
+    return refused(
+        "DIFFERENT_QUERY",
+        write=write,
+        decision=newest,
+        before=before,
+        this=this,
+        go_on=resolve_command(write, newest.query_id, newest.version, go_on),
+    )
+
+
+def _different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
+    """The version was committed with other source offsets, or another topic or schema."""
+    names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
+    differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
+    case = ".stream" if batch.streaming or batch.foreach_query else ""
+    if batch.offsets_hash is not None and newest.offsets_hash is not None:
+        differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
+        case = ".offsets"
+    return refused(f"DIFFERENT_BATCH{case}", write=write, batch=batch, differs="; ".join(differs))
 
 
 def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
@@ -147,7 +176,7 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
         return None, None
     newest = settled.decision
     if batch.foreach_call is not None and batch.foreach_call == newest.foreach_call:
-        raise refusals.second_write(plan.write.id, batch)
+        raise refused("DIFFERENT_BATCH.second_write", write=plan.write, batch=batch)
     if newest.resolution is not None:
         # The operator has checked the rows, so topic, schema and offsets are not compared.
         return TaskOutcome.ALREADY_COMMITTED, (
@@ -156,10 +185,10 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
     if batch.offsets_hash is None or newest.offsets_hash is None:
         if not same_form:
-            raise refusals.different_batch(plan.write, batch, newest)
+            raise _different_batch(plan.write, batch, newest)
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
     if batch.offsets_hash != newest.offsets_hash:
-        raise refusals.different_batch(plan.write, batch, newest)
+        raise _different_batch(plan.write, batch, newest)
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
     return TaskOutcome.ALREADY_COMMITTED, (

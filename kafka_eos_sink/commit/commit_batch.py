@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit, decided_versions
 from kafka_eos_sink.commit.decide import (
     DriverTransaction,
@@ -20,6 +19,7 @@ from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import forget, write_done
 from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription, Warn
 from kafka_eos_sink.commit.values import (
@@ -31,7 +31,7 @@ from kafka_eos_sink.commit.values import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, WriteRefusedError, brief
+from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError, brief
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 LOSERS_WITHIN_MS = 5_000
@@ -67,11 +67,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
             yield from _note_skip(request, complete[0].batch.foreach_call)
         return None
     if skipped:
-        raise WriteRefusedError(
-            "MIXED_MESSAGES",
-            f"version {batch.version} of write id {plan.write.id!r}: some tasks skipped their rows and others wrote",
-            "Run the batch again",
-        )
+        raise refused("MIXED_MESSAGES", write=plan.write, batch=batch)
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
         **complete[0].batch.told,
@@ -91,7 +87,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     losers = yield from _losers(plan, complete, prepared)
     if any(entry.part_offset > logged.offset for entry in prepared):
         # NEW LOG: the decision would make the new log the write's own, and hide that decisions of other query ids are lost.
-        raise refusals.log_created_again(plan.write.id)
+        raise refused("NOT_THIS_COMMIT_LOG.created_again", write=plan.write)
     yield from decide(run, logged, driver, expires_ms)
     try:
         yield from Reached("commit.decided")
@@ -99,7 +95,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
-        raise refusals.pending(run.write, decision, brief(failure)) from failure
+        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=brief(failure)) from failure
 
 
 def _finish(
@@ -108,7 +104,7 @@ def _finish(
     settled = yield from finish(run, logged, driver, losers=losers, recovering=False)
     decision = settled.logged.decision
     if settled.lost:
-        raise refusals.void(decision)
+        raise refused("ALL_PARTS_LOST", decision=decision)
     yield from Reached("commit.finished")
     if run.write.is_random:
         yield from forget(decision, driver.identity, driver.sequence)
@@ -136,7 +132,8 @@ def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
     yield from read_to_end(view)
     logged = view.query(batch.query_id).newest
     if logged is None or logged.decision.nonce != skipped.decision.nonce:
-        raise refusals.fenced(plan.write.id, f"the commit log no longer holds the decision of version {batch.version}")
+        why = f"the commit log no longer holds the decision of version {batch.version}"
+        raise refused("FENCED", write=plan.write, why=why)
     called = replace(logged, decision=replace(logged.decision, foreach_call=foreach_call))
     yield from decide_again(request.run, called, DriverTransaction(plan.driver))
 
@@ -150,25 +147,17 @@ def _require_messages_of_one_run(
     """
     complete = tuple(message for message in messages if message is not None)
     if len(complete) < len(messages) or not complete:
-        raise WriteRefusedError(
-            "MISSING_MESSAGE",
-            f"{len(messages) - len(complete)} of {len(messages)} tasks returned no message: this trigger or mode of Spark does not "
-            "deliver rows to Python sinks (continuous processing). Use a micro-batch trigger",
-        )
+        raise refused("MISSING_MESSAGE", missing=len(messages) - len(complete), tasks=len(messages))
     expected = (plan.write.id, plan.nonce, batch.query_id, batch.version)
     for message in complete:
         found = (message.plan.write.id, message.plan.nonce, message.batch.query_id, message.batch.version)
         if found != expected:
-            raise WriteRefusedError(
-                "MIXED_MESSAGES",
-                f"the tasks belong to different runs: {found} and {expected} (write id, nonce, query id, version); nothing was "
-                "committed",
-            )
+            raise refused("MIXED_MESSAGES.runs", found=found, expected=expected)
     if any(message.outcome is TaskOutcome.OVERTAKEN for message in complete):
-        raise refusals.fenced(plan.write.id, "while its tasks ran")
+        raise refused("FENCED", write=plan.write, why="while its tasks ran")
     partitions = [message.task.partition for message in complete]
     if len(set(partitions)) < len(partitions):
-        raise WriteRefusedError("MIXED_MESSAGES", f"two messages of one partition among {sorted(partitions)}")
+        raise refused("MIXED_MESSAGES.partitions", partitions=sorted(partitions))
     return complete
 
 

@@ -6,11 +6,11 @@ whether the coordinator aborted one, and no attempt writes its rows again.
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import DescribeTransactions, WallClock
 from kafka_eos_sink.commit.values import Plan
 
@@ -48,11 +48,8 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     for partition in lost:
         held = [described.get(each) for each in plan.write.task_ids([partition])]
         if all(found is None or found.is_free for found in held):
-            raise refusals.too_old(
-                f"the finished transaction of partition {partition} was aborted while other tasks still wrote",
-                elapsed,
-                timeout,
-            )
+            why = f"the finished transaction of partition {partition} was aborted while other tasks still wrote"
+            raise refused("TRANSACTION_TOO_OLD", elapsed=elapsed / 1000, limit=timeout / 1000, why=why)
 
 
 def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, described_driver
 from kafka_eos_sink.commit.log_reading import read_on
-from kafka_eos_sink.commit.log_records import decision_records
+from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.outcome import Outcome, is_held_by
 from kafka_eos_sink.commit.procedure import Answered, Procedure
+from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
     CommitGroupOffsets,
     DescribeProducers,
@@ -35,7 +35,7 @@ from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, brief
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
+from kafka_eos_sink.protocol.reactions import EXPIRED_ID, FENCED_BY_NEWER_OWNER, TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +79,23 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
         is_open = found is not None and found.is_open and found.is_of(identity)
         if not is_open:
-            raise TransactionAbortedError(
+            raise refused(
                 "TRANSACTION_NOT_OPEN",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} is no longer open (its coordinator "
-                f"reports {found.state if found else 'unknown id'}), {(wall - started_ms) / 1000:.1f} s after the batch began, with "
-                f"kafka.transaction.timeout.ms {timeout}",
-                refusals.TIMEOUT_WAYS_OUT,
+                transactional_id=identity.transactional_id,
+                partition=entry.partition,
+                state=found.state if found else "unknown id",
+                age=(wall - started_ms) / 1000,
+                timeout_ms=timeout,
             )
         assert found is not None
         # LATE ADD: an attempt whose transaction was aborted has continued in another one.
         forgotten = {(part.topic, part.partition) for part in entry.offsets} - found.partitions
         if forgotten:
-            topic, number = min(forgotten)
-            raise TransactionAbortedError(
-                "TRANSACTION_NOT_OPEN",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} no longer contains {topic}-"
-                f"{number}, to which the task wrote: it was aborted while the task was running",
-                "Run the batch again",
+            raise refused(
+                "TRANSACTION_NOT_OPEN.continued",
+                transactional_id=identity.transactional_id,
+                partition=entry.partition,
+                where="{}-{}".format(*min(forgotten)),
             )
         limit = min(timeout, found.timeout_ms)  # a task lowers its timeout if the broker rejects it
         if limit == NEVER_TIMES_OUT_MS:
@@ -105,11 +105,12 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
         if age + margin >= limit:
             age = wall - found.start_time_ms
         if age + margin >= limit:
-            raise TransactionAbortedError(
-                "TRANSACTION_TOO_OLD",
-                f"the transaction {identity.transactional_id} of partition {entry.partition} is {age / 1000:.1f} s old, and its "
-                f"coordinator ends it at {limit / 1000:.1f} s (kafka.transaction.timeout.ms); that leaves too little time to commit",
-                refusals.TIMEOUT_WAYS_OUT,
+            raise refused(
+                "TRANSACTION_TOO_OLD.check",
+                transactional_id=identity.transactional_id,
+                partition=entry.partition,
+                age=age / 1000,
+                limit=limit / 1000,
             )
         expires.append(now + limit - age - margin // 2)
     yield from _check_first_offsets(run, prepared, described)
@@ -141,11 +142,30 @@ def _check_first_offsets(
     try:
         producers = yield from DescribeProducers(where)
     except ReadDeniedError as denied:
-        raise refusals.may_not_read(denied.topics) from None
+        raise refused("TOPIC_AUTHORIZATION_FAILED", topics=some(denied.topics)) from None
     for (identity, each), first in firsts.items():
         _, start = producers.get(each, {}).get(identity.producer_id, (-1, -1))
         if start != first:
-            raise refusals.begins_elsewhere(run.write, identity.transactional_id, each, first, start)
+            raise refused(
+                f"TRANSACTION_NOT_OPEN.begins_{_where(first, start)}",
+                write=run.write,
+                transactional_id=identity.transactional_id,
+                where="{}-{}".format(*each),
+                first=first,
+                start=start,
+            )
+
+
+def _where(first: int, start: int) -> str:
+    """Return where a transaction begins whose task's records begin at ``first``.
+
+    Both are offsets, -1 for none.
+    """
+    if start < 0:
+        return "nowhere"
+    if first < 0:
+        return "elsewhere"
+    return "later" if start > first else "earlier"
 
 
 def append_decision(
@@ -180,17 +200,12 @@ def decide(
     decision, identity = logged.decision, driver.identity
     now = yield from Now()
     if expires_ms is not None and now > expires_ms:
-        raise TransactionAbortedError(
-            "TRANSACTION_TOO_OLD",
-            f"version {decision.version} of write id {decision.write_id!r} could not be decided before its oldest transaction times out: "
-            "the commit log took too long",
-            refusals.TIMEOUT_WAYS_OUT,
-        )
+        raise refused("TRANSACTION_TOO_OLD.decision", decision=decision)
     driver.late_end_possible = True
     try:
         ends = yield from EndTransactions((End(identity=identity, commit=True),))
     except Exception as failure:  # for example a rejected login after a lost response
-        raise refusals.decision_unknown(run.write, decision, brief(failure)) from failure
+        raise refused("DECISION_UNKNOWN", write=run.write, decision=decision, why=brief(failure)) from failure
     (ended,) = ends
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     try:
@@ -198,7 +213,7 @@ def decide(
     except (DecisionPendingError, FencedError, TransactionAbortedError):
         raise
     except Exception as failure:
-        raise refusals.decision_unknown(run.write, decision, brief(failure)) from failure
+        raise refused("DECISION_UNKNOWN", write=run.write, decision=decision, why=brief(failure)) from failure
     driver.late_end_possible = not identity.bumps_epoch and ended.has_lost_response
     if identity.bumps_epoch:
         driver.identity, driver.sequence = identity.after_end, 0
@@ -227,9 +242,8 @@ def decide_again(
         logged = yield from append_decision(again, driver, logged.log_id)
         yield from decide(run, logged, driver)
     except KafkaEosError as failure:
-        raise refusals.pending(
-            run.write, decision, f"the driver could not write its decision once more ({failure.brief})"
-        ) from failure
+        why = f"the driver could not write its decision once more ({failure.brief})"
+        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
     return logged
 
 
@@ -237,27 +251,28 @@ def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Pro
     """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
         # LATE END: it could commit the first pieces of this decision without the others.
-        raise refusals.pending(
-            run.write,
-            decision,
-            "the end of the driver's last transaction is in doubt, so only a new run can continue",
-        )
+        why = "the end of the driver's last transaction is in doubt, so only a new run can continue"
+        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
     held = yield from described_driver(driver.identity)
     if not is_held_by(driver.identity, held):
-        raise refusals.fenced(decision.write_id, f"it holds {driver.identity.transactional_id}")
+        raise refused("FENCED", decision=decision, why=f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:
         # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
-        raise refusals.pending(
-            run.write, decision, "the driver's last transaction is still open, so only a new run can continue"
-        )
+        why = "the driver's last transaction is still open, so only a new run can continue"
+        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
 
 
 def _undecided(decision: Decision, what: str, failed: Answered) -> KafkaEosError:
     if failed.error in FENCED_BY_NEWER_OWNER:
-        timeout_s = DRIVER_TRANSACTION_TIMEOUT_MS // 1_000
-        slow = f"If there is no other run, the commit log took more than {timeout_s} s: check its brokers, and run this one again"
-        return refusals.fenced(decision.write_id, f"{failed.code} for {what}", slow)
-    return refusals.not_decided(decision, what, failed)
+        slow = text("slow_log", seconds=DRIVER_TRANSACTION_TIMEOUT_MS // 1_000)
+        return refused("FENCED", decision=decision, why=f"{failed.code} for {what}", hint=slow)
+    if failed.error in TOO_LARGE:
+        cause = text("too_large", largest=LARGEST_BATCH_BYTES)
+    elif failed.error == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+        cause = EXPIRED_ID
+    else:
+        return refused("NOT_DECIDED", decision=decision, step=what, failed=failed.code)
+    return refused("NOT_DECIDED.cause", decision=decision, step=what, failed=failed.code, cause=cause)
 
 
 def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Procedure[None]:
@@ -266,15 +281,15 @@ def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Proced
     outcome = yield from await_outcome(decision, logged.offset, run.within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
     if outcome is Outcome.COMMITTED and fenced:
-        raise refusals.pending(
-            run.write, decision, "another run of the write id has replaced this one, and finishes it"
-        )
+        why = "another run of the write id has replaced this one, and finishes it"
+        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
     if outcome is Outcome.COMMITTED:
         return
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", Answered(error=code))
-    raise refusals.decision_unknown(run.write, decision, "its marker did not appear in the commit log")
+    why = "its marker did not appear in the commit log"
+    raise refused("DECISION_UNKNOWN", write=run.write, decision=decision, why=why)
 
 
 def await_outcome(decision: Decision, offset: int, within_ms: int) -> Procedure[Outcome]:

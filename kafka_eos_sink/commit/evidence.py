@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.outcome import Do, End, Shown, end_of, judge
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     AbortedTransactions,
@@ -59,12 +59,11 @@ def judged(
         now = yield from Now()
         if is_open or now > deadline:
             part = transactions[number].offsets[todo[number].index(Do.WAIT)]
-            raise refusals.pending(
-                run.write,
-                decision,
+            why = (
                 f"{part.topic}-{part.partition} does not show how {identity.transactional_id} ended, whose records begin at offset "
-                f"{part.first_offset}" + "; its coordinator reports it as open" * is_open,
+                f"{part.first_offset}" + "; its coordinator reports it as open" * is_open
             )
+            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
         yield from Wait(POLL_MS)
 
 
@@ -104,7 +103,8 @@ def _at_rest(
             break
         now = yield from Now()
         if now > deadline:
-            raise refusals.pending(run.write, decision, f"the coordinator has not finished {waiting[0]} in time")
+            why = f"the coordinator has not finished {waiting[0]} in time"
+            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
         yield from Wait(POLL_MS)
     return reports
 

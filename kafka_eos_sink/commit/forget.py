@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_reading import read_on, read_to_end
 from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_standing import UnknownId
@@ -18,11 +17,12 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.values import Run, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
-from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError, counted
+from kafka_eos_sink.errors import counted
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -63,7 +63,7 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     before = _KeyedView(write.id)
     _, opened = yield from look(TakeOver(run=run, unknown_id=UnknownId.REFUSE), before)
     if not before.keys:
-        raise refusals.unknown_write_id(write)
+        raise refused("UNKNOWN_WRITE_ID", write=write)
     # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(write, before, opened)
     view = _KeyedView(write.id)
@@ -86,11 +86,7 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     if not why and _has_decision(view):
         why = "their marker is missing"
     if why:
-        raise TransactionAbortedError(
-            "NOT_FORGOTTEN",
-            f"it is not known whether the records of write id {write.id!r} are removed ({why})",
-            f"Stop its jobs and queries, and end what is open: {write.command('recover')}; then run this command again",
-        )
+        raise refused("NOT_FORGOTTEN", write=write, why=why)
     return len(tombstones)
 
 
@@ -113,23 +109,14 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
     states = ("decided", "prepared", "undecided") if opened else ("decided",)
     pending += [_pending(each) for each in writes_in(view) if each.state in states]
     if pending:
-        raise WriteRefusedError(
-            "WRITE_NOT_ENDED",
-            f"write id {write.id!r} has not ended: {'; '.join(pending)}. The commit log still needs its records, and nothing was "
-            "forgotten",
-            f"Stop its jobs and queries, and end what is open: {write.command('recover')}; then run this command again",
-        )
+        raise refused("WRITE_NOT_ENDED", write=write, pending="; ".join(pending))
 
 
 def _require_at_rest(write: Write, view: LogView, before_ms: int) -> None:
     """Raise `WriteRefusedError` if a version has finished since: the write runs again."""
     for each in writes_in(view):
         if each.finished_ms is None or each.finished_ms >= before_ms:
-            raise WriteRefusedError(
-                "WRITE_NOT_ENDED",
-                f"version {each.version} of write id {write.id!r} has finished since the command began, so the write is not at rest. "
-                "Nothing of it was forgotten",
-            )
+            raise refused("WRITE_NOT_ENDED.in_use", write=write, version=each.version)
 
 
 def _pending(write: CommittedWrite) -> str:

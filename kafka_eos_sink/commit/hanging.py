@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import AddPartitions, End, EndTransactions
 from kafka_eos_sink.commit.task import fresh_identity
 from kafka_eos_sink.commit.values import Hanging, Run
@@ -42,7 +42,7 @@ def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> P
             begun[each] = identity
     # PAUSE: after InitProducerId, because a newer driver may have committed a transaction under one of these ids, whose marker is missing.
     if not (yield from still_holds(driver)):
-        raise refusals.fenced(run.write.id, f"it holds {driver.transactional_id}")
+        raise refused("FENCED", write=run.write, why=f"it holds {driver.transactional_id}")
     ends: list[End] = []
     for each, identity in begun.items():
         if (yield from AddPartitions(identity, each.partitions)).error == ErrorCode.NONE:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Append, LogChunk, Now, ReadLog
-from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
 STUCK_LOG_MS = 120_000
@@ -29,24 +28,25 @@ def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedu
         WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log is no longer the known one (NEW LOG).
     """
     if view.topic_id.int and end_offset < view.next_offset:
-        raise refusals.log_created_again(view.write_id or "")
+        raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id or "")
     stuck_since: int | None = None
     while view.next_offset <= end_offset:
         before = view.next_offset
         yield from read_on(view)
         if view.topic_id != log_id and ZERO_UUID not in (view.topic_id, log_id):
-            raise refusals.log_created_again(view.write_id or "")
+            raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id or "")
         if view.next_offset > before:
             stuck_since = None
             continue
         now = yield from Now()
         stuck_since = now if stuck_since is None else stuck_since
         if now - stuck_since > STUCK_LOG_MS:
-            raise BrokerUnavailableError(
+            raise refused(
                 "COMMIT_LOG_UNAVAILABLE",
-                f"the commit log of write id {view.write_id!r} does not show offset {end_offset}, which was acknowledged, for "
-                f"{STUCK_LOG_MS // 1000} s (it ends at {view.next_offset}): its partition has fewer replicas in sync than "
-                "min.insync.replicas; bring a broker back",
+                write_id=view.write_id,
+                end_offset=end_offset,
+                seconds=STUCK_LOG_MS // 1000,
+                ends_at=view.next_offset,
             )
     require_whole(view)
 
@@ -67,13 +67,7 @@ def require_whole(view: LogView) -> None:
     """Raise ``COMMIT_LOG_TRUNCATED`` if the beginning of the log is gone."""
     # Compaction alone never moves the log start, so decisions may be gone with the beginning.
     if view.log_start_offset > 0:
-        raise WriteRefusedError(
-            "COMMIT_LOG_TRUNCATED",
-            f"the partition of the commit log that holds write id {view.write_id!r} begins at offset {view.log_start_offset}, not at 0: "
-            "records were deleted from it (by retention under another cleanup.policy, or by hand), and perhaps decisions with them",
-            "Create a topic with 16 partitions and cleanup.policy=compact, and set commit.log.topic to it. Then record there with "
-            "kafka-eos resolve, as the page of this code shows, the newest version whose rows are in the topics",
-        )
+        raise refused("COMMIT_LOG_TRUNCATED", write_id=view.write_id, offset=view.log_start_offset)
 
 
 def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID, *, claims: bool = True) -> Procedure[int]:

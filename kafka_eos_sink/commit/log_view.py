@@ -11,6 +11,7 @@ from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
 from kafka_eos_sink.commit.version_state import VersionState, state_of
@@ -124,20 +125,24 @@ class QueryState:
     def _body(self, first: LoggedRecord, value: dict[str, Any], pieces: Callable[[], _Pieces]) -> str:
         """Join the pieces of a committed decision."""
         if "body" not in value:
-            raise WriteRefusedError(
+            raise refused(
                 "COMMIT_LOG_FORMAT",
-                f"the decision of write id {self.write_id!r} at offset {first.offset} of the commit log has format {value['format']}, "
-                f"this version reads 1 to {FORMAT_VERSION}; upgrade kafka-eos-sink on this driver",
+                write_id=self.write_id,
+                offset=first.offset,
+                format=value["format"],
+                newest_format=FORMAT_VERSION,
             )
         joined: list[str] = [value["body"]]
         for number in range(1, value["count"]):
             # Pieces of an older, longer decision may stand under the same keys. The nonce keeps them apart.
             piece = pieces().get((number, value["nonce"], first.carrier))
             if piece is None:
-                raise WriteRefusedError(
+                raise refused(
                     "COMMIT_LOG_CORRUPT",
-                    f"piece {number + 1} of {value['count']} of the decision at offset {first.offset} for write id {self.write_id!r} "
-                    "is missing from the commit log; somebody deleted it",
+                    write_id=self.write_id,
+                    offset=first.offset,
+                    piece=number + 1,
+                    pieces=value["count"],
                 )
             joined.append(piece)
         return "".join(joined)

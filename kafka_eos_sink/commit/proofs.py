@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.evidence import Held
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import POLL_MS, DescribeProducers, LastStableOffsets, Now, Wait, Warn
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Write
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -44,10 +44,7 @@ def verify_visible(
     while waiting:
         stable = yield from LastStableOffsets(tuple(waiting), tuple(waiting.values()))
         for topic in sorted({where[0] for where, offset in stable.items() if offset is None}):
-            yield from Warn(
-                f"{refusals.version_of(decision.version, decision.write_id)} is committed, but its rows in topic {topic} are gone: the "
-                "topic was deleted"
-            )
+            yield from Warn(text("gone_topic", decision=decision, topic=topic))
         waiting = {where: last for where, last in waiting.items() if _is_before(last, stable.get(where, -1))}
         if not waiting:
             return True
@@ -71,12 +68,11 @@ def verify_visible(
                 for prepared in committed
                 if any((part.topic, part.partition) == (topic, partition) for part in prepared.offsets)
             )
-            raise refusals.pending(
-                write,
-                decision,
+            why = (
                 f"partition {topic}-{partition} does not let readers past offset {last} of transaction "
-                f"{holder.identity.transactional_id}: its replicas are behind, or the topic was deleted",
+                f"{holder.identity.transactional_id}: its replicas are behind, or the topic was deleted"
             )
+            raise refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=why)
         # Markers often take two or three ms.
         yield from Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
     return True
@@ -87,7 +83,7 @@ def _warn_of(write: Write, decision: Decision, others: Mapping[TopicPartition, i
     for producer_id in sorted(set(others.values())):
         blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
         yield from Warn(
-            f"{refusals.some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
+            f"{some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
             f"of producer id {producer_id} blocks read_committed readers there",
             about=f"producer id {producer_id}",
             blocked_by=producer_id,

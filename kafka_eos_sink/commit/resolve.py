@@ -17,10 +17,10 @@ The procedure fences the driver, so that a running one cannot decide anything af
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kafka_eos_sink.commit import refusals, resolve_refusals
+from kafka_eos_sink.commit import resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
 from kafka_eos_sink.commit.evidence import holds_open, judged, look_at
 from kafka_eos_sink.commit.log_reading import read_to_barrier
@@ -31,6 +31,7 @@ from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.open_transactions import end_open, list_open
 from kafka_eos_sink.commit.outcome import Do, Outcome, Shown
 from kafka_eos_sink.commit.procedure import Answered, Procedure
+from kafka_eos_sink.commit.refusals import describe_ranges, job_of, refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
@@ -52,6 +53,7 @@ from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
+from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 MARKERS_WITHIN_MS = 10_000
 """How long markers may take to reach the data partitions. An omitted one never does."""
@@ -93,7 +95,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     before = None if newest is None or newest.version != request.version else query.state_of(newest)
     if before is None:
         _require_at_rest(request, query, opened)
-    for warning in _warnings(view, query, request):
+    for warning in resolve_refusals.warnings(view, query, request):
         yield from Warn(warning)
     taken = yield from taking_over(takes_over)
     yield from Reached("resolve.taken_over")
@@ -113,7 +115,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         yield from _require_resolvable(query, same, taken, request, was_settled=was_settled)
         was_void = newest is not None and newest.version == same.version and not newest.transactions
         if request.resolution == "committed" and same.is_void and not was_void:
-            raise resolve_refusals.found_void(run.write, same)
+            raise refused("NOT_RESOLVED.void", write=run.write, decision=same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
     decision = _decision_of(request, query.query_id, same, superseded, taken.driver)
     if _is_so_already(before, request):
@@ -198,7 +200,7 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
         raise resolve_refusals.unknown_write_id(request)
     if query_id is None:
         raise resolve_refusals.query_id_needed(request, known)
-    if query_id not in (*known, BATCH_QUERY_ID) and refusals.job_of(request.run.write.id) is Job.BATCH:
+    if query_id not in (*known, BATCH_QUERY_ID) and job_of(request.run.write.id) is Job.BATCH:
         raise resolve_refusals.impossible_query_id(request, query_id)
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
@@ -209,20 +211,6 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     if not may_resolve:
         raise resolve_refusals.nothing_to_resolve(request, query, [each for each in known if each != query_id])
     return query, newest
-
-
-def _warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iterator[str]:
-    """Name what the confirmation must cover, and what --yes must not hide."""
-    newest = query.newest
-    if newest is None:
-        others = [each.query_id for each in view.queries("decision") if each.query_id != query.query_id]
-        yield resolve_refusals.begins_warning(request, query.query_id, others, lacks_write=view.lacks_write)
-    elif newest.decision.version == request.version and request.resolution == "committed":
-        state = query.state_of(newest.decision)
-        if state.is_settled:
-            yield resolve_refusals.settled_warning(newest.decision, state)
-        elif state.needs_run:
-            yield resolve_refusals.void_version_warning(newest.decision)
 
 
 def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool:
@@ -253,7 +241,13 @@ def _is_finished(query: QueryState, taken: TakenOver) -> bool:
 def _require_at_rest(request: ResolveRequest, query: QueryState, opened: Sequence[ProducerIdentity]) -> None:
     """Reject open transactions: their batch would count as written and be aborted."""
     if opened:
-        raise resolve_refusals.still_open(request, query.query_id, opened)
+        raise refused(
+            "NOTHING_TO_RESOLVE.still_open" + "_stream" * (query.query_id != BATCH_QUERY_ID),
+            write=request.run.write,
+            request=request,
+            first=opened[0].transactional_id,
+            this_command=request.command(query.query_id, request.version),
+        )
 
 
 def _require_resolvable(
@@ -277,11 +271,11 @@ def _require_resolvable(
             return  # no row of it is visible
         if not was_settled:
             # Also with --allow-duplicates, which was meant for what could not be finished.
-            raise resolve_refusals.counts_as_written(
-                write, decision, f"this command has just finished it, and {refusals.VISIBLE}"
-            )
+            why = f"this command has just finished it, and {text('all_visible')}"
+            raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
         if not request.allow_duplicates:
-            raise resolve_refusals.counts_as_written(write, decision, "it counts as written")
+            why = "it counts as written"
+            raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
 
@@ -290,12 +284,13 @@ def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[N
     """Name the aborted rows that the log still has, and that nobody copies any more."""
     shown = yield from look_at(decision.transactions)
     aborted = [
-        part
+        str(part)
         for prepared, ranges in zip(decision.transactions, shown, strict=True)
         for part, each in zip(prepared.offsets, ranges, strict=True)
         if each is Shown.DISCARDED
     ]
-    yield from Warn(resolve_refusals.given_up_warning(decision, failure, aborted))
+    rows = f", with the aborted rows in {some(aborted)} given up" if aborted else ""
+    yield from Warn(text("given_up", decision=decision, rows=rows, failure=failure.brief))
 
 
 def _require_aborted(query: QueryState, failure: KafkaEosError, request: ResolveRequest) -> Procedure[None]:
@@ -319,9 +314,17 @@ def _require_aborted(query: QueryState, failure: KafkaEosError, request: Resolve
     if (visible or unproven) and failure.code not in GIVEN_UP:
         raise failure  # another recovery may still finish the version
     if visible:
-        raise resolve_refusals.is_visible(run.write, decision, visible)
+        raise refused(
+            "ROWS_ARE_VISIBLE",
+            write=run.write,
+            decision=decision,
+            count=len(visible),
+            transactions=len(decision.transactions),
+            ranges=describe_ranges(visible),
+        )
     if unproven:
-        raise resolve_refusals.may_be_visible(run.write, decision, unproven)
+        ranges = describe_ranges(unproven)
+        raise refused("ROWS_ARE_VISIBLE.unproven", write=run.write, decision=decision, ranges=ranges)
 
 
 def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
@@ -344,19 +347,19 @@ def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
             producers = yield from DescribeProducers(where)
         except DataTopicGoneError:
             producers = {}
-        held = [
-            f"{part.topic}-{part.partition} still holds {identity.transactional_id} open"
-            for identity, part in own
-            if holds_open(producers, identity, part)
-        ]
-        if not held:
+        held = next(((identity, part) for identity, part in own if holds_open(producers, identity, part)), None)
+        if held is None:
             del topics[0]
             continue
         now = yield from Now()
         if now - started > CLOSED_WITHIN_MS:
-            why = f"{held[0]}, because its marker is missing there (KAFKA-20734), and its rows could be lost later"
-            raise resolve_refusals.not_resolved(
-                decision, why, f"First have it discarded: {write.command('recover')}; then run this command again"
+            identity, part = held
+            raise refused(
+                "NOT_RESOLVED.held_open",
+                write=write,
+                decision=decision,
+                where=f"{part.topic}-{part.partition}",
+                transactional_id=identity.transactional_id,
             )
         yield from Wait(POLL_MS)
 
@@ -366,12 +369,18 @@ def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedur
     try:
         yield from require_free(run, decision, driver)
     except DecisionPendingError as failure:
-        raise resolve_refusals.not_resolved(decision, failure.brief) from failure
+        raise refused("NOT_RESOLVED", decision=decision, why=failure.brief) from failure
     appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
     if appended.error != ErrorCode.NONE:
-        raise resolve_refusals.unrecorded(run.write, decision, appended)
+        raise _unrecorded(run.write, decision, appended)
     ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
     # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
     outcome = yield from await_outcome(decision, appended.offset, run.within_ms)
     if outcome is not Outcome.COMMITTED:
-        raise resolve_refusals.unrecorded(run.write, decision, Answered(error=ends[0].error))
+        raise _unrecorded(run.write, decision, Answered(error=ends[0].error))
+
+
+def _unrecorded(write: Write, decision: Decision, failed: Answered) -> KafkaEosError:
+    if failed.error in FENCED_BY_NEWER_OWNER:
+        return refused("FENCED.command", decision=decision)
+    return refused("NOT_RESOLVED.unknown", write=write, decision=decision, failed=failed.code)

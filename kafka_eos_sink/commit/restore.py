@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.decide import (
     DriverTransaction,
     append_decision,
@@ -24,6 +23,7 @@ from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.log_writing import write_done
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
 from kafka_eos_sink.commit.task import fresh_identity, give_up
@@ -95,7 +95,7 @@ def _of_decided(write: Write, decision: Decision, failure: KafkaEosError) -> Kaf
     """Return the error of a decided batch: nobody must take its rows for unwritten."""
     if isinstance(failure, (DecisionPendingError, FencedError, WriteRefusedError)):
         return failure
-    pending = refusals.pending(write, decision, brief(failure))
+    pending = refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=brief(failure))
     pending.__cause__ = failure
     return pending
 
@@ -160,17 +160,15 @@ def finish(
         except (DecisionPendingError, WriteRefusedError):
             raise
         except KafkaEosError as failure:
-            raise refusals.pending(
-                run.write, decision, f"its lost rows could not be copied ({failure.brief})"
-            ) from failure
+            why = f"its lost rows could not be copied ({failure.brief})"
+            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
         if logged.decision.is_void:
             return replace(settled, logged=logged)
-    raise refusals.pending(
-        run.write,
-        logged.decision,
+    why = (
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
-        f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms",
+        f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms"
     )
+    raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=logged.decision, why=why)
 
 
 def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure[LoggedDecision]:
@@ -179,7 +177,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
     # NEW LOG: the decision of the copies belongs into the log that holds this one.
     log = LogView(run.write.id, next_offset=settled.logged.offset)
     if (yield from read_to_barrier(log, run.nonce, settled.logged.log_id)) < settled.logged.offset:
-        raise refusals.log_created_again(run.write.id)
+        raise refused("NOT_THIS_COMMIT_LOG.created_again", write=run.write)
     started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:
@@ -198,7 +196,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
             expires_ms = yield from check_prepared(run, copies, started)
         elif _ranges(lost) < _ranges(decision.transactions):
             # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
-            raise refusals.lost_parts(run.write, decision, lost, gone, settled.gone)
+            raise _lost_parts(run.write, settled, gone)
         else:
             # The void decision is final: the user may then write the rows again, so no copy may become visible.
             yield from give_up(opened)
@@ -215,13 +213,27 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
         raise
     yield from Reached("restore.decided")
     if gone:
-        yield from Warn(refusals.void_warning(decision, gone))
+        yield from Warn(text("void_decided", decision=decision, why="; ".join(gone)))
         return logged
-    yield from Warn(
-        f"version {decision.version} of write id {decision.write_id!r}: {counted(sum(entry.rows for entry in copies), 'row')} of "
-        f"{counted(len(copies), 'transaction')} that had been aborted after the decision were copied from the log"
-    )
+    rows, transactions = counted(sum(entry.rows for entry in copies), "row"), counted(len(copies), "transaction")
+    yield from Warn(text("copied", decision=decision, rows=rows, transactions=transactions))
     return logged
+
+
+def _lost_parts(write: Write, settled: Settled, gone: Sequence[str]) -> KafkaEosError:
+    """Some transactions are committed, maybe in a deleted topic, the others lost."""
+    decision, lost = settled.logged.decision, settled.lost
+    unseen = [f"rows of the committed ones are not seen either: {settled.gone}"] if settled.gone else []
+    are = "was" if len(lost) == 1 else "were"
+    return refused(
+        "LOST_PARTS",
+        write=write,
+        decision=decision,
+        rows=sum(entry.rows for entry in lost),
+        aborted=f"{len(lost)} of its {len(decision.transactions)} transactions {are}",
+        ranges=describe_ranges(lost),
+        why="; ".join([*gone, *unseen]),
+    )
 
 
 def _ranges(transactions: Sequence[PreparedTransaction]) -> int:
@@ -277,7 +289,7 @@ def _sort_copies(
         elif result.written.rows != entry.rows:
             gone.append(
                 f"{entry.rows - result.written.rows:,} of {counted(entry.rows, 'row')} of Spark partition {entry.partition} are gone from "
-                f"{refusals.describe_ranges([entry])}"
+                f"{describe_ranges([entry])}"
             )
         else:
             copies.append(

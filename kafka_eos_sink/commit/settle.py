@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
 from kafka_eos_sink.commit.driver import still_holds
 from kafka_eos_sink.commit.evidence import Judged, judged
@@ -18,6 +17,7 @@ from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.proofs import verify_visible
+from kafka_eos_sink.commit.refusals import describe_ranges, held_open, refused, text
 from kafka_eos_sink.commit.steps import DataTopicGoneError, End, EndTransactions, Now, Warn
 from kafka_eos_sink.commit.values import Decision, Hanging, OffsetRange, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -77,7 +77,7 @@ def settle(
         yield from verify_visible(write, decision, kept, deadline)
     except DataTopicGoneError as gone:
         if not lost:
-            raise refusals.topic_gone(write, decision, gone.message) from gone
+            raise refused("TOPIC_GONE", write=write, decision=decision, why=gone.message) from gone
         # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
         return Settled(logged=logged, lost=tuple(lost), gone=gone.message)
     return Settled(logged=logged, lost=tuple(lost))
@@ -94,12 +94,11 @@ def _end(
     for prepared, result in zip(named, results, strict=False):
         if result.error != ErrorCode.NONE and result.error not in END_TXN_REJECTED:
             detail = f"; {result.detail}" if result.detail else ""
-            raise refusals.pending(
-                write,
-                decision,
+            why = (
                 f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time "
-                f"({code_name(result.error)}{detail})",
+                f"({code_name(result.error)}{detail})"
             )
+            raise refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=why)
     return frozenset(
         prepared.identity for prepared, result in zip(named, results, strict=False) if result.error == ErrorCode.NONE
     )
@@ -131,20 +130,18 @@ def _judged(
                 raise _unresolved(run.write, decision, named, todo)
             # BLIND and JOIN: a newer driver may have discarded what is gone.
             if Do.SEEN in chain.from_iterable(todo) and not (yield from still_holds(driver.identity)):
-                raise refusals.pending(run.write, decision, "another run has replaced this one, and finishes it")
+                why = "another run has replaced this one, and finishes it"
+                raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
             parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
             return logged, [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
-            raise refusals.hangs(run.write, decision, left)
-        yield from Warn(refusals.discarded_warning(decision, hanging))
+            raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(left))
+        yield from Warn(text("discarded", decision=decision, held=held_open(hanging)))
         now = yield from Now()
         deadline = max(deadline, now + run.within_ms)
-    raise refusals.pending(
-        run.write,
-        decision,
-        f"{len(hanging)} of its transactions hang, although they were aborted {MOST_DISCARDS} times",
-    )
+    why = f"{len(hanging)} of its transactions hang, although they were aborted {MOST_DISCARDS} times"
+    raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
 
 
 def _those(prepared: PreparedTransaction, todo: Sequence[Do], *of: Do) -> tuple[OffsetRange, ...]:
@@ -172,7 +169,13 @@ def _divided(
         return [prepared if ranges else None for ranges in groups]
     counts = [part.rows for ranges in others for part in ranges]
     if None in counts:
-        raise refusals.without_rows(write, decision, replace(prepared, offsets=tuple(chain.from_iterable(others))))
+        raise refused(
+            "UNRESOLVED.without_rows",
+            write=write,
+            decision=decision,
+            transactional_id=prepared.identity.transactional_id,
+            ranges=describe_ranges([replace(prepared, offsets=tuple(chain.from_iterable(others)))]),
+        )
     rows = sum(count for count in counts if count is not None)
     # Dead letters and bytes stay with the first group, so that their sums stay right.
     return [
@@ -220,4 +223,13 @@ def _unresolved(write: Write, decision: Decision, named: Sequence[PreparedTransa
         for prepared, each in zip(named, todo, strict=True)
         if (ranges := _those(prepared, each, Do.COPY))
     ]
-    return refusals.unresolved(write, decision, asked, lost)
+    return refused(
+        "UNRESOLVED",
+        write=write,
+        decision=decision,
+        asked=len(asked),
+        transactions=len(decision.transactions),
+        first=asked[0].identity.transactional_id,
+        ranges=describe_ranges(asked),
+        not_copied=f"; aborted and not copied: {describe_ranges(lost)}" if lost else "",
+    )

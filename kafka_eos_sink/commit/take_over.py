@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
 from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
@@ -19,6 +18,7 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.lost_log import Used, commit_log_lost, was_used
 from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
 from kafka_eos_sink.commit.values import BatchIdentity, Plan, Run
@@ -176,11 +176,11 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
         yield from read_to_end(view)
         standing = standing_of(replace(facts, lacks_write=view.lacks_write), unknown_id)
     if standing is Standing.OTHER:
-        raise refusals.not_this_commit_log(run.write, opened)
+        raise refused("NOT_THIS_COMMIT_LOG", write=run.write, first=opened[0].transactional_id)
     if standing is Standing.LOST:
         raise commit_log_lost(run.write, request.batch, used)
     if standing is Standing.UNKNOWN:
-        raise refusals.unknown_write_id(run.write)
+        raise refused("UNKNOWN_WRITE_ID", write=run.write)
     return standing, opened
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.driver import is_overtaken
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     AppendPart,
     DescribeTransactions,
@@ -33,7 +33,7 @@ from kafka_eos_sink.commit.values import (
     TaskOutcome,
     Write,
 )
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 SLOT_DEADLINE_MS = 60_000
@@ -124,7 +124,7 @@ def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_m
     started = yield from Now()
     while True:
         for transactional_id in ids:
-            failure: KafkaEosError = refusals.no_free_id(write, partition)
+            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, slots=SLOTS)
             try:
                 described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
                 found = described[transactional_id]

@@ -41,12 +41,12 @@ from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
-    SAFETY,
     BrokerRefusedError,
     DecisionPendingError,
     FencedError,
     Job,
     KafkaEosError,
+    speaks_of_rows,
 )
 from kafka_eos_sink.operations.hanging import Found, HeldOpen, discard_attempts, find_hanging
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -242,7 +242,7 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _Opera
         except KafkaEosError as error:
             # Of other codes only the run of a job can say that nothing of it is visible.
             job = job_of(settings.write_id)
-            if error.code in SAFETY:
+            if speaks_of_rows(error.code):
                 error.concern(job, in_command=True)
             if job is Job.RANDOM and isinstance(error, FencedError):
                 # A run is fenced before its decision, and may start again. This command may have found a decided batch.

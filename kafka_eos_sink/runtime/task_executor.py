@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.values import Plan, TaskMessage
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -107,5 +108,6 @@ class TaskExecutor(Executor):
         self._next_check_ms = now + max(MIN_CHECK_INTERVAL_MS, timeout // 20)
         age = now - self._began_ms
         if age + timeout_margin_ms(timeout) >= timeout:
-            raise refusals.too_old("this task's own transaction has run too long", age, timeout)
+            why = "this task's own transaction has run too long"
+            raise refused("TRANSACTION_TOO_OLD", elapsed=age / 1000, limit=timeout / 1000, why=why)
         return True

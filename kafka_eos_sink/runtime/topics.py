@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
-from kafka_eos_sink.commit import refusals
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, MAX_RECORD_BYTES, TOPIC_CONFIGURATION
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -73,7 +73,7 @@ def require_readable_topic(settings: WriteSettings, admin: Admin) -> None:
 
 def _require_read(topic: TopicMetadata | None) -> None:
     if topic is not None and lacks_read(topic):
-        raise refusals.may_not_read([str(topic.name)])
+        raise refused("TOPIC_AUTHORIZATION_FAILED", topics=topic.name)
 
 
 def lacks_read(topic: TopicMetadata) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import fenced
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Reached
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Plan
@@ -286,7 +286,7 @@ def test_recover_that_is_fenced_does_not_say_that_no_row_is_visible(
     assert "Rows visible: maybe." in text
     assert "Safe to run again: yes" not in text
     with pytest.raises(FencedError) as raised, connected_to_log(settings):
-        raise fenced(given.write.id, "it holds the driver's id")
+        raise refused("FENCED", write=given.write, why="it holds the driver's id")
     assert "Rows visible: maybe. Safe to run again: " in str(raised.value)
     assert "Safe to run again: yes" not in str(raised.value)
     assert "Run the job again" not in str(raised.value)

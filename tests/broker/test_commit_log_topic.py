@@ -21,7 +21,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import PAGE, ConfigurationError, InvalidRowError, WriteRefusedError
+from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import planning, session
 from kafka_testing import (
@@ -138,7 +138,7 @@ def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -
     log = create_topic(servers, unique_topic("commits"), partitions=16, configs={"cleanup.policy": "compact"})
     other = varied(given, commit_log_topic=log)
     values = {"T": log, "W": given.write.id, "Q": given.batch.query_id, "N": str(given.batch.version)}
-    page = (ROOT / PAGE).read_text("utf-8").partition("### COMMIT_LOG_TRUNCATED\n")[2]
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8").partition("### COMMIT_LOG_TRUNCATED\n")[2]
     command = re.search(r"`kafka-eos (resolve [^`]*--commit-log-topic T[^`]*)`", page)
     assert command is not None
     words = [values.get(word, word) for word in command[1].split()]

@@ -37,7 +37,8 @@ import pyspark
 from dead_writes import POINTS, RESTORE_POINTS
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
-from kafka_eos_sink.errors import SAFETY, RunAgain
+from kafka_eos_sink.error_table import table
+from kafka_eos_sink.errors import RunAgain, safety_of
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import create_topic, delete_topic
 from tests.faults.fault_proxy import FaultProxy
@@ -309,13 +310,12 @@ class Episode:
             self.report.wrong += [f"{name}: {each}" for each in found[:10]]
 
     def _judge_codes(self) -> None:
-        page = (REPOSITORY / "docs" / "errors.md").read_text()
         for code in self.report.codes:
             if code == "no code":
                 continue
-            if f"\n### {code}\n" not in page:
+            if code not in table().rows:
                 self.report.wrong.append(f"{code} is not documented")
-            elif (safety := SAFETY.get(code)) is not None and safety.run_again is RunAgain.REFUSED:
+            elif (safety := safety_of(code)) is not None and safety.run_again is RunAgain.REFUSED:
                 self.report.wrong.append(f"{code} asks for a person, and nobody had deleted anything")
 
     def _let_people_delete(self, nemesis: Nemesis) -> None:

@@ -12,29 +12,33 @@ from typing import Any
 
 import pytest
 
-from documents import ROOT, anchors, error_codes, read
+from documents import ERRORS, ROOT, anchors, error_codes, read
 from kafka_eos_sink import errors
-from kafka_eos_sink.commit import lost_log, refusals, resolve_refusals
+from kafka_eos_sink.commit import lost_log, resolve_refusals
+from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.refusals import describe_ranges, refused
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
     BatchIdentity,
     Decision,
-    OffsetRange,
-    PreparedTransaction,
+    DecisionStatus,
+    Plan,
     ResolveRequest,
+    SettledDecision,
     Write,
 )
 from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import InvalidRowError, Job, KafkaEosError
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import ProduceResponse
 from kafka_eos_sink.runtime.topics import require_topic
 from kafka_eos_sink.settings.options import read_options
+from tests.messages import QUERY, decision_of
 from tests.runs import run_of
+from tools import error_pages
 
 CODE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|PROTOCOL|FENCED|UNRESOLVED|FAILPOINT|ABORTED|TAINTED")
 RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {
@@ -47,7 +51,6 @@ RAISERS = {name for name in vars(errors) if name.endswith("Error")} | {
 }
 SERVERS = "--bootstrap-servers localhost:9092"
 ORDERS = Write("kafka-eos/nightly-orders/orders", DEFAULT_TOPIC, SERVERS)
-QUERY = "6c1f0a52-9d0e-4a57-8a0e-1b2c3d4e5f60"
 LAG = Write(f"kafka-eos-{QUERY}", DEFAULT_TOPIC, SERVERS)
 
 
@@ -78,7 +81,12 @@ def test_every_code_that_is_raised_is_documented() -> None:
 def test_every_code_has_one_heading_and_its_anchor() -> None:
     codes = error_codes()
     assert len(codes) == len(set(codes))
-    assert {code.lower() for code in codes} <= anchors(ROOT / errors.PAGE)
+    assert {code.lower() for code in codes} <= anchors(ERRORS)
+
+
+def test_page_is_made_from_the_rows() -> None:
+    text = ERRORS.read_text("utf-8")
+    assert error_pages.page(text) == text, f"run {error_pages.COMMAND}"
 
 
 def test_every_message_ends_with_the_command_on_its_code() -> None:
@@ -95,30 +103,6 @@ def test_error_within_an_error_leaves_only_the_outer_command() -> None:
         "(kafka-eos explain DECISION_UNKNOWN)"
     )
     assert str(pickle.loads(pickle.dumps(outer))) == str(outer)
-
-
-def decision(write: Write, version: int, **changes: Any) -> Decision:
-    lost = PreparedTransaction(
-        partition=1,
-        identity=ProducerIdentity(
-            transactional_id=f"{write.id}.1.0", producer_id=1004, producer_epoch=0, transaction_version=2
-        ),
-        part_offset=7,
-        rows=12_345,
-        offsets=(OffsetRange(topic="orders", partition=0, first_offset=100, last_offset=12_444),),
-    )
-    made = Decision(
-        write_id=write.id,
-        query_id=BATCH_QUERY_ID,
-        version=version,
-        nonce="n",
-        driver=replace(lost.identity, transactional_id=write.driver_id),
-        topic="orders",
-        schema="key string, value string",
-        offsets_hash=None,
-        transactions=(lost,) * 4,
-    )
-    return replace(made, **changes)
 
 
 def batch(version: int, **changes: Any) -> BatchIdentity:
@@ -163,7 +147,7 @@ def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> KafkaEosError:
 
 def older_version() -> KafkaEosError:
     """The error of a resolution of a version that was decided before the newest one."""
-    newest = LoggedDecision(decision(ORDERS, 20261121), 0)
+    newest = LoggedDecision(decision_of(ORDERS, BATCH_QUERY_ID, 20261121), 0)
     query: Any = SimpleNamespace(
         query_id=BATCH_QUERY_ID, newest=newest, undecided=(), state_of=lambda _: VersionState.FINISHED
     )
@@ -171,30 +155,54 @@ def older_version() -> KafkaEosError:
     return resolve_refusals.nothing_to_resolve(request, query, ())
 
 
+def plan_with(write: Write, newest: Decision) -> Plan:
+    """A plan of a write whose commit log has one decision, which is finished."""
+    settled = SettledDecision(decision=newest, status=DecisionStatus.FINISHED, rows=1, topics=("orders",))
+    return Plan(
+        write=write,
+        nonce="n",
+        driver=newest.driver,
+        started_ms=0,
+        transaction_timeout_ms=60_000,
+        log_offset=0,
+        decisions=(settled,),
+    )
+
+
 def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     """Heading -> the error of the message below it."""
-    version = decision(ORDERS, 20261121)
+    version = decision_of(ORDERS, BATCH_QUERY_ID, 20261121)
+    of_version = {"write": ORDERS, "decision": version}
     commit = f"the coordinator has not confirmed the commit of {ORDERS.id}.1.0 in time (REQUEST_TIMED_OUT)"
     begins = "orders-0 begins at offset 20000, after the lost rows"
+    too_late = "the finished transaction of partition 3 was aborted while other tasks still wrote"
     stream = {"query_id": QUERY, "streaming": True}
+    with pytest.raises(KafkaEosError) as different:
+        admit(plan_with(ORDERS, version), batch(20261121))
     concerned = {
-        "read-a-message": refusals.pending(ORDERS, version, commit),
-        "transaction_too_old": refusals.too_old(
-            "the finished transaction of partition 3 was aborted while other tasks still wrote", 905_000, 900_000
+        "read-a-message": refused("DECIDED_NOT_FINISHED", **of_version, why=commit),
+        "transaction_too_old": refused("TRANSACTION_TOO_OLD", elapsed=905.0, limit=900.0, why=too_late),
+        "fenced": refused("FENCED", write=ORDERS, why=f"it holds {ORDERS.driver_id}"),
+        "different_batch": different.value,
+        "lost_parts": refused(
+            "LOST_PARTS",
+            **of_version,
+            rows=12_345,
+            aborted="1 of its 4 transactions was",
+            ranges=describe_ranges(version.transactions),
+            why=begins,
         ),
-        "fenced": refusals.fenced(ORDERS.id, f"it holds {ORDERS.driver_id}"),
-        "different_batch": refusals.different_batch(ORDERS, batch(20261121), version),
-        "lost_parts": refusals.lost_parts(ORDERS, version, version.transactions[:1], [begins], ""),
     }
     for error in concerned.values():
         error.concern(Job.BATCH)
     after_another_sink = lost_log.not_the_next_version(LAG, batch(42, **stream), None)
     after_another_sink.concern(Job.STREAM)
-    rolled_back = refusals.checkpoint_rolled_back(LAG, batch(41, **stream), decision(LAG, 42, query_id=QUERY))
-    rolled_back.concern(Job.STREAM)
+    with pytest.raises(KafkaEosError) as rolled_back:
+        admit(plan_with(LAG, decision_of(LAG, QUERY, 42)), batch(41, **stream))
+    rolled_back.value.concern(Job.STREAM)
     return {
         **concerned,
-        "checkpoint_rolled_back": rolled_back,
+        "checkpoint_rolled_back": rolled_back.value,
         "clock_skew": wrong_clock(monkeypatch),
         "commit_log_lost": after_another_sink,
         "nothing_to_resolve": older_version(),
@@ -207,7 +215,7 @@ def test_page_shows_messages_as_the_code_makes_them(monkeypatch: pytest.MonkeyPa
     """Lines are broken for the page; a real message has one line."""
     shown = {
         (block.section if block.section != "producer_fenced" else "fenced"): " ".join(block.text.split())
-        for block in read(ROOT / errors.PAGE).blocks
+        for block in read(ERRORS).blocks
         if block.text.startswith("[KAFKA_EOS.")
     }
     assert shown == {section: " ".join(str(error).split()) for section, error in examples(monkeypatch).items()}

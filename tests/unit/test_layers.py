@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {*TOWERS, "operations", "settings", "jobs", "embedded"},
     "cli": {*TOWERS, "operations", "settings", "jobs", "embedded", "demo"},
 }
-BELOW_ALL = {"errors", "extras", "pickling", "plugins", "logs"}
+BELOW_ALL = {"error_table", "errors", "extras", "pickling", "plugins", "logs"}
 IMPORT_PYSPARK = {"spark", "jobs", "demo"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

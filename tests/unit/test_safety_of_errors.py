@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from documents import ROOT, error_codes, explained_errors
-from kafka_eos_sink.cli.explain import entries
+from documents import ROOT, error_codes
+from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import (
     OF_A_COMMAND,
-    OF_COMMANDS,
-    PAGE,
-    SAFETY,
     UNDECIDED,
     FencedError,
     Job,
     KafkaEosError,
     RunAgain,
     Visible,
+    safety_of,
     safety_sentence,
+    speaks_of_rows,
 )
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
@@ -42,6 +41,10 @@ NEVER_IN_A_JOB = {
 """Codes in modules of a job that it never raises."""
 FOUND_ROWS = {"NOT_AS_DECIDED", "ROWS_ARE_VISIBLE"}
 """Codes of commands that say something about rows."""
+
+
+SAFETY = {code: safety for code in table().rows if speaks_of_rows(code) and (safety := safety_of(code)) is not None}
+"""The codes whose answers are their own."""
 
 
 @cache
@@ -93,9 +96,10 @@ def codes_of_commands() -> set[str]:
 
 def test_code_that_only_commands_raise_never_vouches_for_rows() -> None:
     """A job's default is "no row is visible, run again". From a command it would send an operator into a second run."""
-    assert sorted(codes_of_commands()) == sorted(OF_COMMANDS | FOUND_ROWS)
-    assert not OF_COMMANDS & SAFETY.keys()
-    assert [code for code in FOUND_ROWS if SAFETY[code].visible is Visible.NO] == []
+    of_commands = {row.code for row in table().rows.values() if row.command}
+    assert sorted(codes_of_commands()) == sorted(of_commands | FOUND_ROWS)
+    assert [code for code in of_commands if speaks_of_rows(code)] == []
+    assert all(speaks_of_rows(code) for code in FOUND_ROWS)
 
 
 def test_jobs_never_refuse_an_unknown_write_id() -> None:
@@ -110,8 +114,9 @@ def test_jobs_never_refuse_an_unknown_write_id() -> None:
 
 
 def test_error_of_a_command_says_nothing_about_rows() -> None:
-    assert len(OF_COMMANDS) > 15
-    for code in OF_COMMANDS:
+    of_commands = [row.code for row in table().rows.values() if row.command]
+    assert len(of_commands) > 15
+    for code in of_commands:
         assert (
             said(code, Job.BATCH)
             == f"[KAFKA_EOS.{code}] what happened. {OF_A_COMMAND} what to do (kafka-eos explain {code})"
@@ -138,20 +143,6 @@ def said(code: str, job: Job) -> str:
     error = KafkaEosError(code, "what happened", "what to do")
     error.concern(job)
     return str(error)
-
-
-def test_page_advises_for_each_code_as_its_message_does() -> None:
-    page = {each.code: (each.rows_visible, each.run_again) for each in entries((ROOT / PAGE).read_text("utf-8"))}
-    assert [*page] == explained_errors()
-    assert page.keys() >= SAFETY.keys()
-    for code, (visible, again) in page.items():
-        assert (visible is None) is (again is None) is (code in OF_COMMANDS), code
-        if visible is None or again is None:
-            continue
-        answers = SAFETY.get(code, UNDECIDED)
-        assert (visible, again) == (answers.visible, answers.run_again), code
-        again = again.removesuffix(" or checkpoint")  # which no batch job has
-        assert f". Rows visible: {visible}. Safe to run again: {again}" in said(code, Job.BATCH), code
 
 
 def test_message_states_what_happened_then_safety_then_action() -> None:

@@ -1,4 +1,4 @@
-"""`kafka-eos explain` prints the section of an error code, from the page in a clone or in the package."""
+"""`kafka-eos explain` prints what a row of errors.toml says of a code."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from documents import ROOT, error_codes, explained_errors, read
+from documents import ERRORS, error_codes, explained_errors, read
 from kafka_eos_sink.cli import console, explain
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.errors import OF_A_COMMAND, PAGE, DecisionPendingError, Job, KafkaEosError
+from kafka_eos_sink.errors import OF_A_COMMAND, DecisionPendingError, Job, KafkaEosError
 
-TEXT = (ROOT / PAGE).read_text("utf-8")
-SECTIONS = list(dict.fromkeys(each.section for each in explain.entries(TEXT)))
+SECTIONS = list(dict.fromkeys(each.section for each in explain.entries()))
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
@@ -26,7 +25,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str, status: int =
 
 
 def test_every_code_is_explained_without_markup() -> None:
-    entries = explain.entries(TEXT)
+    entries = explain.entries()
     assert [each.code for each in entries] == explained_errors()
     for entry in entries:
         heading, safety, empty, first, *more = explain.lines_of(entry, 100)
@@ -272,46 +271,16 @@ def test_message_of_a_command_with_a_code_of_jobs_is_whole(capsys: pytest.Captur
     assert (found["rows_visible"], found["run_again"]) == (None, None)
 
 
-def test_page_of_the_installed_package_is_found_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package, clone = explain.FOLDERS
-    assert (package / "errors.py").is_file()
-    assert clone == ROOT
-    (tmp_path / "docs").mkdir()
-    (tmp_path / PAGE).write_text(TEXT.replace("### FAILPOINT", "### OF_THE_WHEEL"), "utf-8")
-    monkeypatch.setattr(explain, "FOLDERS", (tmp_path, clone))
-    assert explained(capsys, "of_the_wheel").startswith("OF_THE_WHEEL\n")
-
-
 def test_installed_package_is_not_sent_to_pages_that_it_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / PAGE).write_text(TEXT, "utf-8")
-    monkeypatch.setattr(explain, "FOLDERS", (tmp_path, ROOT))
+    monkeypatch.setattr(explain, "DOCS", tmp_path)
     assert re.findall(r"\w+\.md\b", explained(capsys, "--json")) == []
     assert "an unreachable leader, a quota, or a request" in " ".join(explained(capsys, "DELIVERY_TIMEOUT").split())
 
 
-def test_missing_page_is_a_failure_that_names_the_places(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(explain, "FOLDERS", (tmp_path / "site-packages", tmp_path))
-    shown = explained(capsys, "FENCED", status=1)
-    assert shown.startswith("kafka-eos: this installation lacks the page of the error codes")
-    assert f"{tmp_path / 'site-packages' / PAGE} or {tmp_path / PAGE}" in shown
-
-
-def test_section_without_visibility_is_rejected() -> None:
-    with pytest.raises(ValueError, match="FENCED does not begin with the answers"):
-        explain.entries("# Errors\n\n## A\n\n### FENCED\n\nAnother run.\n")
-
-
 def test_page_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     command, output = [
-        block
-        for block in read(ROOT / PAGE).blocks
-        if block.section == "read-a-message" and not block.text.startswith("[")
+        block for block in read(ERRORS).blocks if block.section == "read-a-message" and not block.text.startswith("[")
     ]
     assert explained(capsys, *command.commands()[0].split()[2:]) == output.text

@@ -11,9 +11,10 @@ import pytest
 from kafka_eos_sink.cli.resolve import describe_state, resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import resolve
-from kafka_eos_sink.commit.resolve_refusals import begins_warning
+from kafka_eos_sink.commit.resolve_refusals import warnings
 from kafka_eos_sink.commit.values import Resolution, ResolveRequest, TaskOutcome, Write
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
@@ -224,7 +225,9 @@ def test_transactional_id_in_place_of_a_write_id_is_warned_of() -> None:
         request = ResolveRequest(
             run=run_of(write=Write(write_id, "log", "")), query_id=STREAM, version=3, resolution="committed"
         )
-        assert (hint in begins_warning(request, STREAM, (), lacks_write=True)) == expected
+        view = LogView(write_id)
+        (warning,) = warnings(view, view.query(STREAM), request)
+        assert (hint in warning) == expected
 
 
 def test_unknown_write_id_needs_no_rewrite() -> None:

@@ -16,26 +16,24 @@ from kafka_eos_sink.cli.console import require_found
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
-from kafka_eos_sink.commit import lost_log, refusals, steps
+from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.proofs import verify_visible
-from kafka_eos_sink.commit.refusals import job_of, resolve_command
+from kafka_eos_sink.commit.refusals import refused, resolve_command
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
-    BatchIdentity,
     Decision,
-    Hanging,
     OffsetRange,
     PreparedTransaction,
     Write,
 )
-from kafka_eos_sink.errors import BrokerRefusedError, Job, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, Job
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_eos_sink.runtime.history_reading import read_history
-from tests.runs import RANDOM
+from tests.messages import WRITES, sample
 
 COMMIT = Path(refusals.__file__).parent
 
@@ -53,7 +51,7 @@ def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
 
 
 def test_unknown_write_id_ends_with_the_command_that_lists_them() -> None:
-    error = refusals.unknown_write_id(LEDGER)
+    error = refused("UNKNOWN_WRITE_ID", write=LEDGER)
     assert "the commit log 'ledger' holds nothing of write id 'w'. Nothing was changed" in error.message
     assert error.way_out.endswith(f": kafka-eos status {AT} --commit-log-topic ledger")
 
@@ -64,13 +62,13 @@ def test_unknown_write_id_ends_with_the_command_that_lists_them() -> None:
 def test_transactional_id_as_write_id_names_its_write(of_task: str, owner: str) -> None:
     """`status` shows transactional ids, which a person copies."""
     hint = f"If it is a transactional id, leave out {of_task[len(owner) :]}: its write id is {owner}. "
-    assert refusals.unknown_write_id(replace(LEDGER, id=of_task)).way_out.startswith(hint)
+    assert refused("UNKNOWN_WRITE_ID", write=replace(LEDGER, id=of_task)).way_out.startswith(hint)
     config = ClientConfig(bootstrap_servers=(("b1", 9092),))
     with pytest.raises(BrokerRefusedError) as raised:
         require_found((), "batch", "h", config, of_task)
     assert raised.value.way_out.startswith(hint)
     for other in ("w", "w.1", "w.01.1", "w.1.8"):
-        assert "transactional id" not in refusals.unknown_write_id(replace(LEDGER, id=other)).way_out
+        assert "transactional id" not in refused("UNKNOWN_WRITE_ID", write=replace(LEDGER, id=other)).way_out
 
 
 def test_missing_history_ends_with_a_complete_command() -> None:
@@ -86,7 +84,7 @@ def test_missing_history_ends_with_a_complete_command() -> None:
 
 
 def test_command_of_the_history_names_the_cluster_only() -> None:
-    error = refusals.version_too_old(LEDGER, replace(STREAMED, streaming=False), 5)
+    error = sample("VERSION_TOO_OLD", write=LEDGER)
     assert error.way_out.endswith(f"kafka-eos history --write-id w {AT}")
 
 
@@ -113,85 +111,13 @@ def test_a_command_reaches_the_cluster_of_its_client(config: ClientConfig, optio
     assert config.command_options == options
 
 
-KNOWN = steps.TransactionDescription(
-    state="CompleteCommit",
-    producer_id=7,
-    producer_epoch=3,
-    timeout_ms=60_000,
-    start_time_ms=1_700_000_000_000,
-    partitions=frozenset(),
-)
-STREAMED = BatchIdentity(query_id="q", version=3, topic="t", schema="", offsets_hash=None, streaming=True)
-IDS = {
-    Job.BATCH: "kafka-eos/nightly orders/orders",
-    Job.RANDOM: RANDOM,
-    Job.STREAM: "s",
-}
-
-
-HANGING = Hanging(transactional_id="w.0.0", producer_id=2, partitions=(("t", 0),))
-
-
-def of_decided(write: Write, decision: Decision) -> list[KafkaEosError]:
-    """The errors about a decided batch, or one that may be."""
-    lost = decision.transactions
-    return [
-        refusals.pending(write, decision, "why"),
-        refusals.decision_unknown(write, decision, "why"),
-        refusals.unresolved(write, decision, lost, ()),
-        refusals.without_rows(write, decision, lost[0]),
-        refusals.hangs(write, decision, [HANGING]),
-        refusals.topic_gone(write, decision, "why"),
-        refusals.lost_parts(write, decision, lost, ["why"], ""),
-        refusals.not_this_commit_log(write, [decision.driver]),
-    ]
-
-
-@pytest.mark.parametrize("job", IDS)
-def test_every_way_out_can_be_pasted(job: Job) -> None:
-    """A shell takes each command as it stands, up to the end of the text or a semicolon, and it names one outcome."""
-    write_id = IDS[job]
-    write = Write(write_id, DEFAULT_TOPIC, AT)
-    decision = replace(Held().decision(3), write_id=write_id, query_id="q" if job is Job.STREAM else BATCH_QUERY_ID)
-    errors = [
-        *of_decided(write, decision),
-        refusals.no_free_id(write, 0),
-        *([lost_log.not_the_next_version(write, STREAMED, None)] if job is Job.STREAM else ()),
-        refusals.version_too_old(write, replace(STREAMED, streaming=False), 5),
-        lost_log.commit_log_lost(write, STREAMED, lost_log.Used(known=KNOWN)),
-        lost_log.commit_log_lost(
-            write, None, lost_log.Used(history=[lost_log.InHistory(version=7, finished_ms=1, application_id="app")])
-        ),
-    ]
-    for error in errors:
-        text = error.way_out
-        assert "|" not in text
-        commands = re.findall(r"kafka-eos (?:recover|resolve|status|history) [^;]*", text)
-        assert commands, text
-        for each in commands:
-            words = shlex.split(each)
-            assert words[words.index("--bootstrap-servers") :][:2] == AT.split()
-            assert words[words.index("--write-id") + 1] == write_id
-            if "resolve" in words:
-                assert words[words.index("--as") + 1] in ("committed", "rewrite")
-            # Every word belongs to an option: no prose stands behind the command.
-            flags = {"--allow-duplicates", "--abort-unknown", "--discard"}
-            rest = [word for word in words[2:] if word not in flags]
-            assert all(name.startswith("--") for name in rest[::2]), each
-
-
-@pytest.mark.parametrize("job", IDS)
+@pytest.mark.parametrize("job", WRITES)
 def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
     """A job without txnAppId has a new id in its next run, which writes the rows a second time."""
-    decision, write = replace(Held().decision(3), write_id=IDS[job]), replace(LEDGER, id=IDS[job])
-    for error in (
-        refusals.pending(write, decision, "why"),
-        refusals.topic_gone(write, decision, "why"),
-        refusals.lost_parts(write, decision, decision.transactions, ["why"], ""),
-        refusals.decision_unknown(write, decision, "why"),
-    ):
+    for key in ("DECIDED_NOT_FINISHED", "TOPIC_GONE", "LOST_PARTS", "DECISION_UNKNOWN"):
+        error = sample(key, job)
         first = error.way_out.partition("kafka-eos")[0].lower()
-        error.concern(job_of(IDS[job]))
+        error.concern(job)
         if job is Job.RANDOM:
             assert "Do not run the job again" in error.safety
             assert "run the job again" not in first
@@ -201,23 +127,10 @@ def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
             assert again in first
 
 
-def test_a_decided_batch_without_an_id_runs_again_only_under_a_condition() -> None:
-    """Its next run has another write id, and would write the rows a second time."""
-    write = Write(RANDOM, DEFAULT_TOPIC, AT)
-    decision = replace(Held().decision(3), write_id=RANDOM, query_id=BATCH_QUERY_ID)
-    for error in (
-        *of_decided(write, decision),
-        refusals.log_created_again(RANDOM),
-    ):
-        for part in re.split(r"[.;] ", error.way_out):
-            if "un the job again" in part:
-                assert re.search(r"\bif\b|\bTo\b|o not run|then run the job again: kafka-eos resolve", part), part
-
-
 def test_version_counted_as_written_never_reruns_without_an_id() -> None:
     """With an id the next run skips it; without one it would write the rows a second time."""
     decision = Held().decision(0)
-    way_out = refusals.unresolved(replace(LEDGER, id=RANDOM), decision, decision.transactions, ()).way_out
+    way_out = sample("UNRESOLVED", Job.RANDOM, decision=decision).way_out
     committed, rewrite, duplicates = way_out.split("; ")
     assert "do not run the job again: kafka-eos resolve" in committed
     assert committed.endswith("--as committed --query-id q")
