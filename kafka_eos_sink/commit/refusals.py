@@ -1,4 +1,4 @@
-"""The errors and warnings of the commit protocol, from templates in ``errors.toml``.
+"""The errors and warnings of commit/, from templates in ``errors.toml``.
 
 Every message has the layout of `errors.KafkaEosError`: what happened, the sentence on the rows, what to do, details. A command ends a text
 or is followed by ``;``, so that a shell takes what was pasted.
