@@ -17,8 +17,8 @@ from kafka.admin import AbortTransactionSpec
 from dead_writes import ROWS
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.log_access import append_in_transaction
 from kafka_eos_sink.commit.log_records import decision_records, part_record
-from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import End, EndTransactions, InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id

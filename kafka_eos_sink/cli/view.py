@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import one_line
 from kafka_eos_sink.operations.transactions import times_ms
 from kafka_eos_sink.protocol.identity import TopicPartition

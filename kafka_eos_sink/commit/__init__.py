@@ -11,9 +11,9 @@ driver commits all of them or none by one record, the decision, in its own trans
   prepare  task.py: take its own identity, write the rows and a part record, check twice if the driver still waits
   decide   commit_batch.py, decide.py: check the prepared transactions, append the decision that lists them, commit
            W.driver, and read the COMMIT marker in the commit log
-  finish   settle.py: EndTxn(commit) of each named transaction, then what became of each range; hanging.py: abort what
+  finish   settle.py: EndTxn(commit) of each named transaction, then what became of each range (evidence.py); abort what
            hangs; restore.py: copy the rows that Kafka had aborted, and decide the copies
-  done     log_writing.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
+  done     log_access.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
   people   resolve.py: an operator's decision; forget.py: remove a write
 
 What becomes of a decided row is judged in outcome.py alone, by its own partition: the first marker of its producer after

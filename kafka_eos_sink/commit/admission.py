@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit.lost_log import not_the_next_version
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused, resolve_command, run_again, text
 from kafka_eos_sink.commit.values import (
@@ -33,7 +32,7 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     settled = plan.newest_decision(batch.query_id)
     if settled is None:
         if batch.streaming and batch.version > 0:
-            raise not_the_next_version(plan.write, batch, None)
+            raise _not_the_next_version(plan.write, batch, None)
         return None, None
     newest = settled.decision
     if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
@@ -113,7 +112,7 @@ def _admit_to_stream(
             case = ".rewrite" if newest.resolution else ""
             raise refused(f"EARLIER_VERSION_UNFINISHED{case}", write=plan.write, batch=batch, decision=newest)
         if batch.streaming and batch.version > newest.version + 1:
-            raise not_the_next_version(plan.write, batch, newest)
+            raise _not_the_next_version(plan.write, batch, newest)
         return None, None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
@@ -196,3 +195,14 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "
         "query on a copy of that query's checkpoint, its rows are missing: give it a checkpoint of its own"
     )
+
+
+def _not_the_next_version(write: Write, batch: BatchIdentity, newest: Decision | None) -> KafkaEosError:
+    """The log lacks a stream's previous batch, so nothing proves if this was written.
+
+    Args:
+        newest: The newest decision of the query. If the log has none, most queries wrote with another sink.
+    """
+    if newest is None:
+        return refused("COMMIT_LOG_LOST.unknown_query", write=write, batch=batch)
+    return refused("COMMIT_LOG_LOST.gap", write=write, batch=batch, decision=newest)

@@ -14,14 +14,13 @@ from kafka_eos_sink.commit.decide import (
     decide,
     decide_again,
 )
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import forget, read_to_end, write_done
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.log_writing import forget, write_done
-from kafka_eos_sink.commit.open_transactions import open_identities
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish
 from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription, Warn
+from kafka_eos_sink.commit.transactions import open_identities
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,

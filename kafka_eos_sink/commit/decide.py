@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS, timeout_margin_ms
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, described_driver
-from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_access import append_in_transaction, read_on
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.log_writing import append_in_transaction
 from kafka_eos_sink.commit.outcome import Outcome, is_held_by
 from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import refused, some, text
@@ -30,6 +27,12 @@ from kafka_eos_sink.commit.steps import (
     ReadDeniedError,
     TransactionDescription,
     WallClock,
+)
+from kafka_eos_sink.commit.transactions import (
+    DRIVER_TRANSACTION_TIMEOUT_MS,
+    NEVER_TIMES_OUT_MS,
+    described_driver,
+    timeout_margin_ms,
 )
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, Run
 from kafka_eos_sink.errors import DecisionPendingError, FencedError, KafkaEosError, TransactionAbortedError, brief

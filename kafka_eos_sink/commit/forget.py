@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kafka_eos_sink.commit.log_reading import read_on, read_to_end
+from kafka_eos_sink.commit.log_access import commit_in_transaction, read_on, read_to_end
 from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.log_writing import commit_in_transaction
-from kafka_eos_sink.commit.open_transactions import list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
+from kafka_eos_sink.commit.transactions import list_open
 from kafka_eos_sink.commit.values import Run, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import counted

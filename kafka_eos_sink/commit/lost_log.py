@@ -14,7 +14,7 @@ from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.refusals import job_of, refused, resolve_command, some, text
 from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, Write, iso_utc
+from kafka_eos_sink.commit.values import BatchIdentity, Write, iso_utc
 from kafka_eos_sink.errors import Job, KafkaEosError
 
 MOST_SHOWN = 8
@@ -88,14 +88,3 @@ def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> Kafk
         as_n="" if is_known else ", with its number as N",
         count=resolve_command(write, BATCH_QUERY_ID, highest, "committed") + f" --query-id {BATCH_QUERY_ID}",
     )
-
-
-def not_the_next_version(write: Write, batch: BatchIdentity, newest: Decision | None) -> KafkaEosError:
-    """The log lacks a stream's previous batch, so nothing proves if this was written.
-
-    Args:
-        newest: The newest decision of the query. If the log has none, most queries wrote with another sink.
-    """
-    if newest is None:
-        return refused("COMMIT_LOG_LOST.unknown_query", write=write, batch=batch)
-    return refused("COMMIT_LOG_LOST.gap", write=write, batch=batch, decision=newest)

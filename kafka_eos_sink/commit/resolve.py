@@ -23,12 +23,10 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.commit import resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
 from kafka_eos_sink.commit.evidence import holds_open, judged, look_at
-from kafka_eos_sink.commit.log_reading import read_to_barrier
+from kafka_eos_sink.commit.log_access import append_in_transaction, read_to_barrier
 from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_standing import UnknownId
-from kafka_eos_sink.commit.log_view import LogView, QueryState
-from kafka_eos_sink.commit.log_writing import append_in_transaction
-from kafka_eos_sink.commit.open_transactions import end_open, list_open
+from kafka_eos_sink.commit.log_view import LogView, QueryState, VersionState
 from kafka_eos_sink.commit.outcome import Do, Outcome, Shown
 from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import describe_ranges, job_of, refused, some, text
@@ -47,8 +45,8 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, look, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.transactions import end_open, list_open
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
-from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

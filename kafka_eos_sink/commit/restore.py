@@ -18,16 +18,15 @@ from kafka_eos_sink.commit.decide import (
     decide_again,
     require_free,
 )
-from kafka_eos_sink.commit.log_reading import read_to_barrier
+from kafka_eos_sink.commit.log_access import read_to_barrier, write_done
 from kafka_eos_sink.commit.log_records import part_record
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.log_writing import write_done
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, VersionState
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
-from kafka_eos_sink.commit.task import fresh_identity, give_up
 from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.commit.transactions import fresh_identity, give_up
 from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
@@ -37,7 +36,6 @@ from kafka_eos_sink.commit.values import (
     Write,
     plan_nonce,
 )
-from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,

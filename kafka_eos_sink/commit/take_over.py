@@ -10,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit.decide import DriverTransaction
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, still_holds
-from kafka_eos_sink.commit.log_reading import read_to_barrier, read_to_end, require_whole
+from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_standing import LogFacts, Standing, UnknownId, standing_of
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.lost_log import Used, commit_log_lost, was_used
-from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, end_open, list_open
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
+from kafka_eos_sink.commit.transactions import (
+    DRIVER_TRANSACTION_TIMEOUT_MS,
+    LIST_WITHIN_MS,
+    end_open,
+    list_open,
+    still_holds,
+)
 from kafka_eos_sink.commit.values import BatchIdentity, Plan, Run
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, bumps_epoch

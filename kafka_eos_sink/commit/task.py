@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
-
 from kafka_eos_sink.commit.admission import admit
-from kafka_eos_sink.commit.deadlines import fail_if_too_late
-from kafka_eos_sink.commit.driver import is_overtaken
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import part_record
+from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
+from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     AppendPart,
     DescribeTransactions,
-    End,
-    EndTransactions,
     HasRows,
-    InitProducerId,
-    Now,
     Reached,
-    Wait,
+    WallClock,
     WriteRows,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Plan,
@@ -31,16 +26,7 @@ from kafka_eos_sink.commit.values import (
     TaskIdentity,
     TaskMessage,
     TaskOutcome,
-    Write,
 )
-from kafka_eos_sink.errors import BrokerUnavailableError
-from kafka_eos_sink.protocol.identity import ProducerIdentity
-
-SLOT_DEADLINE_MS = 60_000
-SLOT_POLL_MS = 250
-SLOT_WITHIN_MS = 3_000
-"""Time limit of each request to a slot's coordinator, so that InitProducerId follows a recent description. It is longer than the one
-second for which a broker may throttle the client (KIP-219)."""
 
 
 def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Procedure[TaskMessage]:
@@ -103,38 +89,38 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     )
 
 
-def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Abort own transactions and ignore failures.
+def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Procedure[None]:
+    """Raise ``TRANSACTION_TOO_OLD`` if another partition's rows than its own are lost.
 
-    The next driver or the timeout aborts the rest.
+    The proof: a partition's newest part record is of this batch and has an ABORT marker, and none of the partition's ids has an open
+    transaction that could replace it. Until the batch is older than the timeout, the check only reads the clock.
     """
-    if not identities:
+    timeout = plan.transaction_timeout_ms
+    now = yield from WallClock()
+    elapsed = now - plan.started_ms
+    if timeout == NEVER_TIMES_OUT_MS or elapsed <= timeout:
         return
-    with contextlib.suppress(Exception):  # the caller must see the first failure
-        yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
+    view = LogView(plan.write.id, next_offset=plan.log_offset)
+    yield from read_to_end(view)
+    lost = tuple(
+        partition
+        for partition, part in view.query(query_id).newest_parts.items()
+        if partition != own and _is_aborted(part, version, plan.log_offset)
+    )
+    if not lost:
+        return
+    described = yield from DescribeTransactions(plan.write.task_ids(lost))
+    for partition in lost:
+        held = [described.get(each) for each in plan.write.task_ids([partition])]
+        if all(found is None or found.is_free for found in held):
+            why = f"the finished transaction of partition {partition} was aborted while other tasks still wrote"
+            raise refused("TRANSACTION_TOO_OLD", elapsed=elapsed / 1000, limit=timeout / 1000, why=why)
 
 
-def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
-    """Initialise the first of these slots that has no open transaction.
-
-    InitProducerId would abort an open transaction, which a sibling attempt may have prepared for the driver. The attempt also skips a
-    slot whose coordinator does not respond, because another slot has another coordinator.
-    """
-    ids = tuple(write.task_id(partition, slot) for slot in slots)
-    started = yield from Now()
-    while True:
-        for transactional_id in ids:
-            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, slots=SLOTS)
-            try:
-                described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
-                found = described[transactional_id]
-                if found is None or found.is_free:
-                    return (yield from InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS))
-            except BrokerUnavailableError as unavailable:
-                # PAUSE: describe the slot again before another InitProducerId, which would abort a sibling's transaction that the
-                # driver may have decided by now.
-                failure = unavailable
-            now = yield from Now()
-            if now - started > SLOT_DEADLINE_MS:
-                raise failure
-        yield from Wait(SLOT_POLL_MS)
+def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
+    return (
+        part.offset >= log_offset
+        and part.value is not None
+        and part.value.get("version") == version
+        and part.outcome is Outcome.ABORTED
+    )

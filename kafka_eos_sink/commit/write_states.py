@@ -10,11 +10,10 @@ from itertools import chain
 from typing import Any, Literal
 
 from kafka_eos_sink.commit.log_records import parse_decision
-from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState
+from kafka_eos_sink.commit.log_view import LoggedRecord, LogView, QueryState, VersionState
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, iso_utc, merged
-from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 

@@ -20,9 +20,8 @@ from kafka_eos_sink.client.coordinator_topics import (
     required_in_sync,
 )
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
+from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS, NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,

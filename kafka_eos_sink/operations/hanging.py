@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.hanging import discard
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.settle import discard
 from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.values import Hanging, PreparedTransaction, Run
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError

@@ -18,10 +18,9 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.evidence import judged_now
 from kafka_eos_sink.commit.forget import forget_write
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.open_transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command, some
@@ -38,6 +37,7 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.protocol.messages import TransactionState
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.log_reading import read_on
+from kafka_eos_sink.commit.log_access import read_on
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query

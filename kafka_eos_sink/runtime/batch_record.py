@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import UNREADABLE, typed
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.values import (
     DeadLetters,
     Decision,

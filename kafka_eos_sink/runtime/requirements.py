@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions, api_name
 from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS, CoordinatorTopic, coordinator_state
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,

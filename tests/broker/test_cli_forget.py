@@ -8,8 +8,8 @@ import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.commit.log_access import commit_in_transaction
 from kafka_eos_sink.commit.log_records import done_record, parse_key
-from kafka_eos_sink.commit.log_writing import commit_in_transaction
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import LogRecord
 from kafka_eos_sink.commit.values import TaskOutcome
@@ -194,7 +194,7 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     age_ms = 91 * 24 * 3_600_000
     with monkeypatch.context() as patched:
         patched.setattr(
-            "kafka_eos_sink.commit.log_writing.done_record",
+            "kafka_eos_sink.commit.log_access.done_record",
             lambda decision, finished_ms: done_record(decision, finished_ms - age_ms),
         )
         for each in (old, another, stranger):

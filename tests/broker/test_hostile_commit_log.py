@@ -16,7 +16,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import Route, single
 from kafka_eos_sink.commit import log_records
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.steps import AddPartitions, AppendInTransaction, LogRecord

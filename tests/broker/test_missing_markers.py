@@ -17,8 +17,8 @@ from dead_writes import ROWS, decided, die_at, tasks, varied, write_all, write_s
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.commit.log_access import append_in_transaction, write_done
 from kafka_eos_sink.commit.log_records import decision_records, part_record
-from kafka_eos_sink.commit.log_writing import append_in_transaction, write_done
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
 from kafka_eos_sink.commit.transactional_id import task_transactional_id

@@ -34,7 +34,7 @@ from rich.console import Console, Group
 from kafka_eos_sink.cli.view import writes_table
 from kafka_eos_sink.client.topics_admin import FetchedPartition
 from kafka_eos_sink.commit import log_records, steps
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_eos_sink.commit import proofs
+from kafka_eos_sink.commit import evidence
 
 LINES: list[str] = []
 """One line per search, for the summary."""
@@ -15,7 +15,7 @@ LINES: list[str] = []
 @pytest.fixture(autouse=True)
 def no_time_passes_in_a_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Commit asks who blocks readers after a second; in the simulation that second never passes by itself."""
-    monkeypatch.setattr(proofs, "BLOCKERS_AFTER_MS", 0)
+    monkeypatch.setattr(evidence, "BLOCKERS_AFTER_MS", 0)
     return
 
 

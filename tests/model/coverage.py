@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 
 from .exhausted import UNRESOLVABLE, merged, one_row, swapped
 from .settings import Setting, faults, named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.values import Resolution
 
 from .settings import Rows, Setting, faults, named

@@ -21,15 +21,14 @@ from kafka_eos_sink.commit import (
     admission,
     commit_batch,
     decide,
-    hanging,
     log_records,
-    open_transactions,
     outcome,
     resolve,
     restore,
     settle,
     task,
     transactional_id,
+    transactions,
 )
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit.log_view import LogView
@@ -312,7 +311,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="leftovers are fenced by id instead of being ended by identity",
         edits=(
             Edit(
-                open_transactions.end_open,
+                transactions.end_open,
                 "        yield from EndTransactions(ends)\n",
                 "        from kafka_eos_sink.commit.steps import InitProducerId\n"
                 "        for each in ends:\n            yield from InitProducerId(each.identity.transactional_id, 60000)\n",
@@ -346,7 +345,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt initialises its slot though a sibling's transaction is open there",
         edits=(
             Edit(
-                task.fresh_identity,
+                transactions.fresh_identity,
                 "if found is None or found.is_free:",
                 "if True:",
             ),
@@ -645,7 +644,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="everything that was open before the fence is ended, decided or not",
         edits=(
             Edit(
-                open_transactions.end_open,
+                transactions.end_open,
                 " for identity in identities if identity not in left)",
                 " for identity in identities)",
             ),
@@ -658,7 +657,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="w.v2.0.0 is taken for one of w's",
         edits=(
             Edit(
-                open_transactions.list_open,
+                transactions.list_open,
                 "tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)",
                 "listed",
             ),
@@ -888,7 +887,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="what hangs of a decision blocks its readers for ever",
         edits=(
             Edit(
-                hanging.discard,
+                settle.discard,
                 "    if ends:\n        yield from EndTransactions(",
                 "    if False:\n        yield from EndTransactions(",
             ),

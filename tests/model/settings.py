@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.log_records import MAX_RECORD_BYTES
 from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.values import Resolution
 from kafka_eos_sink.commit.versions import MOST_RANGES
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit import proofs
+from kafka_eos_sink.commit import evidence
 
 from .explorer import explore
 from .mutations import MUTATIONS, Mutation, planted
@@ -27,7 +27,7 @@ def test_a_mutation_of_the_protocol_is_caught(
 ) -> None:
     setting = replace(mutation.setting, version=version)
     if mutation.waits_for_readers:
-        monkeypatch.setattr(proofs, "BLOCKERS_AFTER_MS", 1_000)
+        monkeypatch.setattr(evidence, "BLOCKERS_AFTER_MS", 1_000)
     with planted(mutation.edits):
         if mutation.by_walks:
             walks = walk(setting, steps=200_000, seed=1, recover=bool(setting.recover_from_every))

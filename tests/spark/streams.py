@@ -18,7 +18,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.values import Decision, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka

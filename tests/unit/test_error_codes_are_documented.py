@@ -16,7 +16,7 @@ from documents import ERRORS, ROOT, anchors, error_codes, read
 from kafka_eos_sink import errors
 from kafka_eos_sink.commit import lost_log, resolve_refusals
 from kafka_eos_sink.commit.admission import admit
-from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.log_view import LoggedDecision, VersionState
 from kafka_eos_sink.commit.refusals import describe_ranges, refused
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
@@ -29,7 +29,6 @@ from kafka_eos_sink.commit.values import (
     SettledDecision,
     Write,
 )
-from kafka_eos_sink.commit.version_state import VersionState
 from kafka_eos_sink.errors import InvalidRowError, Job, KafkaEosError
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol.error_codes import ErrorCode

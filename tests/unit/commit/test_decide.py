@@ -10,16 +10,20 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
-from kafka_eos_sink.commit.deadlines import fail_if_too_late
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.driver import DRIVER_TRANSACTION_TIMEOUT_MS, is_overtaken
-from kafka_eos_sink.commit.log_reading import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Answered, Step
 from kafka_eos_sink.commit.take_over import TakeOver
-from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, fresh_identity, write_attempt
+from kafka_eos_sink.commit.task import fail_if_too_late, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.commit.transactions import (
+    DRIVER_TRANSACTION_TIMEOUT_MS,
+    SLOT_DEADLINE_MS,
+    fresh_identity,
+    is_overtaken,
+)
 from kafka_eos_sink.commit.values import Decision, PreparedTransaction, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import (
     AuthenticationError,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.log_reading import read_to_end
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_standing import Standing, UnknownId
 from kafka_eos_sink.commit.log_view import LogView

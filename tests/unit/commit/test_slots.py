@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.task import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
+from kafka_eos_sink.commit.transactions import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
 from kafka_eos_sink.errors import BrokerUnavailableError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster
 from tests.runs import WRITE

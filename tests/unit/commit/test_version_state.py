@@ -9,11 +9,10 @@ import pytest
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_records import LogKey
-from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState
+from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState, state_of
 from kafka_eos_sink.commit.restore import finish_decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.version_state import VersionState, state_of
 from kafka_eos_sink.commit.write_states import _decided
 from kafka_eos_sink.operations import old_writes
 from kafka_eos_sink.protocol.identity import ProducerIdentity

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
-from kafka_eos_sink.commit.deadlines import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime.requirements import (

@@ -1,0 +1,166 @@
+"""The transactions of a write id: list, end, begin; and who holds its driver's id.
+
+Rules (docs/internals/protocol.md, I11):
+
+- Only ids that parse exactly belong to the write id.
+- The driver reads producer id and epoch before the fence. PAUSE: an identity that is read later may belong to a newer driver.
+- A transaction ends by EndTxn(abort) with exactly that identity. InitProducerId would abort whatever uses the id by then.
+- A newer driver fences an older one by InitProducerId of ``W.driver``. The coordinator's state of this id shows whether a driver still
+  holds the write id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kafka_eos_sink.commit.outcome import is_held_by, waits
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.steps import (
+    DescribeTransactions,
+    End,
+    EndTransactions,
+    InitProducerId,
+    ListOpenTransactions,
+    Now,
+    TransactionDescription,
+    Wait,
+)
+from kafka_eos_sink.commit.transactional_id import SLOTS
+from kafka_eos_sink.commit.values import (
+    Plan,
+    Run,
+    Write,
+)
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
+
+SLOT_DEADLINE_MS = 60_000
+SLOT_POLL_MS = 250
+SLOT_WITHIN_MS = 3_000
+"""Time limit of each request to a slot's coordinator, so that InitProducerId follows a recent description. It is longer than the one
+second for which a broker may throttle the client (KIP-219)."""
+NEVER_TIMES_OUT_MS = 2_147_483_647
+"""transaction.timeout.ms that disables the timeout (Kafka 4.1+, if the broker allows it)."""
+MAX_MARGIN_MS = 60_000
+LIST_WITHIN_MS = 5_000
+"""How long a driver waits for the list. A missed transaction blocks readers until the next list; no driver decides it."""
+
+
+def list_open(run: Run, within_ms: int | None = None) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Return the exact identities of the write's open transactions.
+
+    Args:
+        within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
+    """
+    listed = yield from ListOpenTransactions(run.write.id, within_ms)
+    ours = tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)
+    if not ours:
+        return ()
+    described = yield from DescribeTransactions(ours)
+    return open_identities(described, run.transaction_version)
+
+
+def open_identities(
+    described: Mapping[str, TransactionDescription | None], transaction_version: int
+) -> tuple[ProducerIdentity, ...]:
+    """Return the identities of the open transactions among the described ones."""
+    return tuple(
+        ProducerIdentity(
+            transactional_id=transactional_id,
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            transaction_version=transaction_version,
+        )
+        for transactional_id, found in described.items()
+        if found is not None and found.is_open
+    )
+
+
+def end_open(
+    identities: Iterable[ProducerIdentity], decided: Collection[ProducerIdAndEpoch] = ()
+) -> Procedure[tuple[ProducerIdentity, ...]]:
+    """Abort what was open before the fence; return what is decided, and stays open.
+
+    Args:
+        decided: Producer id and epoch of the transactions in unfinished decisions. JOIN: another transaction of such an id may have joined
+            a decided one. Its ABORT discards both, and recovery copies the decided rows.
+    """
+    left = tuple(each for each in identities if each.carrier in decided)
+    # A rejected end means that the transaction ended meanwhile, or lives on under another identity, which the next list finds.
+    if ends := tuple(End(identity=identity, commit=False) for identity in identities if identity not in left):
+        yield from EndTransactions(ends)
+    return left
+
+
+DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
+"""Timeout of W.driver's transactions. They last for milliseconds; a longer one would block readers of the commit log."""
+
+
+def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
+    """Whether this driver still holds the write id."""
+    found = yield from described_driver(driver)
+    return is_held_by(driver, found)
+
+
+def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:
+    """Return the coordinator's state of W.driver, None if it does not know the id."""
+    driver_id = driver.transactional_id
+    described = yield from DescribeTransactions((driver_id,))
+    return described.get(driver_id)
+
+
+def is_overtaken(plan: Plan) -> Procedure[bool]:
+    """Whether the driver has decided or aborted the batch, or a newer one fenced it.
+
+    Until then W.driver is Empty, as the fence left it. Return False if the coordinator no longer knows the driver's id.
+
+    A task calls this before its first row (JOIN: its id may belong to a transaction of this batch that was just committed), and after its
+    last request (PAUSE: the driver may have searched for losing attempts before this one began its transaction).
+    """
+    mine = plan.driver
+    found = yield from described_driver(mine)
+    return found is not None and not waits(mine, found)
+
+
+def timeout_margin_ms(timeout_ms: int) -> int:
+    """Return the ms to reserve for decision and EndTxn, for liveness only."""
+    return min(timeout_ms // 10, MAX_MARGIN_MS)
+
+
+def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
+    """Abort own transactions and ignore failures.
+
+    The next driver or the timeout aborts the rest.
+    """
+    if not identities:
+        return
+    with contextlib.suppress(Exception):  # the caller must see the first failure
+        yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
+
+
+def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_ms: int) -> Procedure[ProducerIdentity]:
+    """Initialise the first of these slots that has no open transaction.
+
+    InitProducerId would abort an open transaction, which a sibling attempt may have prepared for the driver. The attempt also skips a
+    slot whose coordinator does not respond, because another slot has another coordinator.
+    """
+    ids = tuple(write.task_id(partition, slot) for slot in slots)
+    started = yield from Now()
+    while True:
+        for transactional_id in ids:
+            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, slots=SLOTS)
+            try:
+                described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
+                found = described[transactional_id]
+                if found is None or found.is_free:
+                    return (yield from InitProducerId(transactional_id, timeout_ms, SLOT_WITHIN_MS))
+            except BrokerUnavailableError as unavailable:
+                # PAUSE: describe the slot again before another InitProducerId, which would abort a sibling's transaction that the
+                # driver may have decided by now.
+                failure = unavailable
+            now = yield from Now()
+            if now - started > SLOT_DEADLINE_MS:
+                raise failure
+        yield from Wait(SLOT_POLL_MS)
