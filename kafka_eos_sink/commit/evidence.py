@@ -63,7 +63,7 @@ def judged(
         number = next(number for number, each in enumerate(todo) if Do.WAIT in each)
         identity = transactions[number].identity
         # No coordinator is about to write a marker, so this one holds the transaction open, and only another EndTxn ends it.
-        is_open = end_of(described[identity.transactional_id], identity) is End.ENDING
+        is_open = end_of(described[identity.transactional_id], identity) is End.UNFINISHED
         now = yield from Now()
         if is_open or now > deadline:
             part = transactions[number].offsets[todo[number].index(Do.WAIT)]
@@ -85,7 +85,7 @@ def judged_now(
     todo: list[tuple[Do, ...]] = []
     for prepared, ranges in zip(transactions, shown, strict=True):
         end = end_of(described[prepared.identity.transactional_id], prepared.identity)
-        if end is not End.ENDING:
+        if end is not End.UNFINISHED:
             end = NOTED.get(prepared.ended, end)
         if end is End.SILENT and prepared.identity in accepted:
             end = End.COMMITTED

@@ -5,6 +5,11 @@ partition, and that marker never changes. So each range (the rows of one transac
 ABORT marker is no loss while the records exist: no reader will ever see them, so copying them doubles none, whatever happened elsewhere.
 How the transaction ended elsewhere counts only for a range that is gone; whether it has ended, for one that is held as well.
 
+A DISCARD writes an ABORT after what a leader holds, by the next transaction of the same id. No reader has seen these rows, and once the
+ABORT is read, none ever will: they are DISCARDED, and copied. If a COMMIT comes first, they are VISIBLE, and stay. The discard makes the
+coordinator SILENT. So what is known of each range is written into the decision before (`PreparedTransaction.ended`), and counts from then
+on instead of the coordinator's report.
+
 `evidence.py` gathers the facts. Hazards in capitals are in the package's docstring.
 """
 
@@ -27,41 +32,47 @@ class Shown(Enum):
         "no marker was seen, and the leader holds nothing open: one came between two requests, or the leader is behind"
     )
     GONE = "no record is left, and the leader holds nothing open"
-    """Retention, compaction or the deletion of the topic removed it (BLIND)."""
+    """Retention, compaction or the deletion of the topic removed it (BLIND). If some records are left, their marker counts."""
 
 
 class End(Enum):
     """What the coordinator proves of exactly this transaction.
 
-    The driver asks coordinators before leaders, and waits until none is writing markers. So to it ENDING means open: its EndTxn was
-    rejected, a late request has opened it again (LATE ADD), or the report is outdated. An accepted EndTxn(commit) turns SILENT into
-    COMMITTED.
+    The driver asks coordinators before leaders, and waits until none is writing markers. So if it finds UNFINISHED afterwards, the
+    transaction is open: its EndTxn was rejected, a late request has opened it again (LATE ADD), or the report is outdated.
+
+    A coordinator neither begins another transaction of an id nor forgets the id before its last one has ended. So SILENT shows that it is
+    not open, unless the coordinator is outdated: then a DISCARD may abort it, and its rows are copied.
     """
 
-    ENDING = "open, or its markers are being written"
-    COMMITTED = "complete, in a state that only its commit leaves"
+    UNFINISHED = "open, or its markers are being written"
+    COMMITTED = "complete, in a state that only its commit leaves; or this run's EndTxn(commit) was accepted"
     ABORTED = "complete, in a state that only its abort leaves"
-    SILENT = "anything else: another transaction of the id, an unknown id, or a state that proves nothing"
+    SILENT = "anything else: a later transaction of the id, an unknown id, a state that proves nothing"
 
 
 class Do(Enum):
     """What follows for the rows of a range."""
 
     NOTHING = "nothing: they are visible"
-    SEEN = "nothing: they are gone after a proven commit; a deleted topic is a warning, or TOPIC_GONE"
+    SEEN = "nothing: they are gone after a proven commit; TOPIC_GONE if the topic was deleted before its rows were seen to pass"
     WAIT = (
-        "read again until the deadline; if the coordinator shows it open, fail at once: the next run sends EndTxn again"
+        "read coordinator and leader again, and fail at the deadline; if the coordinator shows it open, fail at once, because only "
+        "the next run's EndTxn ends it"
     )
     DISCARD = (
-        "abort what hangs, then read again; if its coordinator has forgotten the id, fail: recover --discard aborts it"
+        "abort what hangs, then read again; fail if the coordinator has forgotten the id, because another producer id cannot abort it: "
+        "recover --discard does"
     )
     COPY = "append them again"
-    MISS = "they are gone, and no reader saw them: the batch is void, or LOST_PARTS"
-    ASK = "UNRESOLVED: they are gone, and nothing proves whether readers saw them"
+    MISS = (
+        "they are gone, and no reader saw them: void if the decision has no row that readers saw, otherwise LOST_PARTS"
+    )
+    ASK = "UNRESOLVED: they are gone, and nothing proves whether readers saw them; a person chooses"
 
 
 TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
-    # End:           ENDING      COMMITTED   ABORTED     SILENT
+    # End:           UNFINISHED  COMMITTED   ABORTED     SILENT
     Shown.VISIBLE: (Do.NOTHING, Do.NOTHING, Do.NOTHING, Do.NOTHING),
     Shown.DISCARDED: (Do.COPY, Do.COPY, Do.COPY, Do.COPY),
     Shown.HELD: (Do.WAIT, Do.DISCARD, Do.DISCARD, Do.DISCARD),
@@ -70,15 +81,18 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
 }
 """By what the partition shows and, in this order, by `End`.
 
-One range decides for the whole decision: first WAIT, then DISCARD, then ASK, then COPY and MISS together. Below version 2 no transaction
-is ABORTED: it is SILENT (LATE ADD). VISIBLE and ABORTED contradict each other: an outdated report, or a COMMIT written by hand.
+The driver takes one step for all ranges of all transactions of the decision: WAIT if any range says so, else DISCARD, which can make
+readers pass before anybody decides, else ASK, else COPY and MISS together. Below version 2 no transaction is ABORTED: it is SILENT (LATE
+ADD). VISIBLE and ABORTED contradict each other: an outdated report, or a COMMIT written by hand.
 """
 
 
 def judge(shown: Sequence[Shown], end: End) -> tuple[Do, ...]:
     """Return what follows for each range of one decided transaction."""
-    # A visible range proves the commit, also of a range that is gone. But a discarded range shows that partitions differ.
-    if end is End.SILENT and Shown.VISIBLE in shown and Shown.DISCARDED not in shown:
+    if Shown.VISIBLE in shown and end is End.ABORTED:
+        end = End.SILENT  # they contradict each other, so neither proves anything of a range that is gone
+    elif Shown.VISIBLE in shown and end is End.SILENT and not {Shown.DISCARDED, Shown.HELD} & set(shown):
+        # It proves the commit, also of a range that is gone. But what is discarded or held shows that partitions differ.
         end = End.COMMITTED
     column = list(End).index(end)
     return tuple(TABLE[each][column] for each in shown)
@@ -134,7 +148,7 @@ def end_of(described: TransactionDescription | None, identity: ProducerIdentity)
     if (described.is_of(identity) and (described.is_open or described.is_ending)) or (
         described.is_of(identity, later=1) and described.is_ending
     ):
-        return End.ENDING
+        return End.UNFINISHED
     if not described.is_of(identity, later=int(identity.bumps_epoch)):
         return End.SILENT
     # LATE ADD: below version 2, the coordinator may report the abort of a transaction that was opened again.
