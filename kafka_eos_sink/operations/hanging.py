@@ -30,18 +30,22 @@ Named = Mapping[int, Sequence[tuple[PreparedTransaction, int | None]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOpen:
-    """A transaction of the write that hangs on a partition, from ``start_offset`` on.
+    """A transaction of the write that hangs on a partition.
 
+    producer      as the partition's leader remembers it
     version       of the unfinished decision whose rows it holds; None for an attempt
     is_forgotten  its coordinator no longer knows its producer id, so no transaction of its transactional id can end it
     """
 
     transactional_id: str
     where: TopicPartition
-    start_offset: int
     producer: ProducerState
     version: int | None
     is_forgotten: bool
+
+    @property
+    def start_offset(self) -> int:
+        return self.producer.current_txn_start_offset
 
     @property
     def place(self) -> str:
@@ -88,6 +92,10 @@ class Found:
     @property
     def all_ended(self) -> bool:
         return self.is_whole and not self.held
+
+    @property
+    def forgotten(self) -> tuple[HeldOpen, ...]:
+        return tuple(each for each in self.held if each.is_forgotten)
 
     @property
     def attempts(self) -> tuple[Hanging, ...]:
@@ -184,7 +192,6 @@ def _held(
             yield HeldOpen(
                 transactional_id=name,
                 where=where,
-                start_offset=start,
                 producer=producer,
                 version=next(versions, None),
                 is_forgotten=producer.producer_id not in ids,
@@ -206,11 +213,7 @@ def discard_attempts(
     left = {each.producer_id for each in executor.run(discard(run, driver, found.attempts))}
     attempts = [each for each in found.held if each.is_attempt]
     ended = _seen_to_end(admin, [each for each in attempts if each.producer.producer_id not in left], timeout_ms)
-    found = find_hanging(admin, executor, run, view, timeout_ms)
-    # Its id may have expired meanwhile, or its coordinator may still write the markers. Then the search does not find it.
-    known = {(each.where, each.producer.producer_id) for each in (*found.held, *ended)}
-    unseen = [each for each in attempts if (each.where, each.producer.producer_id) not in known]
-    return ended, replace(found, held=(*found.held, *unseen))
+    return ended, replace(found, held=tuple(each for each in found.held if each not in ended))
 
 
 def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
