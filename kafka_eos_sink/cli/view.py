@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.messages import TransactionState
 if TYPE_CHECKING:
     from kafka_eos_sink.commit.versions import Versions
     from kafka_eos_sink.commit.write_states import CommittedWrite
-    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, HangingTransaction, WriteLine
+    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
 
 T = TypeVar("T")
 MOST_LIVE = 10
@@ -165,14 +165,9 @@ def _blocked(each: BlockedPartition) -> console.Row:
     more = len(each.blocked_by) - 1
     by = [*each.blocked_by[:1], *([f"and {more} more"] if more > 0 else [])]
     if each.hanging is not None:
-        by.append(f"{name_of(each.hanging)} from offset {each.hanging.start_offset}:")
-        state = each.hanging.transaction_state
-        by.append(f"{state} at its coordinator" if state else "no coordinator lists it")
+        by.append(f"producer id {each.hanging.producer_id} from offset {each.hanging.start_offset}:")
+        by.append("no coordinator lists it")
     return f"{each.topic}-{each.partition}", hidden, by
-
-
-def name_of(hanging: HangingTransaction) -> str:
-    return hanging.transactional_id or f"producer id {hanging.producer_id}"
 
 
 def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
