@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,10 +16,6 @@ from kafka_eos_sink.commit.resolve import Resolved
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.write_states import CommittedWrite
-
-_DECIDED = ("finished", "decided", "void", "resolved")
 _QueryId = Annotated[
     str | None,
     typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
@@ -83,8 +78,7 @@ def resolve(
 
     found = None if yes else operator.preview(settings, resolving)
     if found is not None:
-        effect = _effect(write_id, version, resolution, allow_duplicates=allow_duplicates)
-        require_consent(found, f"{describe_state(found.writes, query_id, version)} {effect}", err=False)
+        require_consent(found, _effect(write_id, version, resolution, allow_duplicates=allow_duplicates), err=False)
     done = operator.perform(settings, resolving, found.warnings if found else ())
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
@@ -100,22 +94,6 @@ def _effect(write_id: str, version: int, resolution: str, *, allow_duplicates: b
         f"resolve would fence every job or query that runs under {write_id}, and record version {version} as "
         f"{resolution}: {follows}."
     )
-
-
-def describe_state(writes: Sequence[CommittedWrite], query_id: str | None, version: int) -> str:
-    """Describe what the commit log holds of the version, or of the newest one."""
-    newest = next((each for each in writes if each.state in _DECIDED and query_id in (None, each.query_id)), None)
-    if newest is None:
-        return f"The commit log holds no decision of query id {query_id}."
-    held = "holds" if newest.version == version else "ends with"
-    state = f"resolved as {newest.resolution}" if newest.resolution else newest.state
-    topics = ", ".join(dict.fromkeys(part.topic for part in newest.offsets))
-    rows = (
-        ""
-        if newest.resolution or newest.rows is None
-        else f", {console.counted(newest.rows, 'row')}{f' in {topics}' if topics else ''}"
-    )
-    return f"The commit log {held} version {newest.version} of query id {newest.query_id}: {state}{rows}."
 
 
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:

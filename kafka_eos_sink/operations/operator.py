@@ -209,8 +209,8 @@ class Preview:
     """
 
     writes: tuple[CommittedWrite, ...]
-    opened: tuple[TransactionState, ...]
-    decided: int
+    opened: tuple[TransactionState, ...] = ()
+    decided: int = 0
     warnings: tuple[str, ...] = ()
     hanging: Found = field(default_factory=Found)
 

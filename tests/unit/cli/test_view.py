@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console, Group
 
-from cluster_views import EVIL, NOW, batch, blocked, letters, transaction, write
+from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.view import duration, view
@@ -163,26 +163,10 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         [],
         [batch(query_id="another")],
         [batch(write_ms=None)],
-        [batch(rows=10**400)],
-        [batch(rows=-1)],
-        [batch(write_ms=-1)],
-        [batch(written_bytes=-1)],
-        [batch(headroom_ms=10**400)],
-        [batch(dead_letters=letters(NULL_TOPIC=-1))],
     ],
-    ids=[
-        "none",
-        "another query",
-        "not measured",
-        "huge",
-        "negative rows",
-        "negative time",
-        "negative bytes",
-        "huge headroom",
-        "negative dead letters",
-    ],
+    ids=["none", "another query", "not measured"],
 )
-def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:
+def test_rate_is_empty_without_a_measured_batch(records: list[BatchRecord]) -> None:
     (line,) = write_lines([write()], records)
     assert line.rows_per_second is None
 

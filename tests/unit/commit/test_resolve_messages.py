@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.cli.resolve import describe_state, resolved_sentence
+from kafka_eos_sink.cli.resolve import resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.procedure import Procedure
@@ -120,30 +120,6 @@ def test_preview_changes_nothing_and_collects_the_warnings(state: str, warns: bo
     assert cluster.kafka == before
     assert bool(warnings) is warns
     assert cluster.warnings == [], "shown with the confirmation, not before it"
-
-
-@pytest.mark.parametrize(
-    ("query_id", "version", "text"),
-    [
-        (Q, 3, "The commit log holds version 3 of query id batch: decided, 20 rows in t."),
-        (None, 3, "The commit log holds version 3 of query id batch: decided, 20 rows in t."),
-        (Q, 7, "The commit log ends with version 3 of query id batch: decided, 20 rows in t."),
-        ("q", 3, "The commit log holds no decision of query id q."),
-    ],
-)
-def test_preview_states_what_the_log_holds_of_the_version(query_id: str | None, version: int, text: str) -> None:
-    cluster = Cluster()
-    cluster.decided(0, 1)
-    assert describe_state(writes_in(cluster.view()), query_id, version) == text
-
-
-def test_preview_states_an_earlier_resolution() -> None:
-    cluster = Cluster()
-    cluster.end(identity(cluster.decided(0)), commit=False)
-    cluster.resolve("rewrite")
-    cluster.prepare(1, version=4)
-    text = describe_state(writes_in(cluster.view()), Q, 3)
-    assert text == "The commit log holds version 3 of query id batch: resolved as rewrite."
 
 
 def test_rewrite_with_duplicates_does_not_call_the_version_void() -> None:
