@@ -13,7 +13,6 @@ from kafka_eos_sink.commit import resolve as procedures
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import run_again
 from kafka_eos_sink.commit.resolve import Resolved
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 
 _QueryId = Annotated[
@@ -100,24 +99,12 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
-    if before is None and decision.query_id == BATCH_QUERY_ID:
-        lower = (
-            f"version {decision.version - 1} and all below it count" if decision.version else "no other version counts"
-        )
+    if before is None or before.version != decision.version:
+        # A mistyped id makes a new write or query instead of an error: only the user can notice it.
+        known = "held no decision of this query id" if before is None else f"ended at version {before.version}"
         return (
-            f"{name} counts as written and will be skipped, and {lower} as written, too. The commit log held no decision of this write id "
-            "before. If the write id is wrong, other writes are not affected."
-        )
-    if before is None:
-        # A mistyped query id makes a new query instead of an error: only the user can notice it.
-        return (
-            f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
-            "id before. If the query id is wrong, other queries are not affected."
-        )
-    if before.version != decision.version:
-        return (
-            f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
-            f"{before.version}; the versions in between count as written elsewhere."
+            f"{name} and every version below it count as written: their next run is skipped. The commit log {known} before. If an id is "
+            "wrong, other writes and queries are not affected."
         )
     if before == decision:
         rows = console.counted(sum(prepared.rows for prepared in decision.transactions), "row")
