@@ -120,7 +120,7 @@ def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -
         f"{'; '.join(would)}."
         if would
         else "change nothing else: no transaction is open, and every version has ended."
-        if hanging.is_whole
+        if not hanging.not_checked
         else "change nothing else that was found."
     )
     if forgotten and not discard:
@@ -133,15 +133,9 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
     if found.held:
         console.show(hanging_table(found.held), err=err)
         console.echo("", err=err)
-    for names, why, do in (
-        (found.no_response, "no response", "Run the command again when the brokers are back"),
-        (found.unreadable, "missing Read permission", "Grant Read and run the command again"),
-    ):
-        if names:
-            console.echo(f"Not checked: {', '.join(names)} ({why}). {do}.", err=True)
-    if found.failure:
-        console.echo(f"Not checked: attempts that may hang on partitions. {found.failure}", err=True)
-    if any(each.is_forgotten for each in found.held):
+    for each in found.not_checked:
+        console.echo(f"Not checked: {each}", err=True)
+    if found.forgotten:
         console.echo(
             f"To abort what hangs under a forgotten id: {settings.write.command('recover', '--discard')}", err=True
         )
@@ -269,6 +263,5 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         ]
         for held in (done.discarded, done.hanging.held)
     )
-    failure = {"unlisted": done.unlisted or None, "failure": done.hanging.failure or None}
-    rest = failure | console.fields(done.hanging, "no_response", "unreadable")
+    rest = {"not_checked": done.hanging.not_checked, "unlisted": done.unlisted or None}
     return found | {"discarded": discarded, "hanging": hanging} | rest

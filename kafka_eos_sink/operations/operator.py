@@ -353,7 +353,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
             attempts, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
         except KafkaEosError as failure:
             # The decisions are finished, and the user must see that.
-            hanging = Found(failure=failure.brief)
+            hanging = Found(not_checked=(f"attempts that may hang on partitions. {failure.brief}",))
         # Once each: with ``discard``, recovery may have run twice.
         tried = dict.fromkeys(
             EndedTransaction(

@@ -58,7 +58,7 @@ def finishes(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[
     assert recover(kafka, write_id, "--yes", "--json") == 0
     shown = capsys.readouterr()
     found = json.loads(shown.out)
-    assert [found[name] for name in ("discarded", "hanging", "no_response", "unreadable")] == [[], [], [], []]
+    assert [found[name] for name in ("discarded", "hanging", "not_checked")] == [[], [], []]
     assert shown.err == ""
 
 

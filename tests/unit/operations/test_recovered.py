@@ -238,7 +238,7 @@ def test_discarded_and_hanging_transactions_have_all_their_fields(
 def test_preview_lists_what_was_not_checked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ) -> None:
-    unchecked = Found(no_response=("orders-0", "bills-3"), unreadable=("letters",))
+    unchecked = Found(not_checked=("orders-0, bills-3 (no response).", "letters (missing Read permission)."))
     monkeypatch.setattr(
         operator, "preview", lambda *_, **__: Preview(writes=(), opened=(), decided=0, hanging=unchecked)
     )
@@ -280,7 +280,8 @@ def test_recovery_is_shown_although_its_search_for_attempts_failed(
     assert done.finished_now == {"batch"}
     assert not done.all_ended
     status, _, fields = said(monkeypatch, capsys, done)
-    assert (status, fields["failure"]) == (1, "[KAFKA_EOS.FENCED] a newer driver holds w.driver")
+    why = "attempts that may hang on partitions. [KAFKA_EOS.FENCED] a newer driver holds w.driver"
+    assert (status, fields["not_checked"]) == (1, [why])
     assert main([*RECOVER, "--yes"]) == 1
     shown = capsys.readouterr()
     assert "finished just now" in shown.out
