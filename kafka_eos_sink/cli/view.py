@@ -133,19 +133,20 @@ def _table(
 
 
 def _transaction(now_ms: int, state: TransactionState) -> console.Row:
-    age, time_left = _age_and_time_left(state, now_ms)
-    ending = "" if state.transaction_state == "Ongoing" else state.transaction_state
-    producer = f"{state.producer_id}, epoch {state.producer_epoch}"
-    return state.transactional_id, age, ending or time_left, producer, _partition_lines(state.partitions)
-
-
-def _age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
-    """Return age and time left as text; empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
-    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
-    if age is None:
-        return "", ""
-    return duration(age), "never" if never else "" if left is None else duration(left)
+    ends = "" if left is None else duration(left)
+    if state.transaction_state != "Ongoing":
+        ends = state.transaction_state
+    elif state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
+        ends = "never"
+    producer = f"{state.producer_id}, epoch {state.producer_epoch}"
+    return (
+        state.transactional_id,
+        "" if age is None else duration(age),
+        ends,
+        producer,
+        _partition_lines(state.partitions),
+    )
 
 
 def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
