@@ -165,16 +165,12 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
     if done.ended:
         console.echo("")
         console.show(ended_table(done))
-    elif not done.unlisted:
+    elif not done.hanging.not_checked:
         listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
         names = some([f"{each.transactional_id} {each.place}" for each in done.discarded])
         console.echo(f"Aborted where it hung: {names}.")
-    if done.unlisted:
-        console.echo(
-            f"More transactions of it may be open ({done.unlisted}). Run recover again when all brokers respond."
-        )
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
@@ -263,5 +259,4 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         ]
         for held in (done.discarded, done.hanging.held)
     )
-    rest = {"not_checked": done.hanging.not_checked, "unlisted": done.unlisted or None}
-    return found | {"discarded": discarded, "hanging": hanging} | rest
+    return found | {"discarded": discarded, "hanging": hanging, "not_checked": done.hanging.not_checked}

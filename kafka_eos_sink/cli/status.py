@@ -81,12 +81,11 @@ def status(
     _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
-    if write_id is None or found.writes:
-        return
-    if not watch.knows_write:
-        raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
-    if not as_json:
-        console.echo(console.no_decision(write_id))
+    if write_id is not None and not found.writes:
+        if not watch.knows_write:
+            raise unknown_write_id(Write(write_id, commit_log_topic, config.command_options))
+        if not as_json:
+            console.echo(console.no_decision(write_id))
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write) -> None:

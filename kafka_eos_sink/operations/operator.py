@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
@@ -180,7 +180,6 @@ class Recovered:
     finished_now   the query ids whose decision this run finished
     ended          the write's transactions, and the transactions of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    unlisted       why the list of open transactions lacks a broker's transactions; empty if it is complete
     discarded      what hung on partitions, and was seen to end after this run aborted it
     hanging        what still hangs, and what was not checked
     """
@@ -189,14 +188,13 @@ class Recovered:
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
-    unlisted: str = ""
     discarded: tuple[HeldOpen, ...] = ()
     hanging: Found = field(default_factory=Found)
 
     @property
     def all_ended(self) -> bool:
         """Whether every open transaction was found and is known to have ended."""
-        return not self.unlisted and self.hanging.all_ended and all(each.is_over for each in self.ended)
+        return self.hanging.all_ended and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,33 +352,40 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
         except KafkaEosError as failure:
             # The decisions are finished, and the user must see that.
             hanging = Found(not_checked=(f"attempts that may hang on partitions. {failure.brief}",))
-        # Once each: with ``discard``, recovery may have run twice.
-        tried = dict.fromkeys(
-            EndedTransaction(
-                identity=end.identity,
-                committed=end.commit,
-                error=result.error,
-                copies=end.identity in executor.copied,
-            )
-            for end, result in executor.ended
-        )
-        # W.driver's transaction carries this command's own records.
-        others = [
-            each for each in tried if each.identity.transactional_id != settings.write.driver_id or not each.is_over
-        ]
-        # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {each.identity.carrier for each in others if each.succeeded}
-        ended = tuple(each for each in others if each.succeeded or each.identity.carrier not in done)
+        if admin.unlisted:
+            silent = f"open transactions ({admin.unlisted}). Run the command again when all brokers respond."
+            hanging = replace(hanging, not_checked=(*hanging.not_checked, silent))
+        ended = _ended(executor, settings.write.driver_id)
         over = {each.identity.carrier for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
             finished_now=frozenset(each.decision.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
-            unlisted=admin.unlisted,
             discarded=(*by_marker, *attempts),
             hanging=hanging,
         )
+
+
+def _ended(executor: _OperatorExecutor, driver_id: str) -> tuple[EndedTransaction, ...]:
+    """Return the end of each transaction that this run tried to end."""
+    tried = [
+        EndedTransaction(
+            identity=end.identity, committed=end.commit, error=result.error, copies=end.identity in executor.copied
+        )
+        for end, result in executor.ended
+    ]
+    # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
+    done = {each.identity.carrier for each in tried if each.succeeded}
+    # Once each, because recovery may have run twice. W.driver's transaction carries this command's own records.
+    return tuple(
+        dict.fromkeys(
+            each
+            for each in tried
+            if (each.succeeded or each.identity.carrier not in done)
+            and not (each.is_over and each.identity.transactional_id == driver_id)
+        )
+    )
 
 
 def _is_finished_now(before: LogView, settled: SettledDecision) -> bool:
