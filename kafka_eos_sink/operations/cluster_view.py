@@ -23,7 +23,7 @@ from kafka_eos_sink.errors import (
     one_line,
 )
 from kafka_eos_sink.operations.hanging import producers_on
-from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
+from kafka_eos_sink.operations.transactions import open_transactions, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
@@ -110,13 +110,9 @@ class ClusterView:
         return not any(line.startswith(part) for line in self.not_read)
 
     def as_json(self) -> dict[str, Any]:
-        transactions = []
-        for state in self.transactions:
-            age, left = times_ms(state, self.now_ms)
-            transactions.append(transaction_json(state) | {"age_ms": age, "time_left_ms": left})
         return {
             "read_at": self.read_at,
-            "transactions": transactions,
+            "transactions": [transaction_json(each, self.now_ms) for each in self.transactions],
             "blocked": self.blocked,
             "writes": self.writes,
             "not_read": self.not_read,
