@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -35,6 +36,9 @@ COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
+
+SLOW_S = 10.0
+"""A command that has waited for brokers this long says so."""
 
 Row = Sequence[str | Text | list[str]]
 """The cells of a row; a ``Text`` carries its own style, a list has a line per element."""
@@ -177,6 +181,18 @@ def signals_interrupt() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def notice_if_slow(text: str) -> Iterator[None]:
+    """Print the text on standard error if the block takes longer than `SLOW_S`."""
+    timer = threading.Timer(SLOW_S, echo, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def output_console(*, stderr: bool = False) -> Console:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,14 +81,23 @@ def recover(
     )
     if not yes:
         procedure = partial(operator.recovery, abort_unknown=abort_unknown)
-        found = operator.preview(settings, procedure, search=True)
+        with _notice(settings, "to look for what hangs"):
+            found = operator.preview(settings, procedure, search=True)
         _show_hanging(settings, found.hanging, err=as_json)
         require_consent(found, _effect(write_id, found, discard, abort_unknown), err=as_json)
-    done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
+    with _notice(settings, "to finish what is decided"):
+        done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
     _show(settings, done, as_json=as_json)
     if not done.all_ended:
         _show_hanging(settings, done.hanging, err=True)
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _notice(settings: OperatorSettings, to_do: str) -> AbstractContextManager[None]:
+    return console.notice_if_slow(
+        f"Waiting for brokers {to_do}, at most {settings.timeout_ms // 1000} s for each step. A partition without a leader, or a broker "
+        "that is down, takes that long."
+    )
 
 
 def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -> str:
