@@ -12,8 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.values import Write, letters_text
-from kafka_eos_sink.commit.write_states import ENDED, CommittedWrite
+from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
 
 if TYPE_CHECKING:
@@ -31,15 +30,14 @@ def audit(
     as_json: console.AsJson = False,
     bootstrap_servers: console.BootstrapServers = None,
     history_topic: console.HistoryTopic = console.HISTORY,
-    commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
     properties: console.PropertiesFile = None,
 ) -> None:
     """Count the rows of the newest batches, and compare them with the decisions.
 
     The history has the offsets and the producers of each batch. The command reads these offsets with
     isolation.level=read_committed, and counts the rows of these producers. It compares totals, and neither contents nor single
-    partitions. It needs Read on the topics and the history. With Read on the commit log, it also shows the newest version if the
-    history does not have it, because it is decided and not finished.
+    partitions. It needs Read on the topics and the history. A version that is decided and not finished is not in the history yet:
+    kafka-eos status shows it.
 
     complete: as many rows as decided. not readable: offsets that cannot be read explain every row that was not found; the output
     says why (retention, DeleteRecords, compaction, a deleted topic, an open transaction). missing: they explain only some. too
@@ -53,7 +51,7 @@ def audit(
     To see when each batch was written, and how long it took: kafka-eos history
     """
     # Imported here because reading records is slow to import, and --help does not need it.
-    from kafka_eos_sink.operations.audit import audit_batch, not_in_history
+    from kafka_eos_sink.operations.audit import audit_batch
     from kafka_eos_sink.runtime.history_reading import read_history
 
     config = console.client_config(bootstrap_servers, properties)
@@ -61,11 +59,6 @@ def audit(
         records = read_history(
             admin, history_topic, write_id, limit=limit, timeout_ms=console.TIMEOUT_MS, version=version
         )
-        lacking = not_in_history(admin, commit_log_topic, write_id, records, timeout_ms=console.TIMEOUT_MS)
-        write = Write(write_id, commit_log_topic, config.command_options)
-        for each in lacking:
-            if version in (None, each.version):
-                console.echo(_not_audited(write, each), err=True)
         batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
         console.require_found(records, batch, history_topic, config, write_id)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
@@ -75,15 +68,6 @@ def audit(
         console.show(audit_table(audits))
     if wrong := [each for each in audits if not each.is_as_decided]:
         raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
-
-
-def _not_audited(write: Write, found: CommittedWrite) -> str:
-    text = (
-        f"Not audited: the commit log has version {found.version} as {found.state}, and the history does not have it."
-    )
-    return (
-        text if found.state in ENDED else f"{text} If its run is dead, finish or abort it: {write.command('recover')}"
-    )
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:

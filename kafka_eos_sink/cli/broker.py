@@ -13,6 +13,7 @@ import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -161,8 +162,12 @@ def _create(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
     """Create the topics that are missing; ``topics`` are texts as NAME:PARTITIONS."""
     if not topics:
         return
-    file = None if kafka.security is None else kafka.client_properties_file
-    with connected(console.client_config(kafka.bootstrap_servers, file)) as admin:
+    config = (
+        ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
+        if kafka.security is None
+        else console.client_config(kafka.bootstrap_servers, kafka.client_properties_file)
+    )
+    with connected(config) as admin:
         deadline = admin.client.clock() + console.TIMEOUT_MS
         for text in topics:
             name, _, partitions = text.partition(":")

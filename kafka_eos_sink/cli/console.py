@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,33 +53,13 @@ STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
 SERVERS_VARIABLE, PROPERTIES_VARIABLE = "KAFKA_EOS_BOOTSTRAP_SERVERS", "KAFKA_EOS_PROPERTIES"
 
 
-class _FromEnvironment(str):
-    """Bootstrap servers from the environment, not from the command line."""
-
-    __slots__ = ()
-
-
-class _FileFromEnvironment(PosixPath):
-    """A properties file that nobody has typed."""
-
-    __slots__ = ()
-
-
-def _with_source(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
-    source = context.get_parameter_source(parameter.name or "")
-    if value is None or source is None or source.name != "ENVIRONMENT":
-        return value
-    return _FromEnvironment(value) if isinstance(value, str) else _FileFromEnvironment(value)
-
-
 BootstrapServers = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-servers",
         metavar="S",
-        envvar=SERVERS_VARIABLE,
-        callback=_with_source,
-        help="Brokers as host:port, comma-separated.",
+        help=f"Brokers as host:port, comma-separated. Default: {SERVERS_VARIABLE}.",
+        show_default=False,
     ),
 ]
 PropertiesFile = Annotated[
@@ -86,9 +67,7 @@ PropertiesFile = Annotated[
     typer.Option(
         "--properties",
         metavar="FILE",
-        envvar=PROPERTIES_VARIABLE,
-        callback=_with_source,
-        help="A Java-style client properties file.",
+        help=f"A Java-style client properties file. Default: {PROPERTIES_VARIABLE}.",
         show_default=False,
     ),
 ]
@@ -128,34 +107,31 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
         ConfigurationError: The file or the servers are not valid.
         typer.BadParameter: No option lists a broker, or a forgotten variable points to a file with others (exit status 2).
     """
-    if properties is not None:
-        # Reading properties imports the tables of all options, which the other case does not need.
-        from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
-
-        # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
-        of_file = client_part(properties)[0].get("bootstrap.servers")
-        if isinstance(bootstrap_servers, _FromEnvironment) and of_file is not None:
-            bootstrap_servers = None
-        elif (
-            isinstance(properties, _FileFromEnvironment)
-            and bootstrap_servers
-            and of_file not in (None, bootstrap_servers)
-        ):
+    of_environment = os.environ.get(SERVERS_VARIABLE) or None
+    file = properties or (Path(named) if (named := os.environ.get(PROPERTIES_VARIABLE)) else None)
+    if file is None:
+        servers = bootstrap_servers or of_environment
+        if servers is None:
             raise typer.BadParameter(
-                f"{PROPERTIES_VARIABLE} names {properties}, which is for other servers; give the file with --properties, too, or "
-                f"unset {PROPERTIES_VARIABLE}"
+                f"name the brokers with --bootstrap-servers (or {SERVERS_VARIABLE}), or in a file with --properties (or "
+                f"{PROPERTIES_VARIABLE})"
             )
-        overrides = {} if bootstrap_servers is None else {"bootstrap.servers": bootstrap_servers}
-        found = kafka_properties_from_file(properties, overrides)
-        for warning in found.warnings:
-            typer.echo(f"kafka-eos: {warning}", err=True)
-        return found.client
-    if bootstrap_servers is None:
+        return ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers), client_id="kafka-eos-cli")
+    # Reading properties imports the tables of all options, which the other case does not need.
+    from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
+
+    of_file = client_part(file)[0].get("bootstrap.servers")
+    # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
+    if properties is None and bootstrap_servers and of_file not in (None, bootstrap_servers):
         raise typer.BadParameter(
-            f"name the brokers with --bootstrap-servers (or {SERVERS_VARIABLE}), or in a file with --properties (or "
-            f"{PROPERTIES_VARIABLE})"
+            f"{PROPERTIES_VARIABLE} names {file}, which is for other servers; give the file with --properties, too, or unset "
+            f"{PROPERTIES_VARIABLE}"
         )
-    return ClientConfig(bootstrap_servers=parse_bootstrap_servers(bootstrap_servers), client_id="kafka-eos-cli")
+    servers = bootstrap_servers or (of_environment if of_file is None else None)
+    found = kafka_properties_from_file(file, {} if servers is None else {"bootstrap.servers": servers})
+    for warning in found.warnings:
+        typer.echo(f"kafka-eos: {warning}", err=True)
+    return found.client
 
 
 def operator_settings(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.confirmation import require_agreement, require_consent
+from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.errors import Job, WriteRefusedError
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.operations.old_writes import OldWrites
     from kafka_eos_sink.operations.operator import OperatorSettings
 
 _SHOWN = 100
@@ -84,23 +84,17 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
 
     age_ms, prefix = duration_ms(older_than), settings.write_id
     found = find_old_writes(settings, prefix, age_ms)
-    _show(found)
+    _show_left(found.left)
     ids = found.write_ids
     if not ids:
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
         return
     if not yes:
-        console.echo(_effect(ids))
-        require_agreement(f"Forget {console.counted(len(ids), 'write id')}?")
+        require_consent(operator.Preview(writes=found.at_rest), _effect(ids), err=False, limit=_SHOWN)
     failed = 0
     for each in ids:
         try:
-            operator.forget(
-                operator.OperatorSettings(
-                    write_id=each, commit_log_topic=settings.commit_log_topic, client=settings.client
-                ),
-                finished_before_ms=time.time_ns() // 1_000_000 - age_ms,
-            )
+            operator.forget(replace(settings, write_id=each), finished_before_ms=time.time_ns() // 1_000_000 - age_ms)
         # A job has begun since. The others are still at rest.
         except WriteRefusedError as refused:
             failed += 1
@@ -110,20 +104,15 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _show(found: OldWrites) -> None:
-    from kafka_eos_sink.cli.view import writes_table
-    from kafka_eos_sink.operations.cluster_view import write_lines
-
-    now_ms = time.time_ns() // 1_000_000
-    for part in writes_table(write_lines(found.at_rest), now_ms, with_offsets=False, limit=_SHOWN):
-        console.show(part)
-    if found.left:
-        console.echo(f"\nNot forgotten, {console.counted(len(found.left), 'write id')}:")
-    for write_id, reason in list(found.left.items())[:_SHOWN]:
+def _show_left(left: Mapping[str, str]) -> None:
+    if left:
+        console.echo(f"Not forgotten, {console.counted(len(left), 'write id')}:")
+    for write_id, reason in list(left.items())[:_SHOWN]:
         console.echo(f"  {write_id}: {reason}")
-    if len(found.left) > _SHOWN:
-        console.echo(f"  and {len(found.left) - _SHOWN} more")
-    console.echo("")
+    if len(left) > _SHOWN:
+        console.echo(f"  and {len(left) - _SHOWN} more")
+    if left:
+        console.echo("")
 
 
 def _effect(ids: Sequence[str]) -> str:

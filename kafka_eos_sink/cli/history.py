@@ -81,16 +81,17 @@ def _show_row(row: RowOrigin, as_json: bool) -> None:
 
 
 def row_table(row: RowOrigin) -> Table:
+    found = row.as_json()
     cells = {
-        "write id": row.write_id,
-        "query id": row.query_id,
-        "version": str(row.version),
-        "state": row.state,
-        "finished (UTC)": (row.finished_at or "")[:19].replace("T", " "),
-        "recovered by": row.recovered_by,
-        "application": row.application_id,
-        "user metadata": textwrap.wrap(row.user_metadata or "", _TEXT_WIDTH),
-        "producer": f"id {row.producer_id}, epoch {row.producer_epoch}",
+        "write id": found["write_id"],
+        "query id": found["query_id"],
+        "version": str(found["version"]),
+        "state": found["state"],
+        "finished (UTC)": found["finished_at"][:19].replace("T", " "),
+        "recovered by": found["recovered_by"],
+        "application": found["application_id"],
+        "user metadata": textwrap.wrap(found["user_metadata"] or "", _TEXT_WIDTH),
+        "producer": f"id {found['producer_id']}, epoch {found['producer_epoch']}",
         "note": list(row.notes),
     }
     rows = [(name, cell) for name, cell in cells.items() if cell]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,17 +13,14 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.refusals import run_again, some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
-from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from kafka_eos_sink.operations.hanging import Found, HeldOpen
-    from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Preview, Recovered
+    from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
 
 _SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
@@ -79,32 +74,19 @@ def recover(
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    from kafka_eos_sink.operations import hanging, operator
+    from kafka_eos_sink.operations import operator
 
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
     )
-    found = None if yes else operator.preview(settings, partial(operator.recovery, abort_unknown=abort_unknown))
-    with _notice(settings, "to look for what hangs"):
-        before = operator.foresee(settings)
-    _show_hanging(settings, before.hanging, err=as_json)
-    for what, why in before.unjudged.items():
-        console.echo(f"Not checked: {what}. {why}", err=True)
-    if found is not None:
-        require_consent(found, _effect(write_id, found, before, discard, abort_unknown), err=as_json)
-    forgotten = [each for each in before.hanging.held if each.is_forgotten]
-    by_marker: tuple[HeldOpen, ...] = ()
-    if discard and any(each.version is not None for each in forgotten):
-        # BLIND: the decision notes what no reader has seen, before it is discarded. Then recovery fails, because this still hangs.
-        with _notice(settings, "to finish what is decided"), suppress(DecisionPendingError):
-            operator.recover(settings, abort_unknown=abort_unknown)
-    if discard and forgotten:
-        with connected(settings.client) as admin:
-            by_marker = hanging.discard_forgotten(admin, forgotten, settings.timeout_ms)
-        console.echo(f"Aborted by a marker: {console.counted(len(by_marker), 'transaction')}.", err=as_json)
+    if not yes:
+        procedure = partial(operator.recovery, abort_unknown=abort_unknown)
+        with _notice(settings, "to look for what hangs"):
+            found = operator.preview(settings, procedure, search=True)
+        _show_hanging(settings, found.hanging, err=as_json)
+        require_consent(found, _effect(write_id, found, discard, abort_unknown), err=as_json)
     with _notice(settings, "to finish what is decided"):
-        done = operator.recover(settings, abort_unknown=abort_unknown)
-    done = replace(done, discarded=(*by_marker, *done.discarded))
+        done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
     _show(settings, done, as_json=as_json)
     if not done.all_ended:
         _show_hanging(settings, done.hanging, err=True)
@@ -118,20 +100,19 @@ def _notice(settings: OperatorSettings, to_do: str) -> AbstractContextManager[No
     )
 
 
-def _effect(write_id: str, found: Preview, before: Foreseen, discard: bool, abort_unknown: bool) -> str:
+def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -> str:
     others = len(found.opened) - found.decided
-    decided = [write for write in found.writes if write.state == "decided"]
-    todo = sum(before.todo.values(), Counter())
-    asked = [write for write in decided if before.todo.get(write.query_id, Counter())[Do.ASK]]
-    forgotten = sum(each.is_forgotten for each in before.hanging.held)
+    hanging, forgotten = found.hanging, len(found.hanging.forgotten)
     effects = (
         (found.decided, "open transaction", "commit {} of decided versions"),
         (forgotten * discard, "transaction", "abort {} hanging under a forgotten id, by a marker"),
-        (todo[Do.DISCARD], "partition", "abort what hangs of decided versions on {}, and copy its rows"),
-        (todo[Do.COPY] + todo[Do.MISS], "partition", "copy rows that Kafka has aborted on {}"),
-        (len(decided) - len(asked), "decided version", "find proof that the rows of {} are visible"),
+        (
+            sum(write.state == "decided" for write in found.writes),
+            "decided version",
+            "prove that the rows of {} are visible, and copy rows that Kafka has aborted",
+        ),
         (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
-        (len(before.hanging.attempts), "attempt", "abort {} hanging on partitions"),
+        (len(hanging.held) - forgotten, "transaction", "abort {} hanging on partitions"),
     )
     would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
     text = f"recover would fence every job or query that runs under {write_id}. It would "
@@ -139,13 +120,9 @@ def _effect(write_id: str, found: Preview, before: Foreseen, discard: bool, abor
         f"{'; '.join(would)}."
         if would
         else "change nothing else: no transaction is open, and every version has ended."
-        if before.hanging.is_whole
+        if not hanging.not_checked
         else "change nothing else that was found."
     )
-    if asked:
-        versions = some([str(write.version) for write in asked])
-        text += f" Nothing proves whether the rows of version {versions} are visible: recover would fail with UNRESOLVED, which "
-        text += "shows what to do."
     if forgotten and not discard:
         text += f" {console.counted(forgotten, 'transaction')} would still hang: add --discard."
     return text + " Rows that another commit log has decided would be lost." * abort_unknown
@@ -156,15 +133,9 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
     if found.held:
         console.show(hanging_table(found.held), err=err)
         console.echo("", err=err)
-    for names, why, do in (
-        (found.no_response, "no response", "Run the command again when the brokers are back"),
-        (found.unreadable, "missing Read permission", "Grant Read and run the command again"),
-    ):
-        if names:
-            console.echo(f"Not checked: {', '.join(names)} ({why}). {do}.", err=True)
-    if found.failure:
-        console.echo(f"Not checked: attempts that may hang on partitions. {found.failure}", err=True)
-    if any(each.is_forgotten for each in found.held):
+    for each in found.not_checked:
+        console.echo(f"Not checked: {each}", err=True)
+    if found.forgotten:
         console.echo(
             f"To abort what hangs under a forgotten id: {settings.write.command('recover', '--discard')}", err=True
         )
@@ -194,16 +165,12 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
     if done.ended:
         console.echo("")
         console.show(ended_table(done))
-    elif not done.unlisted:
+    elif not done.hanging.not_checked:
         listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
         names = some([f"{each.transactional_id} {each.place}" for each in done.discarded])
         console.echo(f"Aborted where it hung: {names}.")
-    if done.unlisted:
-        console.echo(
-            f"More transactions of it may be open ({done.unlisted}). Run recover again when all brokers respond."
-        )
 
 
 def recovered_table(write_id: str, done: Recovered) -> Table:
@@ -292,6 +259,4 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         ]
         for held in (done.discarded, done.hanging.held)
     )
-    failure = {"unlisted": done.unlisted or None, "failure": done.hanging.failure or None}
-    rest = failure | console.fields(done.hanging, "no_response", "unreadable")
-    return found | {"discarded": discarded, "hanging": hanging} | rest
+    return found | {"discarded": discarded, "hanging": hanging, "not_checked": done.hanging.not_checked}

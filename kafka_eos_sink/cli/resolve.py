@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,13 +13,8 @@ from kafka_eos_sink.commit import resolve as procedures
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import run_again
 from kafka_eos_sink.commit.resolve import Resolved
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.write_states import CommittedWrite
-
-_DECIDED = ("finished", "decided", "void", "resolved")
 _QueryId = Annotated[
     str | None,
     typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
@@ -83,8 +77,7 @@ def resolve(
 
     found = None if yes else operator.preview(settings, resolving)
     if found is not None:
-        effect = _effect(write_id, version, resolution, allow_duplicates=allow_duplicates)
-        require_consent(found, f"{describe_state(found.writes, query_id, version)} {effect}", err=False)
+        require_consent(found, _effect(write_id, version, resolution, allow_duplicates=allow_duplicates), err=False)
     done = operator.perform(settings, resolving, found.warnings if found else ())
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
@@ -102,44 +95,16 @@ def _effect(write_id: str, version: int, resolution: str, *, allow_duplicates: b
     )
 
 
-def describe_state(writes: Sequence[CommittedWrite], query_id: str | None, version: int) -> str:
-    """Describe what the commit log holds of the version, or of the newest one."""
-    newest = next((each for each in writes if each.state in _DECIDED and query_id in (None, each.query_id)), None)
-    if newest is None:
-        return f"The commit log holds no decision of query id {query_id}."
-    held = "holds" if newest.version == version else "ends with"
-    state = f"resolved as {newest.resolution}" if newest.resolution else newest.state
-    topics = ", ".join(dict.fromkeys(part.topic for part in newest.offsets))
-    rows = (
-        ""
-        if newest.resolution or newest.rows is None
-        else f", {console.counted(newest.rows, 'row')}{f' in {topics}' if topics else ''}"
-    )
-    return f"The commit log {held} version {newest.version} of query id {newest.query_id}: {state}{rows}."
-
-
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
     name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
-    if before is None and decision.query_id == BATCH_QUERY_ID:
-        lower = (
-            f"version {decision.version - 1} and all below it count" if decision.version else "no other version counts"
-        )
+    if before is None or before.version != decision.version:
+        # A mistyped id makes a new write or query instead of an error: only the user can notice it.
+        known = "held no decision of this query id" if before is None else f"ended at version {before.version}"
         return (
-            f"{name} counts as written and will be skipped, and {lower} as written, too. The commit log held no decision of this write id "
-            "before. If the write id is wrong, other writes are not affected."
-        )
-    if before is None:
-        # A mistyped query id makes a new query instead of an error: only the user can notice it.
-        return (
-            f"{name} counts as written: the query begins with version {decision.version + 1}. The commit log did not know this query "
-            "id before. If the query id is wrong, other queries are not affected."
-        )
-    if before.version != decision.version:
-        return (
-            f"{name} counts as written: the query continues with version {decision.version + 1}. The commit log ended at version "
-            f"{before.version}; the versions in between count as written elsewhere."
+            f"{name} and every version below it count as written: their next run is skipped. The commit log {known} before. If an id is "
+            "wrong, other writes and queries are not affected."
         )
     if before == decision:
         rows = console.counted(sum(prepared.rows for prepared in decision.transactions), "row")

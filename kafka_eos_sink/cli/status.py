@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.view import name_of, view
+from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.transactional_id import is_random_write_id, write_id_of
+from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
 
 if TYPE_CHECKING:
@@ -74,36 +74,34 @@ def status(
     else:
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
-        _show_ways_out(found, config, commit_log_topic)
+        if write_id is not None:
+            _show_ways_out(found, config, Write(write_id, commit_log_topic, config.command_options))
     for failure in found.not_read:
         console.echo(f"kafka-eos: not shown: {failure}", err=True)
     _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
-    if write_id is None or found.writes:
-        return
-    if not watch.knows_write:
-        raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
-    if not as_json:
-        console.echo(console.no_decision(write_id))
+    if write_id is not None and not found.writes:
+        if not watch.knows_write:
+            raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
+        if not as_json:
+            console.echo(console.no_decision(write_id))
 
 
-def _show_ways_out(found: ClusterView, config: ClientConfig, log_topic: str) -> None:
+def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write) -> None:
     """Print commands for each transaction that no coordinator lists."""
     held = [(each, each.hanging) for each in found.blocked if each.hanging is not None]
-    ours = {write_id_of(hanging.transactional_id or "") for _, hanging in held}
-    for write_id in sorted(filter(None, ours)):
-        command = Write(write_id, log_topic, config.command_options).command("recover")
-        console.echo(f"\nWhat {write_id} has left open, and how to end it: {command}")
-    others = [each for each in held if write_id_of(each[1].transactional_id or "") is None]
-    for each, hanging in others[:MOST_WAYS_OUT]:
-        command = console.abort_command(config, (each.topic, each.partition), hanging.start_offset)
-        console.echo(
-            f"\n{each.topic}-{each.partition} lacks the end of another program's transaction. Ask the owner of {name_of(hanging)} whether "
-            f"it was committed. If not, this discards its rows there, and prints nothing:\n    {command}"
-        )
-    if len(others) > MOST_WAYS_OUT:
-        console.echo(f"And {len(others) - MOST_WAYS_OUT} more (--json)")
+    if not held:
+        return
+    console.echo(
+        f"\nNo coordinator lists {console.counted(len(held), 'transaction')} above. To end what is of {write.id}: "
+        f"{write.command('recover')}\n"
+        "What is left is another program's. If that program did not commit it, this discards its rows there, and prints nothing:"
+    )
+    for each, hanging in held[:MOST_WAYS_OUT]:
+        console.echo(f"    {console.abort_command(config, (each.topic, each.partition), hanging.start_offset)}")
+    if len(held) > MOST_WAYS_OUT:
+        console.echo(f"And {len(held) - MOST_WAYS_OUT} more (--json)")
 
 
 def _hint_at_history(found: ClusterView) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,6 @@ from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.operations.transactions import open_transactions
-from kafka_eos_sink.protocol.identity import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class TopicSize:
 
     replicas           the smallest number of replicas that a partition has
     visible_offsets    last stable offset minus log start, over all partitions; None if a partition has no leader
-    open_transactions  how many transactions with rows in the topic are open, also those that no coordinator lists
+    open_transactions  how many transactions with rows in the topic are open
     """
 
     name: str
@@ -39,8 +39,7 @@ def topics(
     """Show the topics, and how much of them consumers see.
 
     Visible offsets are those that read_committed consumers can reach. They are an upper bound for the visible rows, because
-    transaction markers and aborted rows also have offsets. With Read on a topic, its open transactions include those that no
-    coordinator lists. Kafka's internal topics are not shown.
+    transaction markers and aborted rows also have offsets. Kafka's internal topics are not shown.
 
     Example: kafka-eos topics
 
@@ -60,8 +59,10 @@ def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
     ]
     first = admin.list_offsets(led, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     stable = admin.list_offsets(led, deadline, isolation="read_committed")
-    ends = admin.list_offsets(led, deadline, isolation="read_uncommitted")
-    open_in = _open_in(admin, [each for each in led if stable[each] < ends[each]], timeout_ms)
+    # A transaction with many partitions of a topic counts once.
+    open_in = Counter(
+        name for state in open_transactions(admin, timeout_ms) for name in {topic for topic, _ in state.partitions}
+    )
 
     def size(topic: TopicMetadata) -> TopicSize:
         name = str(topic.name)
@@ -71,31 +72,10 @@ def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
             partitions=len(where),
             replicas=min((len(each.replica_nodes) for each in topic.partitions), default=0),
             visible_offsets=sum(stable[each] - first[each] for each in where) if first.keys() >= set(where) else None,
-            open_transactions=len(open_in.get(name, ())),
+            open_transactions=open_in[name],
         )
 
     return [size(topic) for topic in found]
-
-
-def _open_in(admin: Admin, blocked: Sequence[TopicPartition], timeout_ms: int) -> dict[str, set[int]]:
-    """Return the producers with an open transaction, by topic.
-
-    Args:
-        blocked: Partitions that hide offsets from readers. A transaction that hangs there is known to their leaders only (KIP-664).
-    """
-    # Imported here because it is slow, and --help does not need it.
-    from kafka_eos_sink.operations.hanging import producers_on
-
-    found: dict[str, set[int]] = {}
-    for state in open_transactions(admin, timeout_ms):
-        for topic, _ in state.partitions:
-            found.setdefault(topic, set()).add(state.producer_id)
-    # After the list: what the leaders hold open now has not ended between the two requests.
-    held, _, _ = producers_on(admin, blocked, (), timeout_ms)
-    for (topic, _), producers in held.items():
-        is_open = {each.producer_id for each in producers if each.current_txn_start_offset >= 0}
-        found.setdefault(topic, set()).update(is_open)
-    return found
 
 
 def topics_table(found: Sequence[TopicSize]) -> Table:

@@ -21,7 +21,7 @@ from kafka_eos_sink.protocol.messages import TransactionState
 if TYPE_CHECKING:
     from kafka_eos_sink.commit.versions import Versions
     from kafka_eos_sink.commit.write_states import CommittedWrite
-    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, HangingTransaction, WriteLine
+    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
 
 T = TypeVar("T")
 MOST_LIVE = 10
@@ -133,19 +133,20 @@ def _table(
 
 
 def _transaction(now_ms: int, state: TransactionState) -> console.Row:
-    age, time_left = _age_and_time_left(state, now_ms)
-    ending = "" if state.transaction_state == "Ongoing" else state.transaction_state
-    producer = f"{state.producer_id}, epoch {state.producer_epoch}"
-    return state.transactional_id, age, ending or time_left, producer, _partition_lines(state.partitions)
-
-
-def _age_and_time_left(state: TransactionState, now_ms: int) -> tuple[str, str]:
-    """Return age and time left as text; empty if unknown or not applicable."""
     age, left = times_ms(state, now_ms)
-    never = state.transaction_state == "Ongoing" and state.transaction_timeout_ms == NEVER_TIMES_OUT_MS
-    if age is None:
-        return "", ""
-    return duration(age), "never" if never else "" if left is None else duration(left)
+    ends = "" if left is None else duration(left)
+    if state.transaction_state != "Ongoing":
+        ends = state.transaction_state
+    elif state.transaction_timeout_ms == NEVER_TIMES_OUT_MS:
+        ends = "never"
+    producer = f"{state.producer_id}, epoch {state.producer_epoch}"
+    return (
+        state.transactional_id,
+        "" if age is None else duration(age),
+        ends,
+        producer,
+        _partition_lines(state.partitions),
+    )
 
 
 def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
@@ -165,14 +166,9 @@ def _blocked(each: BlockedPartition) -> console.Row:
     more = len(each.blocked_by) - 1
     by = [*each.blocked_by[:1], *([f"and {more} more"] if more > 0 else [])]
     if each.hanging is not None:
-        by.append(f"{name_of(each.hanging)} from offset {each.hanging.start_offset}:")
-        state = each.hanging.transaction_state
-        by.append(f"{state} at its coordinator" if state else "no coordinator lists it")
+        by.append(f"producer id {each.hanging.producer_id} from offset {each.hanging.start_offset}:")
+        by.append("no coordinator lists it")
     return f"{each.topic}-{each.partition}", hidden, by
-
-
-def name_of(hanging: HangingTransaction) -> str:
-    return hanging.transactional_id or f"producer id {hanging.producer_id}"
 
 
 def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:

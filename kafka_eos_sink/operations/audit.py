@@ -5,7 +5,7 @@ The history holds the rows of the whole batch and the offsets of each partition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -13,9 +13,6 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.values import OffsetRange, merged
-from kafka_eos_sink.commit.write_states import CommittedWrite
-from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
-from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.topics import cleanup_policy
 
@@ -129,27 +126,6 @@ def audit_batch(admin: Admin, record: BatchRecord, *, timeout_ms: int) -> BatchA
             counts.append(replace(part, hidden=part.offsets, reason=NO_PARTITION))
     audit = BatchAudit(record=record, partitions=tuple(counts))
     return _without_compacted(admin, audit, deadline) if audit.missing else audit
-
-
-def not_in_history(
-    admin: Admin, commit_log_topic: str, write_id: str, records: Sequence[BatchRecord], *, timeout_ms: int
-) -> list[CommittedWrite]:
-    """Return the newest versions in the commit log that the history lacks.
-
-    The driver appends to the history last, so a version that is decided and not finished is not there yet. A random write id that has
-    finished leaves no record in the commit log.
-    """
-    try:
-        writes = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id).writes()
-    except (AuthorizationError, BrokerRefusedError):
-        # Only the history is needed to audit what it has.
-        return []
-    known = {(record.query_id, record.version) for record in records}
-    return [
-        each
-        for each in writes
-        if each.write_id == write_id and each.version is not None and (each.query_id, each.version) not in known
-    ]
 
 
 def _visible(part: PartitionCount, start: int, stable: int, end: int) -> PartitionCount:

@@ -38,7 +38,6 @@ from kafka_eos_sink.protocol.messages import (
     UNKNOWN_AUTHORIZED_OPERATIONS,
     AclOperation,
     ApiVersionsRequest,
-    DescribeClusterRequest,
     MetadataRequest,
     MetadataResponse,
 )
@@ -149,7 +148,6 @@ def check_cluster(
         return found
     found += _transactions(admin, deadline)
     found += (coordinators := [_coordinator(admin, each, deadline) for each in (TRANSACTIONS, GROUPS)])
-    operations = _cluster_operations(admin, deadline)
     if topic is not None:
         found += _topic(admin, f"topic {topic}", topic, deadline)
         if topic in (commit_log_topic, DEFAULT_TOPIC):
@@ -157,7 +155,7 @@ def check_cluster(
             found.append(CheckLine(f"topic {topic}", "topic", "the commit log", _FAILS, meaning))
     found += _topic(admin, f"commit log {commit_log_topic}", commit_log_topic, deadline, is_commit_log=True)
     found.append(_history(admin, history_topic, deadline))
-    return [*found, _ids(admin, deadline, coordinators[0]), _right_to_discard(operations)]
+    return [*found, _ids(admin, deadline, coordinators[0])]
 
 
 def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
@@ -257,16 +255,6 @@ def _coordinator(admin: Admin, topic: CoordinatorTopic, deadline: int) -> CheckL
         (bool(state.problem), state.found, worst, meaning),
         (True, state.found, _OK, state.way_out),
     )
-
-
-def _cluster_operations(admin: Admin, deadline: int) -> int:
-    client = admin.client
-    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    try:
-        response = client.call(client.any_node(deadline), request, deadline_ms=deadline)
-    except KafkaEosError:
-        return UNKNOWN_AUTHORIZED_OPERATIONS
-    return UNKNOWN_AUTHORIZED_OPERATIONS if response.error_code else response.cluster_authorized_operations
 
 
 def _history(admin: Admin, name: str, deadline: int) -> CheckLine:
@@ -417,11 +405,3 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
     except BrokerUnavailableError as failure:
         return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
     return CheckLine("", what, "may be described")
-
-
-def _right_to_discard(operations: int) -> CheckLine:
-    can_write = AclOperation.ALTER.is_in(operations) or AclOperation.CLUSTER_ACTION.is_in(operations)
-    unsure = (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, "")
-    none = (not can_write, "none", _OK, "only an administrator needs Alter on the cluster")
-    what = "rights of kafka-eos recover --discard"
-    return _cluster_rule(what, unsure, none, otherwise="Alter or ClusterAction on the cluster")

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.evidence import Held, held_by
 from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import iso_utc
@@ -24,7 +23,7 @@ from kafka_eos_sink.errors import (
     one_line,
 )
 from kafka_eos_sink.operations.hanging import producers_on
-from kafka_eos_sink.operations.transactions import open_transactions, times_ms, transaction_json
+from kafka_eos_sink.operations.transactions import open_transactions, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
@@ -34,7 +33,6 @@ from kafka_eos_sink.runtime.history_reading import HistoryTail
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that give its rate."""
-_LARGEST = 2**63
 _GROUP_OFFSETS = "__consumer_offsets"
 T = TypeVar("T")
 
@@ -64,17 +62,10 @@ class WriteLine:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that a leader holds open and no coordinator does (KIP-664).
-
-    start_offset       its first offset in the partition
-    transactional_id   None if no coordinator knows the producer id, or the Describe right on the transactional id is missing
-    transaction_state  at its coordinator, such as CompleteAbort; None without the id
-    """
+    """A transaction that a leader holds open and no coordinator does (KIP-664)."""
 
     start_offset: int
     producer_id: int
-    transactional_id: str | None = None
-    transaction_state: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +110,9 @@ class ClusterView:
         return not any(line.startswith(part) for line in self.not_read)
 
     def as_json(self) -> dict[str, Any]:
-        transactions = []
-        for state in self.transactions:
-            age, left = times_ms(state, self.now_ms)
-            transactions.append(transaction_json(state) | {"age_ms": age, "time_left_ms": left})
         return {
             "read_at": self.read_at,
-            "transactions": transactions,
+            "transactions": [transaction_json(each, self.now_ms) for each in self.transactions],
             "blocked": self.blocked,
             "writes": self.writes,
             "not_read": self.not_read,
@@ -193,7 +180,7 @@ class ClusterWatch:
         writes = part("writes", self._log.writes)
         topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
         name = "hidden offsets of transactions that no coordinator lists"
-        before = dict(part(name, lambda: [*self._held(topics).items()], unlisted))
+        before = part(name, lambda: [*self._open_on(topics)], unlisted)
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
         unlisted_on: dict[TopicPartition, HangingTransaction] = {}
@@ -220,42 +207,36 @@ class ClusterWatch:
             writes=write_lines(filter(self._is_shown, writes), records),
             transactions=ours,
             blocked=blocked,
-            batches=tuple(each for each in self._history.take_appended() if self._is_shown(each) and plausible(each)),
+            batches=tuple(each for each in self._history.take_appended() if self._is_shown(each)),
             not_read=tuple(not_read),
         )
 
-    def _held(self, topics: Collection[str]) -> Held:
+    def _open_on(self, topics: Collection[str]) -> set[tuple[TopicPartition, HangingTransaction]]:
+        """Return the transactions that the leaders of these topics hold open."""
         producers, _, unreadable = producers_on(self._admin, (), topics, self._timeout_ms)
         if unreadable:
             raise AuthorizationError(
                 "TOPIC_AUTHORIZATION_FAILED", f"Read on {some(sorted(unreadable))} is missing", "Grant it"
             )
-        return held_by(producers)
+        return {
+            (where, HangingTransaction(each.current_txn_start_offset, each.producer_id))
+            for where, found in producers.items()
+            for each in found
+            if each.current_txn_start_offset >= 0
+        }
 
-    def _hanging(self, before: Held, states: Iterable[TransactionState]) -> dict[TopicPartition, HangingTransaction]:
+    def _hanging(
+        self, before: Iterable[tuple[TopicPartition, HangingTransaction]], states: Iterable[TransactionState]
+    ) -> dict[TopicPartition, HangingTransaction]:
         """Return the oldest transaction of each partition that no coordinator lists.
 
         It was open before and after ``states`` were listed, so also meanwhile.
         """
         listed = {state.producer_id for state in states}
-        doubtful = [
-            (where, producer_id, start)
-            for where, held in before.items()
-            for producer_id, (_, start) in held.items()
-            if start >= 0 and producer_id not in listed
-        ]
-        after = self._held({topic for (topic, _), _, _ in doubtful})
-        held = [each for each in doubtful if after.get(each[0], {}).get(each[1], (-1, -1))[1] == each[2]]
-        named: dict[int, tuple[str, str]] = {}
-        if held:
-            producer_ids = sorted({producer_id for _, producer_id, _ in held})
-            deadline = self._admin.client.clock() + self._timeout_ms
-            known = self._admin.list_transactions(states=(), producer_ids=producer_ids, deadline_ms=deadline)
-            named = {each.producer_id: (each.transactional_id, each.transaction_state) for each in known}
-        found: dict[TopicPartition, HangingTransaction] = {}
-        for where, producer_id, start in sorted(held, key=itemgetter(2)):
-            found.setdefault(where, HangingTransaction(start, producer_id, *named.get(producer_id, (None, None))))
-        return found
+        doubtful = {each for each in before if each[1].producer_id not in listed}
+        hanging = doubtful & self._open_on({topic for (topic, _), _ in doubtful})
+        # The oldest comes last, and stays.
+        return dict(sorted(hanging, key=lambda each: -each[1].start_offset))
 
     def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:
         return self._write_id in (None, of.write_id) and of.write_id.startswith(self._prefix)
@@ -300,9 +281,7 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
     """
     by_query: dict[tuple[str, str], list[BatchRecord]] = {}
     for record in records:
-        # Any principal with Write on the topic can write false records.
-        if plausible(record):
-            by_query.setdefault((record.write_id, record.query_id), []).append(record)
+        by_query.setdefault((record.write_id, record.query_id), []).append(record)
 
     def line(write: CommittedWrite) -> WriteLine:
         batches = by_query.get((write.write_id, write.query_id), [])
@@ -317,12 +296,6 @@ def write_lines(writes: Iterable[CommittedWrite], records: Iterable[BatchRecord]
         return rank, -(write.finished_ms or 0), write.write_id
 
     return tuple(map(line, sorted(writes, key=order)))
-
-
-def plausible(record: BatchRecord) -> bool:
-    numbers = record.rows, record.parts_copied, record.written_bytes, record.attempts_ended, record.headroom_ms
-    letters = [each.rows for each in record.dead_letters or ()]
-    return all(0 <= number < _LARGEST for number in (*filter(None, numbers), *letters, *record.phases_ms.values()))
 
 
 def rows_per_second(records: Iterable[BatchRecord]) -> int | None:

@@ -30,18 +30,22 @@ Named = Mapping[int, Sequence[tuple[PreparedTransaction, int | None]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOpen:
-    """A transaction of the write that hangs on a partition, from ``start_offset`` on.
+    """A transaction of the write that hangs on a partition.
 
+    producer      as the partition's leader remembers it
     version       of the unfinished decision whose rows it holds; None for an attempt
     is_forgotten  its coordinator no longer knows its producer id, so no transaction of its transactional id can end it
     """
 
     transactional_id: str
     where: TopicPartition
-    start_offset: int
     producer: ProducerState
     version: int | None
     is_forgotten: bool
+
+    @property
+    def start_offset(self) -> int:
+        return self.producer.current_txn_start_offset
 
     @property
     def place(self) -> str:
@@ -68,26 +72,18 @@ class HeldOpen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What hangs, and what was not checked.
-
-    no_response  partitions (topic-partition) whose leaders did not respond, or the coordinators
-    unreadable   topics without the Read permission
-    failure      the error that stopped the search or an abort; empty without one
-    """
+    """What hangs; ``not_checked`` lists what could not be searched, and why."""
 
     held: tuple[HeldOpen, ...] = ()
-    no_response: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    failure: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every partition was checked."""
-        return not (self.no_response or self.unreadable or self.failure)
+    not_checked: tuple[str, ...] = ()
 
     @property
     def all_ended(self) -> bool:
-        return self.is_whole and not self.held
+        return not self.held and not self.not_checked
+
+    @property
+    def forgotten(self) -> tuple[HeldOpen, ...]:
+        return tuple(each for each in self.held if each.is_forgotten)
 
     @property
     def attempts(self) -> tuple[Hanging, ...]:
@@ -118,21 +114,31 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
         return Found()
     described = _described(executor, run.write.task_ids(sorted(partitions)))
     if described is None:
-        return Found(no_response=("the coordinators",))
+        return Found(not_checked=tuple(_not_checked(["the coordinators"], ())))
     producers, no_response, unreadable = producers_on(admin, {run.write.commit_log}, topics, timeout_ms)
     held = [*_held(producers, described, _named(view), run.write.commit_log)]
     # An attempt may have begun, or begun and ended, between these requests. Then its coordinator reports another state now.
     again = _described(executor, {each.transactional_id for each in held if not each.is_forgotten})
-    names = [f"{topic}-{partition}" for topic, partition in no_response]
+    silent = [f"{topic}-{partition}" for topic, partition in no_response]
+    if again is None:
+        silent.append("the coordinators")
     return Found(
         held=tuple(
             each
             for each in held
             if each.is_forgotten or (again and again[each.transactional_id] == described[each.transactional_id])
         ),
-        no_response=(*names, *(["the coordinators"] if again is None else [])),
-        unreadable=tuple(sorted(unreadable)),
+        not_checked=tuple(_not_checked(silent, unreadable)),
     )
+
+
+def _not_checked(silent: Iterable[str], unreadable: Iterable[str]) -> Iterator[str]:
+    for names, why in (
+        (silent, "no response). Run the command again when the brokers are back"),
+        (sorted(unreadable), "missing Read permission). Grant Read and run the command again"),
+    ):
+        if shown := ", ".join(names):
+            yield f"{shown} ({why}."
 
 
 def _described(executor: Executor, ids: Iterable[str]) -> Mapping[str, TransactionDescription | None] | None:
@@ -184,7 +190,6 @@ def _held(
             yield HeldOpen(
                 transactional_id=name,
                 where=where,
-                start_offset=start,
                 producer=producer,
                 version=next(versions, None),
                 is_forgotten=producer.producer_id not in ids,
@@ -206,11 +211,7 @@ def discard_attempts(
     left = {each.producer_id for each in executor.run(discard(run, driver, found.attempts))}
     attempts = [each for each in found.held if each.is_attempt]
     ended = _seen_to_end(admin, [each for each in attempts if each.producer.producer_id not in left], timeout_ms)
-    found = find_hanging(admin, executor, run, view, timeout_ms)
-    # Its id may have expired meanwhile, or its coordinator may still write the markers. Then the search does not find it.
-    known = {(each.where, each.producer.producer_id) for each in (*found.held, *ended)}
-    unseen = [each for each in attempts if (each.where, each.producer.producer_id) not in known]
-    return ended, replace(found, held=(*found.held, *unseen))
+    return ended, replace(found, held=tuple(each for each in found.held if each not in ended))
 
 
 def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:

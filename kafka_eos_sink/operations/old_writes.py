@@ -20,7 +20,7 @@ class OldWrites:
     """What ``forget --prefix`` finds.
 
     at_rest  the versions of the write ids that it would forget
-    left     write id to the reason why it is left, those that have not ended first
+    left     write id to the reason why it is left
     """
 
     at_rest: tuple[CommittedWrite, ...]
@@ -52,13 +52,8 @@ def sort_out(writes: Iterable[CommittedWrite], opened: set[str | None], before_m
     for write in writes:
         by_id.setdefault(write.write_id, []).append(write)
     reasons = {write_id: _reason(found, write_id in opened, before_ms) for write_id, found in by_id.items()}
-    young = {write_id: reason for write_id, reason in reasons.items() if reason.startswith(_FINISHED)}
-    pending = {write_id: reason for write_id, reason in reasons.items() if reason and write_id not in young}
     at_rest = tuple(write for write_id, found in by_id.items() if not reasons[write_id] for write in found)
-    return OldWrites(at_rest=at_rest, left={**pending, **young})
-
-
-_FINISHED = "finished at"
+    return OldWrites(at_rest=at_rest, left={write_id: reason for write_id, reason in reasons.items() if reason})
 
 
 def _reason(writes: Iterable[CommittedWrite], is_open: bool, before_ms: int) -> str:
@@ -71,4 +66,4 @@ def _reason(writes: Iterable[CommittedWrite], is_open: bool, before_ms: int) -> 
         if write.finished_ms is None:
             return f"the commit log does not hold when version {write.version} ended"
     newest = max(write.finished_ms or 0 for write in writes)
-    return f"{_FINISHED} {iso_utc(newest, 'seconds')}" if newest >= before_ms else ""
+    return f"finished at {iso_utc(newest, 'seconds')}" if newest >= before_ms else ""

@@ -6,30 +6,25 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.evidence import judged_now
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import job_of, resolve_command, some
+from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
     Copied,
     Copy,
     CopyRecords,
-    DescribeTransactions,
     Gone,
     InitProducerId,
     Unseen,
@@ -46,9 +41,10 @@ from kafka_eos_sink.errors import (
     FencedError,
     Job,
     KafkaEosError,
+    counted,
     speaks_of_rows,
 )
-from kafka_eos_sink.operations.hanging import Found, HeldOpen, discard_attempts, find_hanging
+from kafka_eos_sink.operations.hanging import Found, HeldOpen, discard_attempts, discard_forgotten, find_hanging
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
@@ -184,8 +180,7 @@ class Recovered:
     finished_now   the query ids whose decision this run finished
     ended          the write's transactions, and the transactions of copies, that this run tried to end
     aborted        query id and version of undecided newer versions, whose transactions this run ended
-    unlisted       why the list of open transactions lacks a broker's transactions; empty if it is complete
-    discarded      attempts that hung on partitions, and were seen to end after this run aborted them
+    discarded      what hung on partitions, and was seen to end after this run aborted it
     hanging        what still hangs, and what was not checked
     """
 
@@ -193,27 +188,29 @@ class Recovered:
     finished_now: frozenset[str]
     ended: tuple[EndedTransaction, ...]
     aborted: tuple[tuple[str, int], ...] = ()
-    unlisted: str = ""
     discarded: tuple[HeldOpen, ...] = ()
     hanging: Found = field(default_factory=Found)
 
     @property
     def all_ended(self) -> bool:
         """Whether every open transaction was found and is known to have ended."""
-        return not self.unlisted and self.hanging.all_ended and all(each.is_over for each in self.ended)
+        return self.hanging.all_ended and all(each.is_over for each in self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The write's commit log entries and open transactions, before any change.
+    """What a command finds of a write, before any change.
 
-    ``decided`` counts the open transactions that a decided version lists. ``warnings`` come from the command before its fence.
+    decided   how many of the open transactions a decided version lists
+    warnings  of the command before its fence
+    hanging   what partitions hold open and no coordinator ends; only `recover` searches for it
     """
 
     writes: tuple[CommittedWrite, ...]
-    opened: tuple[TransactionState, ...]
-    decided: int
+    opened: tuple[TransactionState, ...] = ()
+    decided: int = 0
     warnings: tuple[str, ...] = ()
+    hanging: Found = field(default_factory=Found)
 
 
 @contextmanager
@@ -273,8 +270,12 @@ def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]]
         return executor.run(procedure(run))
 
 
-def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any]]) -> Preview:
-    """Run the read-only start of a procedure, with its errors; return the state."""
+def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any]], *, search: bool = False) -> Preview:
+    """Run the read-only start of a procedure, with its errors; return the state.
+
+    Args:
+        search: Also search the partitions for what hangs.
+    """
     with connected_to_log(settings) as (admin, executor, run):
         warnings: list[str] = []
         executor.run(up_to_fence(procedure(run), warnings))
@@ -284,50 +285,16 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
         found = executor.run(list_open(run, LIST_WITHIN_MS))
         ids = [each.transactional_id for each in found]
         described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
+        hanging = find_hanging(admin, executor, run, view, settings.timeout_ms) if search else Found()
     opened = tuple(each for each in described.values() if each is not None)
     named = {entry.identity.carrier for _, newest in view.unfinished() for entry in newest.decision.transactions}
-    decided = sum((each.producer_id, each.producer_epoch) in named for each in opened)
     return Preview(
         writes=writes_in(view),
         opened=opened,
-        decided=decided,
+        decided=sum((each.producer_id, each.producer_epoch) in named for each in opened),
         warnings=tuple(warnings),
+        hanging=hanging,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
-    """What a recovery would find on the partitions.
-
-    todo      what it does for how many ranges of unfinished decisions, by query id
-    hanging   transactions that partitions hold open, and that no coordinator ends
-    unjudged  why an unfinished version is not in todo, by its partitions
-    """
-
-    todo: Mapping[str, Counter[Do]]
-    hanging: Found
-    unjudged: Mapping[str, str] = field(default_factory=dict)
-
-
-def foresee(settings: OperatorSettings) -> Foreseen:
-    """Judge the ranges of unfinished decisions without waiting. It changes nothing."""
-    with connected_to_log(settings) as (admin, executor, run):
-        view = LogView(settings.write_id)
-        executor.run(read_to_end(view))
-        todo: dict[str, Counter[Do]] = {}
-        unjudged: dict[str, str] = {}
-        for query, newest in view.unfinished():
-            named = [entry for entry in newest.decision.transactions if not entry.proven]
-            ids = tuple(dict.fromkeys(entry.identity.transactional_id for entry in named))
-            # A partition without a leader must not keep the command from the others.
-            try:
-                described = executor.run(iter(DescribeTransactions(ids))) if ids else {}
-                todo[query.query_id] = Counter(chain.from_iterable(executor.run(judged_now(named, described))))
-            except KafkaEosError as failure:
-                names = sorted({f"{part.topic}-{part.partition}" for entry in named for part in entry.offsets})
-                unjudged[f"version {newest.decision.version} on {some(names)}"] = failure.brief
-        hanging = find_hanging(admin, executor, run, view, settings.timeout_ms)
-        return Foreseen(todo=todo, hanging=hanging, unjudged=unjudged)
 
 
 def up_to_fence(procedure: Procedure[Any], warnings: list[str]) -> Procedure[None]:
@@ -352,11 +319,12 @@ def recovery(run: Run, *, abort_unknown: bool, view: LogView | None = None) -> P
     return take_over(TakeOver(run=run, unknown_id=unknown_id, view=view))
 
 
-def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recovered:
+def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard: bool = False) -> Recovered:
     """Fence the driver of a write id, finish its decided version, and abort the rest.
 
     Args:
         abort_unknown: Continue even if the commit log holds nothing of the write id.
+        discard: Also abort what hangs under forgotten ids, by markers.
 
     Raises:
         DecisionPendingError: A decision can be neither finished nor proven void.
@@ -366,42 +334,58 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False) -> Recov
         # take_over writes done records, and reads the log again after it has copied transactions.
         before = LogView(settings.write_id)
         executor.run(read_to_end(before))
+        by_marker: tuple[HeldOpen, ...] = ()
+        if discard and (forgotten := find_hanging(admin, executor, run, before, settings.timeout_ms).forgotten):
+            # BLIND: the decision notes what no reader has seen, before it is discarded. Recovery fails while this still hangs.
+            with suppress(DecisionPendingError):
+                executor.run(recovery(run, abort_unknown=abort_unknown))
+            by_marker = discard_forgotten(admin, forgotten, settings.timeout_ms)
+            # Now, because the recovery that follows may fail.
+            log.warning("kafka-eos: aborted by a marker: %s", counted(len(by_marker), "transaction"))
         view = LogView(settings.write_id)
         plan = executor.run(recovery(run, abort_unknown=abort_unknown, view=view))
         # Recovery may have decided copies since it read the log.
         executor.run(read_to_end(view))
-        discarded: tuple[HeldOpen, ...] = ()
+        attempts: tuple[HeldOpen, ...] = ()
         try:
-            discarded, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
+            attempts, hanging = discard_attempts(admin, executor, run, plan.driver, view, settings.timeout_ms)
         except KafkaEosError as failure:
             # The decisions are finished, and the user must see that.
-            hanging = Found(failure=failure.brief)
-        tried = [
-            EndedTransaction(
-                identity=end.identity,
-                committed=end.commit,
-                error=result.error,
-                copies=end.identity in executor.copied,
-            )
-            for end, result in executor.ended
-        ]
-        # W.driver's transaction carries this command's own records.
-        tried = [
-            each for each in tried if each.identity.transactional_id != settings.write.driver_id or not each.is_over
-        ]
-        # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-        done = {each.identity.carrier for each in tried if each.succeeded}
-        ended = tuple(each for each in tried if each.succeeded or each.identity.carrier not in done)
+            hanging = Found(not_checked=(f"attempts that may hang on partitions. {failure.brief}",))
+        if admin.unlisted:
+            silent = f"open transactions ({admin.unlisted}). Run the command again when all brokers respond."
+            hanging = replace(hanging, not_checked=(*hanging.not_checked, silent))
+        ended = _ended(executor, settings.write.driver_id)
         over = {each.identity.carrier for each in ended if each.is_over}
         return Recovered(
             decisions=plan.decisions,
             finished_now=frozenset(each.decision.query_id for each in plan.decisions if _is_finished_now(before, each)),
             ended=ended,
             aborted=tuple(sorted(_undecided_versions(view, plan, over))),
-            unlisted=admin.unlisted,
-            discarded=discarded,
+            discarded=(*by_marker, *attempts),
             hanging=hanging,
         )
+
+
+def _ended(executor: _OperatorExecutor, driver_id: str) -> tuple[EndedTransaction, ...]:
+    """Return the end of each transaction that this run tried to end."""
+    tried = [
+        EndedTransaction(
+            identity=end.identity, committed=end.commit, error=result.error, copies=end.identity in executor.copied
+        )
+        for end, result in executor.ended
+    ]
+    # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
+    done = {each.identity.carrier for each in tried if each.succeeded}
+    # Once each, because recovery may have run twice. W.driver's transaction carries this command's own records.
+    return tuple(
+        dict.fromkeys(
+            each
+            for each in tried
+            if (each.succeeded or each.identity.carrier not in done)
+            and not (each.is_over and each.identity.transactional_id == driver_id)
+        )
+    )
 
 
 def _is_finished_now(before: LogView, settled: SettledDecision) -> bool:

@@ -1,33 +1,36 @@
 """Finds the write of one row, by the producer of its record batch.
 
 A task's producer id and epoch belong to one transaction only. The history holds both for each batch, with its offsets, which may
-overlap with other writes. For a batch that the history lacks, the coordinator may know whose producer id it is.
+overlap with other writes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
-from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import iso_utc
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer import dead_letters
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
+from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.history_reading import find_batch
 
 _ERROR_HEADER, _REASON_HEADER = ((dead_letters.PREFIX + name).decode() for name in (b"error", b"reason"))
+_REMOVED = "retention, DeleteRecords or compaction has removed the row, and only its own batch shows its producer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOrigin:
-    """A row, and the version that wrote it as far as it is known.
+    """A row, and the batch that wrote it.
 
-    state   finished if the history has the batch
+    record  of the batch in the history
     notes   what else the reader of the row must know
     reason  why no write is known; None if one is
     """
@@ -35,18 +38,26 @@ class RowOrigin:
     topic: str
     partition: int
     offset: int
-    producer_id: int | None = None
-    producer_epoch: int | None = None
-    write_id: str | None = None
-    query_id: str | None = None
-    version: int | None = None
-    state: str | None = None
-    finished_at: str | None = None
-    recovered_by: str | None = None
-    application_id: str | None = None
-    user_metadata: str | None = None
+    producer: ProducerIdAndEpoch | None = None
+    record: BatchRecord | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        producer_id, producer_epoch = self.producer or (None, None)
+        of_record = ("finished_at", "recovered_by", "application_id", "user_metadata")
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            **{name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")},
+            "state": None if self.record is None else "finished",
+            **{name: getattr(self.record, name, None) for name in of_record},
+            "notes": self.notes,
+            "reason": self.reason,
+        }
 
 
 def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, timeout_ms: int) -> RowOrigin:
@@ -62,40 +73,23 @@ def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_top
         BrokerUnavailableError: REQUEST_DEADLINE.
         AuthorizationError, ProtocolError.
     """
-    row = RowOrigin(topic=where[0], partition=where[1], offset=offset)
-    batch, row = _look_at(admin, row, timeout_ms)
-    if batch is None or row.reason is not None:
+    row = _look_at(admin, RowOrigin(topic=where[0], partition=where[1], offset=offset), timeout_ms)
+    if row.producer is None or row.reason is not None:
         return row
-    producer = batch.producer_id, batch.producer_epoch
-    row = replace(row, producer_id=producer[0], producer_epoch=producer[1])
-    record, begins_ms = find_batch(admin, history_topic, where, offset, producer, timeout_ms=timeout_ms)
+    record, begins_ms = find_batch(admin, history_topic, where, offset, row.producer, timeout_ms=timeout_ms)
     if record is not None:
-        return replace(
-            row,
-            write_id=record.write_id,
-            query_id=record.query_id,
-            version=record.version,
-            state="finished",
-            finished_at=record.finished_at,
-            recovered_by=record.recovered_by,
-            application_id=record.application_id,
-            user_metadata=record.user_metadata,
-        )
-    begins = "is empty" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
-    is_missing = admin.topic(history_topic, admin.client.clock() + timeout_ms) is None
-    about = _about_producer(_transactional_id(admin, producer[0], timeout_ms))
+        return replace(row, record=record)
+    begins = "is empty or does not exist" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
     reason = (
-        f"the history {history_topic!r}, which {'does not exist' if is_missing else begins}, has no batch of producer id {producer[0]} "
-        f"with epoch {producer[1]}, which wrote the row. {about}"
+        f"the history {history_topic!r}, which {begins}, has no batch of producer id {row.producer[0]} with epoch {row.producer[1]}, which "
+        "wrote the row: its batch has not finished, its record has expired, its write has another history (--history-topic), or another "
+        "program wrote it"
     )
-    if is_missing:
-        topics = f"kafka-eos topics {admin.client.config.command_options}".rstrip()
-        reason += f". Name the history of the write with --history-topic. To list the topics: {topics}"
     return replace(row, reason=reason)
 
 
-def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch | None, RowOrigin]:
-    """Read the record batch at the offset; add a reason if it can name no write."""
+def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
+    """Read the record batch at the offset; add its producer, or a reason."""
     where, offset = (row.topic, row.partition), row.offset
     deadline = admin.client.clock() + timeout_ms
     topic = admin.topic(row.topic, deadline)
@@ -109,64 +103,35 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> tuple[RecordBatch
     end = admin.list_offsets([where], deadline, isolation="read_uncommitted")[where]
     stable = admin.list_offsets([where], deadline)[where]
     if offset >= end:
-        return None, replace(row, reason=f"the partition ends before offset {end}: no row has this offset yet")
-    if offset < start:
-        return None, replace(row, reason=_removed(start))
-    is_stable = offset < stable
-    while True:
+        return replace(row, reason=f"the partition ends before offset {end}: no row has this offset yet")
+    batch: RecordBatch | None = None
+    while offset >= start and batch is None:
         # Below the last stable offset, both isolation levels return the same batches, and this one also lists the aborted transactions.
-        isolation: Isolation = "read_committed" if is_stable else "read_uncommitted"
+        isolation: Isolation = "read_committed" if offset < stable else "read_uncommitted"
         fetched = admin.fetch(where, offset, deadline, isolation=isolation, max_bytes=1)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return None, replace(row, reason=_removed(offset + 1))
-        batch = next(read_record_batches(fetched.records or b""), None)
-        if batch is not None:
             break
-        if admin.client.clock() > deadline:
+        batch = next(read_record_batches(fetched.records or b""), None)
+        if batch is None and admin.client.clock() > deadline:
             raise BrokerUnavailableError(
                 "REQUEST_DEADLINE",
                 f"the leader of {where[0]}-{where[1]} returned no record at offset {offset} in {timeout_ms} ms; check the leader",
             )
-    is_aborted = not any(committed_batches([batch], fetched.aborted_transactions or ()))
-    record = next((each for each in batch.records if each.offset == offset), None)
-    headers = (
-        {} if record is None else {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    )
-    notes = []
-    reason = _why_unnamed(batch, offset, is_aborted=is_aborted)
-    if batch.control or batch.base_offset > offset:
-        # The offset holds no row, so nothing is known of one.
-        return batch, replace(row, reason=reason)
-    if record is None:
-        notes.append("compaction has removed the row; other rows of its batch are left")
-    if not is_stable:
-        notes.append(
-            f"read_committed consumers do not see the row yet: an open transaction blocks them at offset {stable}"
-        )
-    if _ERROR_HEADER in headers:
-        notes.append(f"the row is a dead letter: {headers[_ERROR_HEADER]}, {headers.get(_REASON_HEADER, '')}")
-    return batch, replace(row, notes=tuple(notes), reason=reason)
-
-
-def _removed(start: int) -> str:
-    return (
-        f"retention or DeleteRecords has removed the row: the partition begins at offset {start}, and only the row's own batch shows its "
-        "producer"
-    )
-
-
-def _why_unnamed(batch: RecordBatch, offset: int, *, is_aborted: bool) -> str | None:
-    """Describe why a batch can name no write; None if it can."""
-    if batch.base_offset > offset:
-        return "no row has this offset: compaction has removed it"
+    if batch is None or batch.base_offset > offset:
+        return replace(row, reason=_REMOVED)
+    row = replace(row, producer=(batch.producer_id, batch.producer_epoch))
     if batch.control:
-        return "the offset holds the end marker of a transaction, not a row"
-    if batch.producer_id < 0:
-        return "a producer without idempotence wrote the row: another program, not the sink"
+        return replace(row, reason="the offset holds the end marker of a transaction, not a row")
+    is_aborted = not any(committed_batches([batch], fetched.aborted_transactions or ()))
+    return replace(row, reason=_why_unnamed(batch, is_aborted), notes=tuple(_notes(batch, offset, stable)))
+
+
+def _why_unnamed(batch: RecordBatch, is_aborted: bool) -> str | None:
+    """Describe why a batch of rows can name no write; None if it can."""
     if not batch.transactional:
         return (
-            "the row was written outside a transaction: by a write with delivery.guarantee=at-least-once, which has no history, or by "
-            "another program"
+            "the row was written outside a transaction: by another program, or by a write with delivery.guarantee=at-least-once, which has "
+            "no history"
         )
     if is_aborted:
         return (
@@ -176,22 +141,12 @@ def _why_unnamed(batch: RecordBatch, offset: int, *, is_aborted: bool) -> str | 
     return None
 
 
-def _transactional_id(admin: Admin, producer_id: int, timeout_ms: int) -> str | None:
-    """Return the transactional id by which a coordinator knows a producer id."""
-    deadline = admin.client.clock() + timeout_ms
-    found = admin.list_transactions(states=(), producer_ids=(producer_id,), deadline_ms=deadline, partial=True)
-    return next((each.transactional_id for each in found), None)
-
-
-def _about_producer(transactional_id: str | None) -> str:
-    if transactional_id is None:
-        return (
-            "No coordinator knows its transactional id, or Describe on it is missing: the row is older than the history, or another "
-            "program wrote it"
-        )
-    if (write_id := write_id_of(transactional_id)) is not None:
-        return (
-            f"Its transactional id {transactional_id!r} is of write id {write_id!r}: the batch has not finished, its record has expired, "
-            "or it is in another history"
-        )
-    return f"Its transactional id {transactional_id!r} is another program's"
+def _notes(batch: RecordBatch, offset: int, stable: int) -> Iterator[str]:
+    record = next((each for each in batch.records if each.offset == offset), None)
+    if record is None:
+        yield "compaction has removed the row; other rows of its batch are left"
+    if offset >= stable:
+        yield f"read_committed consumers do not see the row yet: an open transaction blocks them at offset {stable}"
+    headers = {name: (value or b"").decode(errors="replace") for name, value in (record.headers if record else ())}
+    if _ERROR_HEADER in headers:
+        yield f"the row is a dead letter: {headers[_ERROR_HEADER]}, {headers.get(_REASON_HEADER, '')}"

@@ -37,7 +37,8 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
     return age, max(0, state.transaction_timeout_ms - age)
 
 
-def transaction_json(state: TransactionState) -> dict[str, Any]:
+def transaction_json(state: TransactionState, now_ms: int) -> dict[str, Any]:
+    age, left = times_ms(state, now_ms)
     partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
     return {
         "transactional_id": state.transactional_id,
@@ -47,4 +48,6 @@ def transaction_json(state: TransactionState) -> dict[str, Any]:
         "transaction_start_time_ms": state.transaction_start_time_ms,
         "state": state.transaction_state,
         "partitions": partitions,
+        "age_ms": age,
+        "time_left_ms": left,
     }

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
 from kafka_eos_sink.commit.transactional_id import application_of, is_random_write_id, write_id_of
-from kafka_eos_sink.commit.write_states import ENDED, WriteState
+from kafka_eos_sink.commit.write_states import WriteState
 from kafka_eos_sink.errors import ConfigurationError, peer_text
 from kafka_eos_sink.operations.cluster_view import PARTS, ClusterView, WriteLine
 from kafka_eos_sink.operations.transactions import times_ms
@@ -33,13 +33,11 @@ from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.stopwatch import PHASES
 
 APPLICATIONS = 200
-"""Values of the label ``app_id``."""
-AT_REST_MS = 7 * 24 * 3_600_000
-"""Applications without a batch for so long give their places to others: some jobs put the day into their `txnAppId`."""
+"""Values of the label ``app_id``: those that need action, then those that wrote last."""
 BLOCKED_PARTITIONS = 1_000
-"""Blocked partitions with their own series; one transaction can block every partition of the cluster."""
+"""Blocked partitions that are shown; one transaction can block every partition of the cluster."""
 THE_REST = "*"
-"""The value that all applications, and all blocked partitions, beyond these share."""
+"""The value that all other applications share."""
 CLIENT_WITHIN_S = 10.0
 """For how long a client may take over its request."""
 STALE_S = 300.0
@@ -251,36 +249,24 @@ def served(metrics: WriteMetrics, address: str, port: int) -> Iterator[str]:
 
 
 def label_values(view: ClusterView, before: Iterable[str]) -> dict[str, str]:
-    """Return the label value of each write id of a view.
+    """Return the label value of each write id of a view, `APPLICATIONS` at most.
 
     Args:
-        before: The values of the view before. A value keeps its place among `APPLICATIONS` while the commit log holds a write of it,
-            unless all of them are at rest and another application needs the place.
+        before: The values of the view before. The value of random ids is kept, and every value while the commit log is not readable.
     """
+    readable = view.was_read("writes")
+    # In this order: every program that may begin a transaction chooses its id, and takes no place of a write in the commit log.
     found = [line.write.write_id for line in view.writes]
     found += [write_id for state in view.transactions if (write_id := write_id_of(state.transactional_id)) is not None]
-    readable = view.was_read("writes")
     # If only the history holds a write, an operator has forgotten it: show it no more. Random ids are the exception, because the
     # driver removes them from the commit log when the write finishes.
     found += [batch.write_id for batch in view.batches if is_random_write_id(batch.write_id) or not readable]
     names = {write_id: _name(write_id) for write_id in found}
-    known = set(names.values())
-    kept = [name for name in before if name in known or name.endswith("/*") or not readable]
-    # A value that only resembles random ids' is kept last: no new write may lose its place to it.
-    first = [name for name in kept if name in known or not readable]
-    # Every program that may begin a transaction chooses its id. No such id takes the place of a write in the commit log.
-    logged = {names[line.write.write_id] for line in view.writes}
-    busy = {
-        names[line.write.write_id]
-        for line in view.writes
-        if line.write.state not in ENDED or (line.write.finished_ms or 0) > view.now_ms - AT_REST_MS
-    }
-    ordered = sorted(
-        dict.fromkeys([*first, *names.values(), *kept]), key=lambda name: (name not in logged, name not in busy)
-    )
-    shown = set([name for name in ordered if name != THE_REST][:APPLICATIONS])
+    kept = [name for name in before if name.endswith("/*") or not readable]
+    own = [name for name in dict.fromkeys([*names.values(), *kept]) if name != THE_REST]
+    shown = {*own[:APPLICATIONS], THE_REST}
     bounded = {write_id: name if name in shown else THE_REST for write_id, name in names.items()}
-    return {**{name: name for name in kept if name in {*shown, THE_REST}}, **bounded}
+    return {**{name: name for name in kept if name in shown}, **bounded}
 
 
 def _name(write_id: str) -> str:
@@ -360,11 +346,6 @@ def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
         put("blocked_partition_hidden_offsets", each.hidden_offsets, *labels)
         if each.since_ms >= 0:
             put("blocked_partition_age_seconds", _seconds(max(0, now_ms - each.since_ms)), *labels)
-    if rest := blocked[BLOCKED_PARTITIONS:]:
-        labels = THE_REST, THE_REST, THE_REST
-        put("blocked_partition_hidden_offsets", sum(each.hidden_offsets or 0 for each in rest), *labels)
-        oldest = min((each.since_ms for each in rest if each.since_ms >= 0), default=now_ms)
-        put("blocked_partition_age_seconds", _seconds(max(0, now_ms - oldest)), *labels)
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.log_access import read_on
+from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.executor import Executor
@@ -17,7 +17,7 @@ class CommitLogWatch:
     """Reads the commit log once, and from then on only what was appended to it.
 
     Args:
-        timeout_ms: Bounds each reading, up to the ends that the partitions have at its start.
+        timeout_ms: Bounds each request.
         write_id: None for all.
     """
 
@@ -38,7 +38,7 @@ class CommitLogWatch:
 
         Raises:
             BrokerRefusedError: NO_COMMIT_LOG if the topic does not exist.
-            BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE if a partition is not read in time.
+            BrokerUnavailableError: REQUEST_DEADLINE if a partition cannot be read.
         """
         deadline = self._admin.client.clock() + self._timeout_ms
         if self._admin.topic(self._topic, deadline) is None:
@@ -47,11 +47,15 @@ class CommitLogWatch:
                 f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, the topic was deleted, or the "
                 "writes use another commit.log.topic; name it with --commit-log-topic",
             )
-        # The ends are fixed now: a log that other writes extend would never be read to its end.
         ends = self._admin.list_offsets(self._views, deadline, isolation="read_uncommitted")
+        config = ProducerConfig(delivery_timeout_ms=self._timeout_ms)
         found: list[CommittedWrite] = []
         for where, view in self._views.items():
-            self._read_to(where, view, ends[where], deadline)
+            # NEW LOG: it may be shorter than the old position.
+            if ends[where] < view.next_offset:
+                view.restart()
+            if view.next_offset < ends[where]:
+                Executor(self._admin, where, config).run(read_to_end(view))
             self._known[where] = known = writes_by_query(view, self._known[where])
             writes = [write for of_query in known.values() for write in of_query]
             # Now, because a view forgets the barriers.
@@ -65,17 +69,3 @@ class CommitLogWatch:
         return tuple(
             sorted(found, key=lambda write: (write.finished_ms is None, write.finished_ms or 0, write.write_id))
         )
-
-    def _read_to(self, where: TopicPartition, view: LogView, end: int, deadline: int) -> None:
-        # NEW LOG: it may be shorter than the old position.
-        if end < view.next_offset:
-            view.restart()
-        executor = Executor(self._admin, where, ProducerConfig(delivery_timeout_ms=self._timeout_ms))
-        while view.next_offset < end:
-            before = view.next_offset
-            executor.run(read_on(view))
-            if view.next_offset == before and self._admin.client.clock() > deadline:
-                raise BrokerUnavailableError(
-                    "COMMIT_LOG_UNAVAILABLE",
-                    f"{where[0]}-{where[1]} could not be read from offset {before} to its end {end} in {self._timeout_ms} ms",
-                )

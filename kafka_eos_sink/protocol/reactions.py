@@ -203,7 +203,6 @@ _IN_WORDS: dict[type[Request[Any]], str] = {
     messages.AddOffsetsToTxnRequest: "adding a consumer group to the transaction of",
     messages.AddPartitionsToTxnRequest: "adding a partition to the transaction of",
     messages.CreateTopicsRequest: "the creation of",
-    messages.DescribeClusterRequest: "the description of",
     messages.DescribeConfigsRequest: "the settings of",
     messages.DescribeProducersRequest: "the producers of",
     messages.DescribeTransactionsRequest: "the transaction of",
@@ -245,7 +244,6 @@ _RIGHTS_OF_REQUEST: dict[tuple[type[Request[Any]], ErrorCode], str] = {
     (messages.ProduceRequest, _OF_CLUSTER): "IdempotentWrite on the cluster",
     (messages.WriteTxnMarkersRequest, _OF_CLUSTER): "Alter or ClusterAction on the cluster",
     (messages.DescribeConfigsRequest, _OF_CLUSTER): "DescribeConfigs on the cluster",
-    (messages.DescribeClusterRequest, _OF_CLUSTER): "Describe on the cluster",
     (messages.TxnOffsetCommitRequest, ErrorCode.TOPIC_AUTHORIZATION_FAILED): "Read on the topics of the source",
 }
 """What is missing if a request returns such a code; `MISSING_RIGHT` has the others."""

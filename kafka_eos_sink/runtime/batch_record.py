@@ -28,6 +28,7 @@ from kafka_eos_sink.runtime.stopwatch import PHASES, Stopwatch
 
 DEFAULT_HISTORY_TOPIC = "__kafka_eos_history"
 FORMAT = 1
+_LARGEST = 2**63
 LARGEST_USER_METADATA = 500_000
 """Bytes. The record must fit the history topic's max.message.bytes, by default 1,048,588, with the figures and with JSON's escapes."""
 
@@ -87,6 +88,20 @@ class BatchRecord:
     def phases_ms(self) -> dict[str, int]:
         """The phases that were measured, with their duration in ms."""
         return {phase: ms for phase in PHASES if (ms := getattr(self, f"{phase}_ms")) is not None}
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether all figures are ones that Kafka's own numbers can hold."""
+        figures = (
+            self.finished_ms,
+            self.rows,
+            self.parts_copied,
+            self.written_bytes,
+            self.attempts_ended,
+            self.headroom_ms,
+        )
+        letters = [each.rows for each in self.dead_letters or ()]
+        return all(0 <= each < _LARGEST for each in (*filter(None, figures), *letters, *self.phases_ms.values()))
 
     def wrote(self, where: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> bool:
         """Whether the batch wrote a row, given the producer of its record batch."""
@@ -152,7 +167,8 @@ def parse_record(key: bytes | None, value: bytes | None, *, with_ranges: bool = 
         if not with_ranges:
             fields |= {"offsets": [], "producers": []}
         found: BatchRecord = typed(BatchRecord, fields)
-        return found if found.write_id.encode() == key and found.finished_ms >= 0 else None
+        # Any principal with Write on the topic can write false records.
+        return found if found.write_id.encode() == key and found.is_plausible else None
     except UNREADABLE:
         return None
 

@@ -49,7 +49,6 @@ OPTIONAL: Mapping[type[Request[Any]], str] = {
     m.CreateTopicsRequest: "create the commit log",
     m.OffsetFetchRequest: "notice a lost checkpoint (source.offsets.group)",
     m.WriteTxnMarkersRequest: "discard what hangs under a forgotten id (kafka-eos recover --discard)",
-    m.DescribeClusterRequest: "show rights (kafka-eos check)",
 }
 OTHER_SERVICES = "Apache Kafka offers them from 3.6 on; another service must offer the same versions"
 MAX_TIMEOUT = "transaction.max.timeout.ms"

@@ -291,23 +291,3 @@ def test_audit_without_batch_fails_with_one_sentence(kafka: EmbeddedKafka, capsy
     (line,) = shown(given, capsys, "--version", "9", status=1)[1].splitlines()
     assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
     assert "no version 9" in line
-
-
-def test_decided_version_that_the_history_lacks_is_named(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = settings_of(any_kafka)
-    write_all(given)
-    assert shown(given, capsys)[1] == ""
-    later = varied(given, version=given.batch.version + 1)
-    decided(later, "commit.decided", monkeypatch, 2)
-    recover = f"kafka-eos recover {given.client.command_options} --write-id {given.write.id}"
-    note = (
-        f"Not audited: the commit log has version {later.batch.version} as decided, and the history does not have it."
-    )
-    assert shown(given, capsys)[1] == f"{note} If its run is dead, finish or abort it: {recover}\n"
-    assert shown(given, capsys, "--version", str(given.batch.version))[1] == ""
-    assert note in shown(given, capsys, "--version", str(later.batch.version), status=1)[1]
-    assert main([*recover.split()[1:], "--yes", "--history-topic", given.history_topic]) == 0
-    capsys.readouterr()
-    assert shown(given, capsys)[1] == ""

@@ -15,19 +15,8 @@ import confluent_kafka
 import pytest
 
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import await_markers, create_topic, open_transaction, unique_topic, wait_until
-from unmarked_transactions import (
-    SIDE,
-    abort_by_hand,
-    begin,
-    commit_at_coordinator,
-    produce_without_adding,
-    unverified_partitions,
-)
 
 
 def produce(servers: str, topic: str, *values: bytes, partition: int = 0, key: bytes | None = None) -> None:
@@ -155,25 +144,6 @@ def test_consume_rejects_a_place_that_does_not_exist(kafka: EmbeddedKafka, capsy
     for wrong in (["--offset", "0"], ["--to-end"], ["--partition", "0", "--offset", "0", "--from-beginning"]):
         assert main([*read, *wrong]) == 2
         assert "belongs to --partition" in capsys.readouterr().err or wrong == ["--to-end"]
-
-
-def test_topics_counts_a_transaction_that_no_coordinator_lists(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers = kafka.bootstrap_servers
-    topic, side = create_topic(servers, partitions=2), create_topic(servers, partitions=1)
-    with unverified_partitions(kafka), connected(servers) as admin:
-        executor = Executor(admin, (side, 0), ProducerConfig())
-        identity = executor.run(begin(unique_topic("id"), SIDE))
-        produce_without_adding(admin, identity, (topic, 0), [(None, b"hangs")])
-        executor.run(commit_at_coordinator(identity, False))
-    try:
-        (found,) = (
-            each for each in json.loads("\n".join(lines(capsys, servers, "topics", "--json"))) if each["name"] == topic
-        )
-        assert found["open_transactions"] == 1
-    finally:
-        abort_by_hand(kafka, (topic, 0), identity.producer_id, identity.producer_epoch)
 
 
 def test_consume_takes_turns_between_partitions(

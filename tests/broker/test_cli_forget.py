@@ -207,10 +207,9 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     assert main(command) == 1
     captured = capsys.readouterr()
     assert "one of these 2 write ids" in captured.out
-    assert (
-        f"Not forgotten, 2 write ids:\n  {dead.write.id}: a transaction is open\n  {young.write.id}: finished at "
-        in captured.out
-    )
+    assert "Not forgotten, 2 write ids:\n" in captured.out
+    assert f"  {dead.write.id}: a transaction is open\n" in captured.out
+    assert f"  {young.write.id}: finished at " in captured.out
     assert "Nothing was changed" in captured.err
     assert states(any_kafka, old, capsys) == ["finished"]
     status, shown = on_terminal(command, "y")

@@ -170,7 +170,7 @@ def test_table_shows_copied_transactions(
     assert " decided " in capsys.readouterr().out
     assert main(["recover", *where]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "It would copy rows that Kafka has aborted on" in shown
+    assert "prove that the rows of 1 decided version are visible, and copy rows that Kafka has aborted" in shown
     assert main(["recover", "--yes", *where]) == 0
     shown = capsys.readouterr().out
     assert (

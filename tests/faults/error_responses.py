@@ -311,10 +311,6 @@ def _sasl_authenticate(_request: m.SaslAuthenticateRequest, _version: int, codes
     return m.SaslAuthenticateResponse(error_code=codes(), error_message=None, auth_bytes=b"")
 
 
-def _describe_cluster(_request: m.DescribeClusterRequest, _version: int, codes: Codes) -> m.DescribeClusterResponse:
-    return m.DescribeClusterResponse(throttle_time_ms=0, error_code=codes(), cluster_id="", brokers=())
-
-
 def _offset_fetch(request: m.OffsetFetchRequest, _version: int, codes: Codes) -> m.OffsetFetchResponse:
     """A group's code stands for all its partitions."""
     return m.OffsetFetchResponse(
@@ -345,6 +341,5 @@ _BUILDERS: dict[type[Request[Any]], Callable[[Any, int, Codes], Any]] = {
     m.ApiVersionsRequest: _api_versions,
     m.SaslHandshakeRequest: _sasl_handshake,
     m.SaslAuthenticateRequest: _sasl_authenticate,
-    m.DescribeClusterRequest: _describe_cluster,
     m.OffsetFetchRequest: _offset_fetch,
 }

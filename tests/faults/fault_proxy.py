@@ -8,7 +8,7 @@
         ...                      # a client with proxy.bootstrap_servers
         assert not proxy.unfired
 
-Every broker has a listener here, and the addresses in Metadata, FindCoordinator, DescribeCluster and Produce answers are
+Every broker has a listener here, and the addresses in Metadata, FindCoordinator and Produce answers are
 replaced by those, so that nothing goes past the proxy. What no rule takes goes through as it is.
 
     LoseRequest     never reaches the broker          Answer        an error code, the broker is not asked
@@ -474,9 +474,8 @@ class FaultProxy:
             return replace(node, host=host, port=port)
 
         match answer:
-            case m.MetadataResponse() | m.DescribeClusterResponse():
-                if isinstance(answer, m.MetadataResponse):
-                    self._names |= {topic.topic_id: topic.name or "" for topic in answer.topics}
+            case m.MetadataResponse():
+                self._names |= {topic.topic_id: topic.name or "" for topic in answer.topics}
                 return replace(answer, brokers=tuple([await moved(each) for each in answer.brokers]))
             case m.ProduceResponse() if answer.node_endpoints:
                 return replace(answer, node_endpoints=tuple([await moved(each) for each in answer.node_endpoints]))
@@ -486,7 +485,7 @@ class FaultProxy:
         return None
 
 
-_MOVES = (m.MetadataRequest, m.DescribeClusterRequest, m.ProduceRequest, m.FindCoordinatorRequest)
+_MOVES = (m.MetadataRequest, m.ProduceRequest, m.FindCoordinatorRequest)
 """APIs whose answers hold addresses."""
 
 

@@ -214,7 +214,7 @@ def test_request_of_a_failed_attempt_ends_with_its_connection(bench_of: Callable
             client = admin.client
             assert client.wait_for_metadata(client.clock() + 60_000)
             node_id = client.any_node(client.clock() + 60_000)
-            left.append((admin, client.send(node_id, m.DescribeClusterRequest()).node_id))
+            left.append((admin, client.send(node_id, m.ListTransactionsRequest()).node_id))
             raise KafkaEosError("FOR_TEST", "the attempt fails")
 
     with pytest.raises(KafkaEosError, match="FOR_TEST"):

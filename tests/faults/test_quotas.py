@@ -138,19 +138,19 @@ def use_up(config: ClientConfig) -> None:
         assert client.wait_for_metadata(until)
         while not client.throttling(0)[0]:
             assert client.clock() < until
-            client.call(client.any_node(until), m.DescribeClusterRequest(), deadline_ms=until)
+            client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)
 
 
 def test_request_deadline_in_a_throttled_broker_names_the_quota(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(2)
-    bench.proxy.inject(Rule(m.DescribeClusterRequest, Throttle(60_000)))
+    bench.proxy.inject(Rule(m.ListTransactionsRequest, Throttle(60_000)))
     with NetworkClient(bench.client_config()) as client:
         until = client.clock() + 20_000
         assert client.wait_for_metadata(until)
         node_id = client.any_node(until)
-        client.call(node_id, m.DescribeClusterRequest(), deadline_ms=until)
+        client.call(node_id, m.ListTransactionsRequest(), deadline_ms=until)
         with pytest.raises(KafkaEosError, match=r"REQUEST_DEADLINE\].*a quota of Kafka throttled client.id") as late:
-            client.call(node_id, m.DescribeClusterRequest(), deadline_ms=client.clock() + 200)
+            client.call(node_id, m.ListTransactionsRequest(), deadline_ms=client.clock() + 200)
         assert "0.2 s of 0.2 s" in late.value.message
         with pytest.raises(KafkaEosError, match=r"BROKER_UNREACHABLE\].*quota of Kafka throttled client.id") as none:
             client.any_node(client.clock() + 200)
@@ -160,12 +160,12 @@ def test_request_deadline_in_a_throttled_broker_names_the_quota(bench_of: Callab
 def test_task_that_inherits_a_throttle_names_the_quota(bench_of: Callable[[int], Bench]) -> None:
     """Tasks of a process share connections, so a task can begin while the broker reads nothing from them."""
     bench = bench_of(2)
-    bench.proxy.inject(Rule(m.DescribeClusterRequest, Throttle(60_000), count=None))
+    bench.proxy.inject(Rule(m.ListTransactionsRequest, Throttle(60_000), count=None))
     with NetworkClient(bench.client_config()) as client:
         until = client.clock() + 20_000
         producer = started_producer(client, None, ProducerConfig(max_block_ms=300))
         assert client.wait_for_metadata(until)
-        client.call(client.any_node(until), m.DescribeClusterRequest(), deadline_ms=until)
+        client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)
         producer.write(numbered(bench.topic(), 0, 10))
         with pytest.raises(
             KafkaEosError, match=r"REQUEST_DEADLINE\].*about topic.*a quota of Kafka throttled client.id"
@@ -183,15 +183,15 @@ def test_task_that_inherits_a_throttle_names_the_quota(bench_of: Callable[[int],
 def test_request_to_a_throttled_broker_ends_at_its_own_deadline(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(2)
     bench.proxy.inject(
-        Rule(m.DescribeClusterRequest, Throttle(60_000)),
-        Rule(m.DescribeClusterRequest, LoseRequest(close=False), nth=2),
+        Rule(m.ListTransactionsRequest, Throttle(60_000)),
+        Rule(m.ListTransactionsRequest, LoseRequest(close=False), nth=2),
     )
     with NetworkClient(bench.client_config(request_timeout_ms=300)) as client:
         until = client.clock() + 20_000
         assert client.wait_for_metadata(until)
         node_id = client.any_node(until)
         began = client.clock()
-        both = [(node_id, m.DescribeClusterRequest(), ANY_VERSION)] * 2
+        both = [(node_id, m.ListTransactionsRequest(), ANY_VERSION)] * 2
         answered, lost = client.call_all(both, began + 1_500)
         waited_ms = client.clock() - began
     assert not isinstance(answered, KafkaEosError)

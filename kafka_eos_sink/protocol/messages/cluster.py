@@ -87,35 +87,6 @@ class MetadataRequest(Request[MetadataResponse]):
 
 
 @struct
-class DescribeClusterResponse:
-    @struct
-    class Member:
-        broker_id: Int32
-        host: String
-        port: Int32
-        rack: String | None = None
-        is_fenced: Boolean = versions(2, default=False)  # only if the request includes fenced brokers (KIP-1073)
-
-    throttle_time_ms: Int32
-    error_code: Int16
-    error_message: String | None = None
-    endpoint_type: Int8 = versions(1, default=1)  # 1 brokers, 2 controllers
-    cluster_id: String
-    controller_id: Int32 = -1
-    brokers: tuple[Member, ...]
-    cluster_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
-
-
-@request(key=60, versions=range(3))
-class DescribeClusterRequest(Request[DescribeClusterResponse]):
-    """Describe the cluster (KIP-700)."""
-
-    include_cluster_authorized_operations: Boolean = False
-    endpoint_type: Int8 = versions(1, default=1)
-    include_fenced_brokers: Boolean = versions(2, default=False)
-
-
-@struct
 class FindCoordinatorResponse:
     @struct
     class Coordinator:

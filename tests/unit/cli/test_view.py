@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console, Group
 
-from cluster_views import EVIL, NOW, batch, blocked, letters, transaction, write
+from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.cli.view import duration, view
@@ -163,26 +163,10 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         [],
         [batch(query_id="another")],
         [batch(write_ms=None)],
-        [batch(rows=10**400)],
-        [batch(rows=-1)],
-        [batch(write_ms=-1)],
-        [batch(written_bytes=-1)],
-        [batch(headroom_ms=10**400)],
-        [batch(dead_letters=letters(NULL_TOPIC=-1))],
     ],
-    ids=[
-        "none",
-        "another query",
-        "not measured",
-        "huge",
-        "negative rows",
-        "negative time",
-        "negative bytes",
-        "huge headroom",
-        "negative dead letters",
-    ],
+    ids=["none", "another query", "not measured"],
 )
-def test_rate_is_empty_without_a_plausible_batch(records: list[BatchRecord]) -> None:
+def test_rate_is_empty_without_a_measured_batch(records: list[BatchRecord]) -> None:
     (line,) = write_lines([write()], records)
     assert line.rows_per_second is None
 
@@ -266,23 +250,10 @@ def test_json_holds_the_view(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("by", "listed"), [((), ""), (("w.0.3",), "w.0.3 "), (("w.0.3", "b"), "w.0.3 and 1 more ")])
-@pytest.mark.parametrize(
-    ("hanging", "known"),
-    [
-        (HangingTransaction(start_offset=7, producer_id=12), "producer id 12 from offset 7: no coordinator lists it"),
-        (
-            HangingTransaction(
-                start_offset=7, producer_id=12, transactional_id="other", transaction_state="CompleteAbort"
-            ),
-            "other from offset 7: CompleteAbort at its coordinator",
-        ),
-    ],
-)
-def test_hanging_transaction_is_shown_below_the_listed_ones(
-    by: tuple[str, ...], listed: str, hanging: HangingTransaction, known: str
-) -> None:
+def test_hanging_transaction_is_shown_below_the_listed_ones(by: tuple[str, ...], listed: str) -> None:
+    hanging = HangingTransaction(start_offset=7, producer_id=12)
     text = " ".join(lines(shown(ClusterView(now_ms=NOW, blocked=(blocked(*by, hanging=hanging),)))))
-    assert text.endswith(f" orders-0 40 {listed}{known}")
+    assert text.endswith(f" orders-0 40 {listed}producer id 12 from offset 7: no coordinator lists it")
 
 
 def of_transactions(*states: TransactionState) -> list[str]:

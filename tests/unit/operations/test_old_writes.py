@@ -47,11 +47,6 @@ def test_every_query_id_of_a_write_must_be_at_rest() -> None:
     assert list(found.left) == ["w"]
 
 
-def test_what_has_not_ended_is_listed_first() -> None:
-    found = sort_out([write(finished_ms=NOW), write("v", state="decided")], set(), NOW)
-    assert list(found.left) == ["v", "w"]
-
-
 def test_duration_is_days_or_hours() -> None:
     assert (duration_ms("90d"), duration_ms("12h"), duration_ms("0h")) == (90 * 86_400_000, 12 * 3_600_000, 0)
 

@@ -26,10 +26,10 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
 )
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
-from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError, FencedError
-from kafka_eos_sink.operations import hanging, operator
+from kafka_eos_sink.errors import DecisionPendingError, FencedError
+from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, Foreseen, OperatorSettings, Preview, Recovered
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -65,8 +65,6 @@ def said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: Recovered, *more: str
 ) -> tuple[int, str, dict[str, Any]]:
     """The exit status, the table with its lines joined, and the JSON."""
-    if not more:
-        monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found()))
     monkeypatch.setattr(operator, "recover", lambda *_, **__: done)
     command = [*RECOVER, "--yes", *more]
     status = main(command)
@@ -202,9 +200,7 @@ def test_recovered_names_copies_and_omits_its_own_driver(
 
 def held_open(name: str, where: TopicPartition, producer_id: int, **changes: Any) -> HeldOpen:
     producer = ProducerState(producer_id=producer_id, producer_epoch=4, coordinator_epoch=0, current_txn_start_offset=7)
-    hangs = HeldOpen(
-        transactional_id=name, where=where, start_offset=7, producer=producer, version=None, is_forgotten=False
-    )
+    hangs = HeldOpen(transactional_id=name, where=where, producer=producer, version=None, is_forgotten=False)
     return replace(hangs, **changes)
 
 
@@ -220,13 +216,11 @@ def test_discarded_and_hanging_transactions_have_all_their_fields(
     ends = held_open("w.2.0", ("bills", 3), 12, version=3, is_forgotten=True)
     stays = held_open("w.2.1", ("orders", 0), 13, is_forgotten=True)
     attempts = held_open("w.0.0", ("orders", 0), 10), held_open("w.0.0", ("orders", 1), 10)
-    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=Found(held=(ends, stays))))
-    monkeypatch.setattr(hanging, "discard_forgotten", lambda *_: (ends,))
     done = Recovered(
         decisions=(DECISION,),
         finished_now=frozenset(),
         ended=(),
-        discarded=attempts,
+        discarded=(ends, *attempts),
         hanging=Found(held=(stays,)),
     )
     status, shown, fields = said(monkeypatch, capsys, done, "--discard")
@@ -237,31 +231,25 @@ def test_discarded_and_hanging_transactions_have_all_their_fields(
         as_json("w.0.0", "orders", 1, 10),
     ]
     assert fields["hanging"] == [as_json("w.2.1", "orders", 0, 13, is_forgotten=True)]
-    assert "Aborted by a marker: 1 transaction." in shown
     assert "Aborted where it hung: w.2.0 on bills-3 from offset 7, w.0.0 on orders-0 from offset 7, w.0.0 on" in shown
 
 
-@pytest.mark.parametrize("more", [(), ("--json",), ("--yes",)], ids=["asks", "json", "yes"])
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["asks", "json"])
 def test_preview_lists_what_was_not_checked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
 ) -> None:
-    unchecked = Found(no_response=("orders-0", "bills-3"), unreadable=("letters",))
-    unjudged = {"version 3 on orders-0, orders-1": "[KAFKA_EOS.REQUEST_DEADLINE] no leader for orders-0"}
-    monkeypatch.setattr(operator, "preview", lambda *_: Preview(writes=(), opened=(), decided=0))
-    monkeypatch.setattr(operator, "foresee", lambda _: Foreseen(todo={}, hanging=unchecked, unjudged=unjudged))
+    unchecked = Found(not_checked=("orders-0, bills-3 (no response).", "letters (missing Read permission)."))
     monkeypatch.setattr(
-        operator, "recover", lambda *_, **__: Recovered(decisions=(), finished_now=frozenset(), ended=())
+        operator, "preview", lambda *_, **__: Preview(writes=(), opened=(), decided=0, hanging=unchecked)
     )
-    assert main([*RECOVER, *more]) == ("--yes" not in more)
+    assert main([*RECOVER, *more]) == 1
     shown = capsys.readouterr()
     for line in (
         "Not checked: orders-0, bills-3 (no response).",
         "Not checked: letters (missing Read permission).",
-        "Not checked: version 3 on orders-0, orders-1. [KAFKA_EOS.REQUEST_DEADLINE] no leader for orders-0",
     ):
         assert line in shown.err
-    if "--yes" not in more:
-        assert "It would change nothing else that was found." in " ".join((shown.out + shown.err).split())
+    assert "It would change nothing else that was found." in " ".join((shown.out + shown.err).split())
 
 
 def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:
@@ -279,19 +267,6 @@ def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs:
     )
 
 
-def test_version_that_cannot_be_judged_is_foreseen_as_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic of it was deleted, so its leaders are not even searched."""
-    cluster, _ = decided(partitions=2)
-
-    def deleted(_: AbortedTransactions) -> Any:
-        raise BrokerRefusedError("UNKNOWN_TOPIC", "t-1 did not appear")
-
-    cluster.own[AbortedTransactions] = deleted
-    foreseen = operator.foresee(on_cluster(monkeypatch, cluster, Found()))
-    assert foreseen.unjudged == {"version 1 on t-0, t-1": "[KAFKA_EOS.UNKNOWN_TOPIC] t-1 did not appear"}
-    assert not foreseen.todo
-
-
 def test_recovery_is_shown_although_its_search_for_attempts_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,7 +280,8 @@ def test_recovery_is_shown_although_its_search_for_attempts_failed(
     assert done.finished_now == {"batch"}
     assert not done.all_ended
     status, _, fields = said(monkeypatch, capsys, done)
-    assert (status, fields["failure"]) == (1, "[KAFKA_EOS.FENCED] a newer driver holds w.driver")
+    why = "attempts that may hang on partitions. [KAFKA_EOS.FENCED] a newer driver holds w.driver"
+    assert (status, fields["not_checked"]) == (1, [why])
     assert main([*RECOVER, "--yes"]) == 1
     shown = capsys.readouterr()
     assert "finished just now" in shown.out

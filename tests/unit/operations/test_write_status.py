@@ -6,12 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, ReadLog, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
+from kafka_eos_sink.operations import write_status
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
@@ -242,15 +246,26 @@ class WatchedLog(CommitLogWatch):
         super().__init__(cast(Any, admin), "log", timeout_ms=1)
         self._views = {("log", 0): self.view}
 
-    def _read_to(self, where: Any, view: LogView, end: int, deadline: int) -> None:
-        view.feed(tuple(self.log.entries[view.next_offset :]), end, 0)
+    def run(self, procedure: Procedure[None]) -> None:
+        """Read as an executor, in one chunk."""
+        step = procedure.send(None)
+        assert isinstance(step, ReadLog)
+        chunk = LogChunk(
+            entries=tuple(self.log.entries[step.offset :]),
+            next_offset=self.log.end,
+            log_start_offset=0,
+            end_offset=self.log.end,
+        )
+        with pytest.raises(StopIteration):
+            procedure.send(chunk)
 
 
-def test_foreign_record_keeps_no_parts_of_other_writes() -> None:
+def test_foreign_record_keeps_no_parts_of_other_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     log = finished_log()
     offset = log.append(LogRecord(part_record("w2", Q, 0, 1, 1).key, b"junk"))
     log.append(part_record("w3", Q, 0, 5, 1), 500)
     watch = WatchedLog(log)
+    monkeypatch.setattr(write_status, "Executor", lambda *_: watch)
     for _ in range(2):
         states = {(write.write_id, write.state) for write in watch.writes()}
         assert states == {(W, "finished"), ("w2", "unreadable"), ("w3", "prepared")}
