@@ -7,7 +7,7 @@ lost one. A second decision lists the committed transactions and the copies. If 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit.decide import (
@@ -192,7 +192,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(run, copies, started)
-        elif _ranges(lost) < _ranges(decision.transactions):
+        elif settled.kept:
             # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
             raise _lost_parts(run.write, settled, gone)
         else:
@@ -234,35 +234,18 @@ def _lost_parts(write: Write, settled: Settled, gone: Sequence[str]) -> KafkaEos
     )
 
 
-def _ranges(transactions: Sequence[PreparedTransaction]) -> int:
-    return sum(len(entry.offsets) for entry in transactions)
-
-
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """Return the next decision, with copies of lost ranges, void without any."""
+    """Return the next decision: what readers see, and copies; void without any."""
     decision = settled.logged.decision
     versions = decision.versions
+    kept = [replace(entry, proven=entry.proven or not settled.gone) for entry in settled.kept]
     return replace(
         decision,
         versions=versions if copies or versions is None else versions.without(decision.version),
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
-        transactions=tuple(_kept_and_copied(settled, copies)) if copies else (),
+        transactions=tuple(sorted((*kept, *copies), key=lambda entry: entry.partition)) if copies else (),
     )
-
-
-def _kept_and_copied(settled: Settled, copies: list[PreparedTransaction]) -> Iterator[PreparedTransaction]:
-    """Return each transaction's ranges that readers see, and its copy."""
-    lost = {(entry.identity, entry.ended): (entry, copy) for entry, copy in zip(settled.lost, copies, strict=True)}
-    for entry in settled.logged.decision.transactions:
-        found = None if entry.proven else lost.get((entry.identity, entry.ended))
-        if found is None:
-            yield replace(entry, proven=entry.proven or not settled.gone)
-            continue
-        gone, copy = found
-        if kept := tuple(part for part in entry.offsets if part not in gone.offsets):
-            yield replace(entry, offsets=kept, rows=entry.rows - gone.rows, proven=not settled.gone)
-        yield copy
 
 
 def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction) -> Procedure[Copy]:
