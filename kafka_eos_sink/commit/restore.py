@@ -26,7 +26,7 @@ from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
 from kafka_eos_sink.commit.transactional_id import SLOTS
-from kafka_eos_sink.commit.transactions import fresh_identity, give_up
+from kafka_eos_sink.commit.transactions import fresh_identity, give_up, prepared
 from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
@@ -103,20 +103,13 @@ def finish_decision(
 ) -> Procedure[SettledDecision]:
     """Finish a decision and write its done record, unless its state is final."""
     decision = logged.decision
-    if not state.is_open:
-        return _settled(decision, DecisionStatus.VOID if state.needs_run else DecisionStatus.FINISHED)
-    settled = yield from finish(run, logged, driver, recovering=True)
-    decision = settled.logged.decision
-    if settled.lost:
-        return _settled(decision, DecisionStatus.VOID)
-    yield from write_done(decision)
-    return _settled(decision, DecisionStatus.FINISHED)
-
-
-def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
+    if state.is_open:
+        decision = yield from finish(run, logged, driver, recovering=True)
+        if not decision.is_void:
+            yield from write_done(decision)
     return SettledDecision(
         decision=replace(decision, transactions=(), user_metadata=None),
-        status=status,
+        status=DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED,
         rows=sum(prepared.rows for prepared in decision.transactions),
         topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
     )
@@ -129,7 +122,7 @@ def finish(
     *,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
-) -> Procedure[Settled]:
+) -> Procedure[Decision]:
     """Settle a decision; copy the lost ranges, and settle the decision of the copies.
 
     The caller holds W.driver.
@@ -138,8 +131,7 @@ def finish(
         driver: W.driver's next transaction.
 
     Returns:
-        The last decision. If it is void, ``lost`` holds all transactions of the batch. Then none of its rows is visible, their records
-        are gone, and the batch may run again.
+        The last decision. If it is void, none of the batch's rows is visible, their records are gone, and the batch may run again.
 
     Raises:
         DecisionPendingError: As `settle`. LOST_PARTS if lost records are gone while other rows of the batch are visible.
@@ -148,7 +140,7 @@ def finish(
     for copied_here in range(MOST_COPIES + 1):
         settled = yield from settle(run, logged, driver, losers=losers, recovering=recovering)
         if not settled.lost:
-            return settled
+            return settled.logged.decision
         if copied_here == MOST_COPIES:
             break
         losers = ()
@@ -161,7 +153,7 @@ def finish(
             why = f"its lost rows could not be copied ({failure.brief})"
             raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
         if logged.decision.is_void:
-            return replace(settled, logged=logged)
+            return logged.decision
     why = (
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
         f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms"
@@ -273,15 +265,6 @@ def _sort_copies(
                 f"{describe_ranges([entry])}"
             )
         else:
-            copies.append(
-                PreparedTransaction(
-                    partition=entry.partition,
-                    identity=identity,
-                    part_offset=result.part_offset,
-                    rows=result.written.rows,
-                    offsets=result.written.offsets,
-                    written_bytes=result.written.written_bytes,
-                    dead_letters=entry.dead_letters,
-                )
-            )
+            copy = prepared(entry.partition, identity, result.written, result.part_offset)
+            copies.append(replace(copy, dead_letters=entry.dead_letters))
     return copies, gone

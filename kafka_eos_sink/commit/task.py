@@ -9,16 +9,9 @@ from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import (
-    AppendPart,
-    DescribeTransactions,
-    HasRows,
-    Reached,
-    WallClock,
-    WriteRows,
-)
+from kafka_eos_sink.commit.steps import AppendPart, DescribeTransactions, HasRows, Reached, WallClock, WriteRows
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
-from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken, prepared
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Plan,
@@ -41,8 +34,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     """
     outcome, _ = admit(plan, batch)
 
-    def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
-        return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=prepared)
+    def message(outcome: TaskOutcome, transaction: PreparedTransaction | None = None) -> TaskMessage:
+        return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=transaction)
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
@@ -75,18 +68,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield from give_up([identity])
         return message(TaskOutcome.OVERTAKEN)
     yield from Reached("task.prepared")
-    return message(
-        TaskOutcome.PREPARED,
-        PreparedTransaction(
-            partition=task.partition,
-            identity=identity,
-            part_offset=part_offset,
-            rows=written.rows,
-            offsets=written.offsets,
-            written_bytes=written.written_bytes,
-            dead_letters=written.dead_letters,
-        ),
-    )
+    return message(TaskOutcome.PREPARED, prepared(task.partition, identity, written, part_offset))
 
 
 def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Procedure[None]:
