@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
-from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
+from kafka_eos_sink.commit.outcome import Outcome, outcome_of
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
@@ -80,9 +80,8 @@ class LoggedRecord:
 
     @property
     def outcome(self) -> Outcome:
-        judge = of_decision if self.key.kind == "decision" else by_marker
         version = None if self.value is None else self.value.get("transaction_version")
-        return judge(self.producer_epoch, version, self.marker)
+        return outcome_of(self.producer_epoch, version, self.marker)
 
 
 @dataclass(frozen=True, slots=True)
