@@ -9,7 +9,7 @@ import pytest
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_records import LogKey
-from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState, state_of
+from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState
 from kafka_eos_sink.commit.restore import finish_decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, PreparedTransaction
@@ -81,7 +81,6 @@ def test_every_place_tells_the_same_state(
         assert state is VersionState.VOID
     else:
         assert state is (VersionState.FINISHED if done == nonce else VersionState.DECIDED)
-    assert state is state_of(decision, has_done_record=done == nonce)
     assert state.is_settled + state.needs_run + state.is_open == 1
 
     # The planner acts on it: it has work with what is open, skips what is settled, and lets the rest be written.
