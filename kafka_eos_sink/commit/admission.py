@@ -182,11 +182,9 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
             f"version {batch.version} of write id {plan.write.id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
         )
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
-    if batch.offsets_hash is None or newest.offsets_hash is None:
-        if not same_form:
-            raise _different_batch(plan.write, batch, newest)
-        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
-    if batch.offsets_hash != newest.offsets_hash:
+    # The offsets of both identify the rows. Without them, only topic and schema can.
+    has_offsets = None not in (batch.offsets_hash, newest.offsets_hash)
+    if not (batch.offsets_hash == newest.offsets_hash if has_offsets else same_form):
         raise _different_batch(plan.write, batch, newest)
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 
@@ -31,35 +30,28 @@ class Standing(Enum):
     UNCLAIMED = "the operator's command goes on, but the next run must still see that the log was lost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts:
-    """What a driver has seen before it fences.
+def standing_of(
+    unknown_id: UnknownId, *, lacks_write: bool, is_first_look: bool, has_open: bool, was_used: bool
+) -> Standing:
+    """Return what the log is to the write id, by what a driver sees before its fence.
 
-    lacks_write    the log has no record that makes it the write's own (`LogView.lacks_write`)
-    is_first_look  this process has not read the log before
-    has_open       a transaction of the write id is open
-    was_used       its coordinator or the history knows the write id
+    Args:
+        lacks_write: The log has no record that makes it the write's own (`LogView.lacks_write`).
+        is_first_look: This process has not read the log before.
+        has_open: A transaction of the write id is open.
+        was_used: Its coordinator or the history knows the write id.
     """
-
-    lacks_write: bool
-    is_first_look: bool
-    has_open: bool
-    was_used: bool
-
-
-def standing_of(facts: LogFacts, unknown_id: UnknownId) -> Standing:
-    """Return what the log is to the write id."""
-    if not facts.lacks_write:
+    if not lacks_write:
         return Standing.OWN
     if unknown_id is UnknownId.ABORT:
-        return Standing.UNCLAIMED if facts.has_open else Standing.NEW
-    if facts.is_first_look and facts.has_open:
+        return Standing.UNCLAIMED if has_open else Standing.NEW
+    if is_first_look and has_open:
         return Standing.OTHER
     if unknown_id is UnknownId.REFUSE:
         return Standing.UNKNOWN
     if unknown_id is UnknownId.RESOLVE:
         return Standing.UNCLAIMED
     # A view that a process keeps drops the barriers that it has read.
-    if not facts.is_first_look:
+    if not is_first_look:
         return Standing.OWN
-    return Standing.LOST if facts.was_used else Standing.NEW
+    return Standing.LOST if was_used else Standing.NEW

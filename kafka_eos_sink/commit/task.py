@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import part_record
-from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
@@ -87,7 +87,11 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     lost = tuple(
         partition
         for partition, part in view.query(query_id).newest_parts.items()
-        if partition != own and _is_aborted(part, version, plan.log_offset)
+        if partition != own
+        and part.offset >= plan.log_offset
+        and part.value is not None
+        and part.value.get("version") == version
+        and part.outcome is Outcome.ABORTED
     )
     if not lost:
         return
@@ -97,12 +101,3 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
         if all(found is None or found.is_free for found in held):
             why = f"the finished transaction of partition {partition} was aborted while other tasks still wrote"
             raise refused("TRANSACTION_TOO_OLD", elapsed=elapsed / 1000, limit=timeout / 1000, why=why)
-
-
-def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
-    return (
-        part.offset >= log_offset
-        and part.value is not None
-        and part.value.get("version") == version
-        and part.outcome is Outcome.ABORTED
-    )

@@ -621,7 +621,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="check before the decision skipped",
         what="what the tasks handed over is decided without a look at the coordinator",
         edits=(
-            Edit(decide.check_prepared, "        if not is_open:\n", "        if False:\n"),
+            Edit(
+                decide.check_prepared,
+                "if found is None or not (found.is_open and found.is_of(identity)):",
+                "if found is None:",
+            ),
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != first:", "if False:"),
         ),
