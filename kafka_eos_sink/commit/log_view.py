@@ -38,11 +38,6 @@ class VersionState(Enum):
         return self in (VersionState.FINISHED, VersionState.KEPT)
 
     @property
-    def needs_run(self) -> bool:
-        """Whether the next run of the version writes it."""
-        return self in (VersionState.VOID, VersionState.REWRITE)
-
-    @property
     def is_open(self) -> bool:
         """Whether recovery has work with it."""
         return self is VersionState.DECIDED

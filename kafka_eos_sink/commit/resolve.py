@@ -210,7 +210,7 @@ def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool
     """Whether the version had the requested outcome before this command."""
     if before is None:
         return False
-    return before.is_settled if request.resolution == "committed" else before.needs_run
+    return before.is_settled if request.resolution == "committed" else not (before.is_settled or before.is_open)
 
 
 def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
