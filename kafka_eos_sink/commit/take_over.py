@@ -13,9 +13,8 @@ from functools import partial
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
-from kafka_eos_sink.commit.log_standing import Standing, UnknownId, standing_of
+from kafka_eos_sink.commit.log_standing import Standing, UnknownId, Used, commit_log_lost, standing_of, was_used
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.lost_log import Used, commit_log_lost, was_used
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
