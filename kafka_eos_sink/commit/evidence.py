@@ -212,12 +212,7 @@ def verify_visible(
         stable = yield from LastStableOffsets(tuple(waiting), tuple(waiting.values()))
         for topic in sorted({where[0] for where, offset in stable.items() if offset is None}):
             yield from Warn(text("gone_topic", decision=decision, topic=topic))
-        # A deleted topic, without an offset, blocks nobody.
-        waiting = {
-            where: last
-            for where, last in waiting.items()
-            if (offset := stable.get(where, -1)) is not None and offset <= last
-        }
+        waiting = {where: last for where, last in waiting.items() if _is_before(last, stable.get(where, -1))}
         if not waiting:
             return True
         looks += 1
@@ -258,6 +253,11 @@ def _warn_of(write: Write, decision: Decision, others: Mapping[TopicPartition, i
             if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
             f"Otherwise it hangs, and kafka-transactions.sh abort discards it: {write.command('status')} shows where it begins",
         )
+
+
+def _is_before(last: int, stable: int | None) -> bool:
+    """Whether the last stable offset is at most ``last``; False for a deleted topic."""
+    return stable is not None and stable <= last
 
 
 def _blocked_by_others(
