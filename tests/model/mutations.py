@@ -547,6 +547,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 task.write_attempt,
                 "    identity = yield from fresh_identity(",
+                "    from kafka_eos_sink.protocol.identity import ProducerIdentity\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
                 "    name = plan.write.task_id(task.partition, slot_of(task.task_attempt_id))\n"
                 "    known = (yield from DescribeTransactions((name,)))[name]\n"
