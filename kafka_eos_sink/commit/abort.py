@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.steps import Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
@@ -51,8 +52,9 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     yield from read_to_end(view)
     driver = plan.driver
     for query in view.queries("decision"):
-        for carrier in query.carriers(plan.nonce):
-            driver = driver.after_end if carrier == driver.carrier else driver
+        for decided in query.of_plan(plan.nonce):
+            if decided.outcome is Outcome.COMMITTED and decided.carrier == driver.carrier:
+                driver = driver.after_end
     return plan.write.is_random or (yield from still_holds(driver))
 
 
@@ -83,7 +85,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
     view = LogView(plan.write.id)
     yield from read_to_barrier(view, barrier_nonce, plan.log_id)
     for query in view.queries("decision"):
-        if plan.nonce in query.nonces_not_aborted:
+        if any(decided.outcome is not Outcome.ABORTED for decided in query.of_plan(plan.nonce)):
             yield from Warn(
                 f"a batch of write id {plan.write.id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
                 "finishes it then. Do not write its rows again under another id"

@@ -32,7 +32,8 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     settled = plan.newest_decision(batch.query_id)
     if settled is None:
         if batch.streaming and batch.version > 0:
-            raise _not_the_next_version(plan.write, batch, None)
+            # Nothing proves if this batch was written. Most such queries wrote with another sink before.
+            raise refused("COMMIT_LOG_LOST.unknown_query", write=plan.write, batch=batch)
         return None, None
     newest = settled.decision
     if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
@@ -112,7 +113,8 @@ def _admit_to_stream(
             case = ".rewrite" if newest.resolution else ""
             raise refused(f"EARLIER_VERSION_UNFINISHED{case}", write=plan.write, batch=batch, decision=newest)
         if batch.streaming and batch.version > newest.version + 1:
-            raise _not_the_next_version(plan.write, batch, newest)
+            # NEW LOG: the versions in between are decided elsewhere, and maybe this one too.
+            raise refused("COMMIT_LOG_LOST.gap", write=plan.write, batch=batch, decision=newest)
         return None, None
     if batch.on_checkpoint_rollback == "skip":
         return TaskOutcome.ALREADY_COMMITTED, (
@@ -182,11 +184,9 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
             f"version {batch.version} of write id {plan.write.id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
         )
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
-    if batch.offsets_hash is None or newest.offsets_hash is None:
-        if not same_form:
-            raise _different_batch(plan.write, batch, newest)
-        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
-    if batch.offsets_hash != newest.offsets_hash:
+    # The offsets of both identify the rows. Without them, only topic and schema can.
+    has_offsets = None not in (batch.offsets_hash, newest.offsets_hash)
+    if not (batch.offsets_hash == newest.offsets_hash if has_offsets else same_form):
         raise _different_batch(plan.write, batch, newest)
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
@@ -195,14 +195,3 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
         f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "
         "query on a copy of that query's checkpoint, its rows are missing: give it a checkpoint of its own"
     )
-
-
-def _not_the_next_version(write: Write, batch: BatchIdentity, newest: Decision | None) -> KafkaEosError:
-    """The log lacks a stream's previous batch, so nothing proves if this was written.
-
-    Args:
-        newest: The newest decision of the query. If the log has none, most queries wrote with another sink.
-    """
-    if newest is None:
-        return refused("COMMIT_LOG_LOST.unknown_query", write=write, batch=batch)
-    return refused("COMMIT_LOG_LOST.gap", write=write, batch=batch, decision=newest)

@@ -100,9 +100,8 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
 def _finish(
     run: Run, logged: LoggedDecision, losers: tuple[ProducerIdentity, ...], driver: DriverTransaction
 ) -> Procedure[Decision]:
-    settled = yield from finish(run, logged, driver, losers=losers, recovering=False)
-    decision = settled.logged.decision
-    if settled.lost:
+    decision = yield from finish(run, logged, driver, losers=losers, recovering=False)
+    if decision.is_void:
         raise refused("ALL_PARTS_LOST", decision=decision)
     yield from Reached("commit.finished")
     if run.write.is_random:

@@ -80,8 +80,7 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
     expires: list[int] = []
     for entry in prepared:
         identity, found = entry.identity, described.get(entry.identity.transactional_id)
-        is_open = found is not None and found.is_open and found.is_of(identity)
-        if not is_open:
+        if found is None or not (found.is_open and found.is_of(identity)):
             raise refused(
                 "TRANSACTION_NOT_OPEN",
                 transactional_id=identity.transactional_id,
@@ -90,7 +89,6 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
                 age=(wall - started_ms) / 1000,
                 timeout_ms=timeout,
             )
-        assert found is not None
         # LATE ADD: an attempt whose transaction was aborted has continued in another one.
         forgotten = {(part.topic, part.partition) for part in entry.offsets} - found.partitions
         if forgotten:

@@ -131,7 +131,7 @@ def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple
     )
     shown = {each: _shown(listed[each[1]], *each) for each in ranges}
     unseen = [each for each in ranges if shown[each] in (Shown.GONE, Shown.LATE)]
-    held = yield from _held_on({(part.topic, part.partition) for _, part in unseen})
+    held = yield from held_on({(part.topic, part.partition) for _, part in unseen})
     shown |= {each: Shown.HELD for each in unseen if holds_open(held, *each)}
     # This reads up to the end of the partition, so it comes last.
     if hidden := tuple(each for each in unseen if shown[each] is Shown.LATE):
@@ -141,7 +141,7 @@ def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple
     return [tuple(shown[each.identity, part] for part in each.offsets) for each in transactions]
 
 
-def _held_on(partitions: Collection[TopicPartition]) -> Procedure[Held]:
+def held_on(partitions: Collection[TopicPartition]) -> Procedure[Held]:
     """Return what leaders hold open; a deleted topic holds nothing."""
     held: dict[TopicPartition, Mapping[int, tuple[int, int]]] = {}
     for topic in sorted({topic for topic, _ in partitions}):
@@ -179,13 +179,16 @@ def holds_open(held: Held, identity: ProducerIdentity, part: OffsetRange) -> boo
     return 0 <= start <= part.last_offset
 
 
-def _last_offsets(committed: Sequence[PreparedTransaction]) -> dict[tuple[str, int], int]:
-    last: dict[tuple[str, int], int] = {}
+_ByPartition = Mapping[TopicPartition, Sequence[tuple[ProducerIdentity, int]]]
+"""Of each partition, the transactions of a decision that wrote there, and their last offsets."""
+
+
+def _by_partition(committed: Sequence[PreparedTransaction]) -> _ByPartition:
+    found: dict[TopicPartition, list[tuple[ProducerIdentity, int]]] = {}
     for prepared in committed:
         for part in prepared.offsets:
-            where = (part.topic, part.partition)
-            last[where] = max(last.get(where, -1), part.last_offset)
-    return last
+            found.setdefault((part.topic, part.partition), []).append((prepared.identity, part.last_offset))
+    return found
 
 
 def verify_visible(
@@ -200,7 +203,8 @@ def verify_visible(
         DataTopicGoneError: The topics were deleted, or lost acknowledged records.
         DecisionPendingError: DECIDED_NOT_FINISHED at the deadline.
     """
-    waiting = _last_offsets(committed)
+    writers = _by_partition(committed)
+    waiting = {where: max(last for _, last in wrote) for where, wrote in writers.items()}
     started = yield from Now()
     looks = 0
     next_check_ms = started + BLOCKERS_AFTER_MS
@@ -219,21 +223,17 @@ def verify_visible(
                 return False
             next_check_ms = now + BLOCKERS_AFTER_MS
             held = yield from DescribeProducers(tuple(waiting))
-            others = _blocked_by_others(committed, waiting, held)
+            others = _blocked_by_others(writers, waiting, held)
             yield from _warn_of(write, decision, others)
             waiting = {where: last for where, last in waiting.items() if where not in others}
             if not waiting:
                 return True
         if now > deadline:
             (topic, partition), last = next(iter(waiting.items()))
-            holder = next(
-                prepared
-                for prepared in committed
-                if any((part.topic, part.partition) == (topic, partition) for part in prepared.offsets)
-            )
+            (holder, _), *_ = writers[topic, partition]
             why = (
                 f"partition {topic}-{partition} does not let readers past offset {last} of transaction "
-                f"{holder.identity.transactional_id}: its replicas are behind, or the topic was deleted"
+                f"{holder.transactional_id}: its replicas are behind, or the topic was deleted"
             )
             raise refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=why)
         # Markers often take two or three ms.
@@ -261,19 +261,15 @@ def _is_before(last: int, stable: int | None) -> bool:
 
 
 def _blocked_by_others(
-    committed: Sequence[PreparedTransaction], last_offsets: Mapping[TopicPartition, int], held: Held
+    writers: _ByPartition, last_offsets: Mapping[TopicPartition, int], held: Held
 ) -> dict[TopicPartition, int]:
     """Return the partitions that only foreign producers block, with a producer id.
 
     A partition without a blocker is missing: some replica lacks the marker, and readers pass soon.
     """
-    own: dict[TopicPartition, set[int]] = {}
-    for prepared in committed:
-        for part in prepared.offsets:
-            own.setdefault((part.topic, part.partition), set()).add(prepared.identity.producer_id)
     others = {}
     for where, last in last_offsets.items():
         blocking = {producer_id for producer_id, (_, start) in held.get(where, {}).items() if 0 <= start <= last}
-        if blocking and not blocking & own[where]:
+        if blocking and blocking.isdisjoint(identity.producer_id for identity, _ in writers[where]):
             others[where] = min(blocking)
     return others

@@ -3,20 +3,19 @@
 Its barrier stays (NEW LOG): so a later run under the id can begin, although the coordinator still knows it.
 
 A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
-needs. `log_writing.forget` does the same for writes with a random id, right after they are finished.
+needs. `log_access.forget` does the same for writes with a random id, right after they are finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from kafka_eos_sink.commit.log_access import commit_in_transaction, read_on, read_to_end
-from kafka_eos_sink.commit.log_records import parse_key
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import LogRecord, Marker, Now, ReadRecord
+from kafka_eos_sink.commit.steps import LogRecord, Now
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.transactions import list_open
 from kafka_eos_sink.commit.values import Run, Write
@@ -24,28 +23,6 @@ from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import counted
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-
-
-class _KeyedView(LogView):
-    """A view that also keeps all keys of its write id but the barrier's."""
-
-    def __init__(self, write_id: str) -> None:
-        super().__init__(write_id)
-        self.keys: dict[bytes, None] = {}
-
-    def feed(self, entries: Iterable[ReadRecord | Marker], next_offset: int, log_start_offset: int) -> None:
-        entries = tuple(entries)
-        for entry in entries:
-            if isinstance(entry, Marker):
-                continue
-            key = parse_key(entry.key)
-            if key is not None and key.write_id == self.write_id and key.kind != "barrier":
-                self.keys[entry.key] = None
-        super().feed(entries, next_offset, log_start_offset)
-
-    def restart(self) -> None:
-        self.keys.clear()
-        super().restart()
 
 
 def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[int]:
@@ -59,13 +36,13 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
         TransactionAbortedError: NOT_FORGOTTEN.
     """
     write = run.write
-    before = _KeyedView(write.id)
+    before = LogView(write.id)
     _, opened = yield from look(TakeOver(run=run, unknown_id=UnknownId.REFUSE), before)
-    if not before.keys:
+    if not before.own_keys():
         raise refused("UNKNOWN_WRITE_ID", write=write)
     # take_over would abort what is open and finish what is decided, although its job may still run.
     _require_ended(write, before, opened)
-    view = _KeyedView(write.id)
+    view = LogView(write.id)
     plan = yield from take_over(TakeOver(run=run, view=view, unknown_id=UnknownId.REFUSE))
     # A job may have begun a batch between the first read and the fence. After the fence no driver can decide.
     yield from read_to_end(view)
@@ -73,7 +50,7 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     _require_ended(write, view, opened)
     if finished_before_ms is not None:
         _require_at_rest(write, view, finished_before_ms)
-    tombstones = tuple(LogRecord(key, None) for key in view.keys)
+    tombstones = tuple(LogRecord(key, None) for key in view.own_keys())
     ended = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if ended.error == ErrorCode.NONE else ended.code
     now = yield from Now()

@@ -34,41 +34,6 @@ NO_LOG = UUID(int=1)
 """The topic id in a barrier that makes no log the write's own."""
 
 
-def read_to(view: LogView, end_offset: int, log_id: UUID = ZERO_UUID) -> Procedure[None]:
-    """Feed the view up to and including an offset acknowledged after its last read.
-
-    Args:
-        log_id: Topic id of the log that the caller knows, from the view or another one; zero if it knows none.
-
-    Raises:
-        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE after two minutes without a record. A new leader below min.insync.replicas does
-            not advance its high watermark to the records that the old one acknowledged.
-        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log is no longer the known one (NEW LOG).
-    """
-    if view.topic_id.int and end_offset < view.next_offset:
-        raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id or "")
-    stuck_since: int | None = None
-    while view.next_offset <= end_offset:
-        before = view.next_offset
-        yield from read_on(view)
-        if view.topic_id != log_id and ZERO_UUID not in (view.topic_id, log_id):
-            raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id or "")
-        if view.next_offset > before:
-            stuck_since = None
-            continue
-        now = yield from Now()
-        stuck_since = now if stuck_since is None else stuck_since
-        if now - stuck_since > STUCK_LOG_MS:
-            raise refused(
-                "COMMIT_LOG_UNAVAILABLE",
-                write_id=view.write_id,
-                end_offset=end_offset,
-                seconds=STUCK_LOG_MS // 1000,
-                ends_at=view.next_offset,
-            )
-    require_whole(view)
-
-
 def read_to_end(view: LogView) -> Procedure[None]:
     """Feed the view up to the current end of the log."""
     # Other writes extend the partition all the time, so its end is fixed at the first chunk.
@@ -91,15 +56,42 @@ def require_whole(view: LogView) -> None:
 def read_to_barrier(view: LogView, nonce: str, log_id: UUID = ZERO_UUID, *, claims: bool = True) -> Procedure[int]:
     """Append a barrier and feed the view up to it; return the barrier's offset.
 
-    Every record that was acknowledged before this call is then in the view. Raises as `read_to`.
+    Every record that was acknowledged before this call is then in the view.
 
     Args:
+        log_id: Topic id of the log that the caller knows, from the view or another one; zero if it knows none.
         claims: Whether the barrier makes the log the write's own (NEW LOG).
+
+    Raises:
+        BrokerUnavailableError: COMMIT_LOG_UNAVAILABLE after two minutes without a record. A new leader below min.insync.replicas does
+            not advance its high watermark to the records that the old one acknowledged.
+        WriteRefusedError: As `require_whole`. NOT_THIS_COMMIT_LOG if the log is no longer the known one (NEW LOG).
     """
     assert view.write_id is not None
     log_id = view.topic_id if view.topic_id.int else log_id
     barrier = yield from Append((barrier_record(view.write_id, nonce, log_id if claims else NO_LOG),))
-    yield from read_to(view, barrier, log_id)
+    if view.topic_id.int and barrier < view.next_offset:
+        raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id)
+    stuck_since: int | None = None
+    while view.next_offset <= barrier:
+        before = view.next_offset
+        yield from read_on(view)
+        if view.topic_id != log_id and ZERO_UUID not in (view.topic_id, log_id):
+            raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=view.write_id)
+        if view.next_offset > before:
+            stuck_since = None
+            continue
+        now = yield from Now()
+        stuck_since = now if stuck_since is None else stuck_since
+        if now - stuck_since > STUCK_LOG_MS:
+            raise refused(
+                "COMMIT_LOG_UNAVAILABLE",
+                write_id=view.write_id,
+                end_offset=barrier,
+                seconds=STUCK_LOG_MS // 1000,
+                ends_at=view.next_offset,
+            )
+    require_whole(view)
     return barrier
 
 

@@ -18,9 +18,7 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from kafka_eos_sink.commit.steps import (
-    LogRecord,
-)
+from kafka_eos_sink.commit.steps import LogRecord
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, parse
 from kafka_eos_sink.commit.values import Decision, OffsetRange, merged
 from kafka_eos_sink.protocol.identity import is_topic_name
@@ -165,6 +163,11 @@ class LogKey:
     write_id: str
     query_id: str
     rest: tuple[int, ...]
+
+    @property
+    def encoded(self) -> bytes:
+        """The key itself, which has one spelling only; of any kind but a barrier."""
+        return _dump([self.kind, self.write_id, self.query_id, *self.rest])
 
 
 def parse_key(key: bytes) -> LogKey | None:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
-from kafka_eos_sink.commit.outcome import Outcome, by_marker, of_decision
+from kafka_eos_sink.commit.outcome import Outcome, outcome_of
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
@@ -38,26 +38,9 @@ class VersionState(Enum):
         return self in (VersionState.FINISHED, VersionState.KEPT)
 
     @property
-    def needs_run(self) -> bool:
-        """Whether the next run of the version writes it."""
-        return self in (VersionState.VOID, VersionState.REWRITE)
-
-    @property
     def is_open(self) -> bool:
         """Whether recovery has work with it."""
         return self is VersionState.DECIDED
-
-
-def state_of(decision: Decision, *, has_done_record: bool) -> VersionState:
-    """Return the state of a decision.
-
-    An operator's resolution and a void decision are final by themselves. Any other decision needs the done record of its nonce.
-    """
-    if decision.resolution is not None:
-        return VersionState.KEPT if decision.resolution == "committed" else VersionState.REWRITE
-    if decision.is_void:
-        return VersionState.VOID
-    return VersionState.FINISHED if has_done_record else VersionState.DECIDED
 
 
 @dataclass(slots=True)
@@ -80,9 +63,8 @@ class LoggedRecord:
 
     @property
     def outcome(self) -> Outcome:
-        judge = of_decision if self.key.kind == "decision" else by_marker
         version = None if self.value is None else self.value.get("transaction_version")
-        return judge(self.producer_epoch, version, self.marker)
+        return outcome_of(self.producer_epoch, version, self.marker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,23 +188,12 @@ class QueryState:
         """Ignored records of other programs under sink keys; `newest` adds forged ones."""
         return self._of("foreign")
 
-    @property
-    def nonces_not_aborted(self) -> frozenset[str]:
-        """The plans' nonces of the decisions that are committed or not proven aborted."""
-        return frozenset(
-            plan_nonce(str(record.value.get("nonce")))
-            for record in self._of("decision", 0)
-            if record.value is not None and record.outcome is not Outcome.ABORTED
-        )
-
-    def carriers(self, nonce: str) -> list[ProducerIdAndEpoch]:
-        """Producer id and epoch of each committed decision of a plan, in log order."""
+    def of_plan(self, nonce: str) -> list[LoggedRecord]:
+        """The first records of a plan's decisions in log order, whatever their outcomes."""
         return [
-            record.carrier
+            record
             for record in self._of("decision", 0)
-            if record.value is not None
-            and plan_nonce(str(record.value.get("nonce"))) == nonce
-            and record.outcome is Outcome.COMMITTED
+            if record.value is not None and plan_nonce(str(record.value.get("nonce"))) == nonce
         ]
 
     def outcome_at(self, offset: int) -> Outcome:
@@ -240,8 +211,15 @@ class QueryState:
         return self.done is not None and str(self.done.get("nonce")) == decision.nonce
 
     def state_of(self, decision: Decision) -> VersionState:
-        """The state of the query id's newest decision."""
-        return state_of(decision, has_done_record=self.has_done_record(decision))
+        """The state of the query id's newest decision.
+
+        An operator's resolution and a void decision are final by themselves. Any other decision needs the done record of its nonce.
+        """
+        if decision.resolution is not None:
+            return VersionState.KEPT if decision.resolution == "committed" else VersionState.REWRITE
+        if decision.is_void:
+            return VersionState.VOID
+        return VersionState.FINISHED if self.has_done_record(decision) else VersionState.DECIDED
 
     @property
     def newest_parts(self) -> dict[int, LoggedRecord]:
@@ -371,6 +349,12 @@ class LogView:
             any(log in own or not self.topic_id.int for log in logs)
             or any(QueryState(*ids, records).has_decision for ids, records in self._queries.items())
         )
+
+    def own_keys(self) -> list[bytes]:
+        """The keys of all records but barriers, in log order, other programs' included."""
+        found = (each for records in self._queries.values() for of in records.values() for each in of)
+        ordered = sorted(found, key=lambda each: each.offset)
+        return list(dict.fromkeys(each.key.encoded for each in ordered if each.key.kind != "barrier"))
 
     def query(self, query_id: str) -> QueryState:
         """What was read of one query id of the view's write id."""

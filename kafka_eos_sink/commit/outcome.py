@@ -108,36 +108,25 @@ class Outcome(Enum):
     """Its marker is missing, and another transaction's follows."""
 
 
-def by_marker(producer_epoch: int, transaction_version: int | None, marker: Marker | None) -> Outcome:
-    """Return what a marker proves of a transaction, by the epoch rule.
+def outcome_of(producer_epoch: int, transaction_version: int | None, marker: Marker | None) -> Outcome:
+    """Return what a marker proves of a record's transaction, by the epoch rule.
 
     From version 2 on every end bumps the epoch, so both markers carry epoch + 1 (KIP-890). Below, COMMIT and the driver's ABORT carry
-    the epoch; the ABORT of a fence or a timeout carries epoch + 1. Version None (a tombstone does not hold it) allows either.
+    the epoch; the ABORT of a fence or a timeout carries epoch + 1. Version None allows either, because only a decision's value holds it.
+
+    ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch, also from version 2 on, where no coordinator does. It
+    voids a decision, because a driver acts only on a decision whose first marker is a COMMIT.
     """
     if marker is None:
         return Outcome.OPEN
     own, bumped = marker.producer_epoch == producer_epoch, marker.producer_epoch == producer_epoch + 1
-    if transaction_version is None:
+    if transaction_version is None or marker.type is MarkerType.ABORT:
         fits = own or bumped
-    elif bumps_epoch(transaction_version):
-        fits = bumped
     else:
-        fits = own or (bumped and marker.type is MarkerType.ABORT)
+        fits = bumped if bumps_epoch(transaction_version) else own
     if not fits or marker.type is MarkerType.EMPTY:
         return Outcome.UNRESOLVED
     return Outcome.COMMITTED if marker.type is MarkerType.COMMIT else Outcome.ABORTED
-
-
-def of_decision(producer_epoch: int, transaction_version: int | None, marker: Marker | None) -> Outcome:
-    """Return what a marker proves of a decision's own transaction.
-
-    ``kafka-transactions.sh abort`` writes an ABORT with the transaction's own epoch; from version 2 on, no coordinator does. Such an ABORT
-    voids a decision, because a driver acts only on a decision whose first marker is a COMMIT. From version 2 on it proves nothing about a
-    part, whose rows lie in other partitions.
-    """
-    if marker is not None and marker.type is MarkerType.ABORT and marker.producer_epoch == producer_epoch:
-        return Outcome.ABORTED
-    return by_marker(producer_epoch, transaction_version, marker)
 
 
 def end_of(described: TransactionDescription | None, identity: ProducerIdentity) -> End:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
-from kafka_eos_sink.commit.evidence import holds_open, judged, look_at
+from kafka_eos_sink.commit.evidence import held_on, holds_open, judged, look_at
 from kafka_eos_sink.commit.log_access import append_in_transaction, read_to_barrier
 from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_standing import UnknownId
@@ -33,8 +33,6 @@ from kafka_eos_sink.commit.refusals import describe_ranges, job_of, refused, som
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
-    DataTopicGoneError,
-    DescribeProducers,
     End,
     EndTransactions,
     Now,
@@ -52,9 +50,6 @@ from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
-
-MARKERS_WITHIN_MS = 10_000
-"""How long markers may take to reach the data partitions. An omitted one never does."""
 
 GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
 """Results of a recovery that cannot do more: *committed* accepts the loss of their rows."""
@@ -215,7 +210,7 @@ def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool
     """Whether the version had the requested outcome before this command."""
     if before is None:
         return False
-    return before.is_settled if request.resolution == "committed" else before.needs_run
+    return before.is_settled if request.resolution == "committed" else not (before.is_settled or before.is_open)
 
 
 def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
@@ -267,12 +262,10 @@ def _require_resolvable(
     if _is_finished(query, taken):
         if decision.is_empty:
             return  # no row of it is visible
-        if not was_settled:
-            # Also with --allow-duplicates, which was meant for what could not be finished.
-            why = f"this command has just finished it, and {text('all_visible')}"
-            raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
-        if not request.allow_duplicates:
-            why = "it counts as written"
+        # Also with --allow-duplicates, which was meant for what could not be finished.
+        just_finished = "" if was_settled else f"this command has just finished it, and {text('all_visible')}"
+        if just_finished or not request.allow_duplicates:
+            why = just_finished or "it counts as written"
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
@@ -340,11 +333,7 @@ def _require_closed(write: Write, decision: Decision) -> Procedure[None]:
     started = yield from Now()
     while topics:
         own = [each for each in ranges if each[1].topic == topics[0]]
-        where = tuple(sorted({(part.topic, part.partition) for _, part in own}))
-        try:
-            producers = yield from DescribeProducers(where)
-        except DataTopicGoneError:
-            producers = {}
+        producers = yield from held_on({(part.topic, part.partition) for _, part in own})
         held = next(((identity, part) for identity, part in own if holds_open(producers, identity, part)), None)
         if held is None:
             del topics[0]

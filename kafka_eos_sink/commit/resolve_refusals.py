@@ -83,10 +83,9 @@ def _instead(request: ResolveRequest, query: QueryState, newest: Decision | None
         return "correct_stream"
     if is_batch or request.resolution == "rewrite":
         return "writes"
-    state = query.state_of(newest)
-    if state.is_settled:
+    if query.state_of(newest).is_settled:
         return "continue"
-    return "run" if state.needs_run else "finish"
+    return "run" if newest.is_unwritten else "finish"
 
 
 def warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Iterator[str]:
@@ -98,7 +97,7 @@ def warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Itera
         state = query.state_of(newest.decision)
         if state.is_settled:
             yield text("is_settled", decision=newest.decision, state=state.value)
-        elif state.needs_run:
+        elif newest.decision.is_unwritten:
             yield text("is_to_rewrite" if newest.decision.resolution else "is_void", decision=newest.decision)
 
 

@@ -7,7 +7,7 @@ lost one. A second decision lists the committed transactions and the copies. If 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_eos_sink.commit.decide import (
@@ -26,7 +26,7 @@ from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
 from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
 from kafka_eos_sink.commit.transactional_id import SLOTS
-from kafka_eos_sink.commit.transactions import fresh_identity, give_up
+from kafka_eos_sink.commit.transactions import fresh_identity, give_up, prepared
 from kafka_eos_sink.commit.values import (
     Decision,
     DecisionStatus,
@@ -103,20 +103,13 @@ def finish_decision(
 ) -> Procedure[SettledDecision]:
     """Finish a decision and write its done record, unless its state is final."""
     decision = logged.decision
-    if not state.is_open:
-        return _settled(decision, DecisionStatus.VOID if state.needs_run else DecisionStatus.FINISHED)
-    settled = yield from finish(run, logged, driver, recovering=True)
-    decision = settled.logged.decision
-    if settled.lost:
-        return _settled(decision, DecisionStatus.VOID)
-    yield from write_done(decision)
-    return _settled(decision, DecisionStatus.FINISHED)
-
-
-def _settled(decision: Decision, status: DecisionStatus) -> SettledDecision:
+    if state.is_open:
+        decision = yield from finish(run, logged, driver, recovering=True)
+        if not decision.is_void:
+            yield from write_done(decision)
     return SettledDecision(
         decision=replace(decision, transactions=(), user_metadata=None),
-        status=status,
+        status=DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED,
         rows=sum(prepared.rows for prepared in decision.transactions),
         topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
     )
@@ -129,7 +122,7 @@ def finish(
     *,
     losers: Collection[ProducerIdentity] = (),
     recovering: bool,
-) -> Procedure[Settled]:
+) -> Procedure[Decision]:
     """Settle a decision; copy the lost ranges, and settle the decision of the copies.
 
     The caller holds W.driver.
@@ -138,8 +131,7 @@ def finish(
         driver: W.driver's next transaction.
 
     Returns:
-        The last decision. If it is void, ``lost`` holds all transactions of the batch. Then none of its rows is visible, their records
-        are gone, and the batch may run again.
+        The last decision. If it is void, none of the batch's rows is visible, their records are gone, and the batch may run again.
 
     Raises:
         DecisionPendingError: As `settle`. LOST_PARTS if lost records are gone while other rows of the batch are visible.
@@ -148,7 +140,7 @@ def finish(
     for copied_here in range(MOST_COPIES + 1):
         settled = yield from settle(run, logged, driver, losers=losers, recovering=recovering)
         if not settled.lost:
-            return settled
+            return settled.logged.decision
         if copied_here == MOST_COPIES:
             break
         losers = ()
@@ -161,7 +153,7 @@ def finish(
             why = f"its lost rows could not be copied ({failure.brief})"
             raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
         if logged.decision.is_void:
-            return replace(settled, logged=logged)
+            return logged.decision
     why = (
         f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
         f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms"
@@ -192,7 +184,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
         expires_ms: int | None = None
         if not gone:
             expires_ms = yield from check_prepared(run, copies, started)
-        elif _ranges(lost) < _ranges(decision.transactions):
+        elif settled.kept:
             # BLIND: all or none. A decision that lacks some of the rows would hide that they are missing.
             raise _lost_parts(run.write, settled, gone)
         else:
@@ -234,35 +226,18 @@ def _lost_parts(write: Write, settled: Settled, gone: Sequence[str]) -> KafkaEos
     )
 
 
-def _ranges(transactions: Sequence[PreparedTransaction]) -> int:
-    return sum(len(entry.offsets) for entry in transactions)
-
-
 def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: DriverTransaction) -> Decision:
-    """Return the next decision, with copies of lost ranges, void without any."""
+    """Return the next decision: what readers see, and copies; void without any."""
     decision = settled.logged.decision
     versions = decision.versions
+    kept = [replace(entry, proven=entry.proven or not settled.gone) for entry in settled.kept]
     return replace(
         decision,
         versions=versions if copies or versions is None else versions.without(decision.version),
         nonce=f"{plan_nonce(decision.nonce)}~{decision.copies + 1}",
         driver=driver.identity,
-        transactions=tuple(_kept_and_copied(settled, copies)) if copies else (),
+        transactions=tuple(sorted((*kept, *copies), key=lambda entry: entry.partition)) if copies else (),
     )
-
-
-def _kept_and_copied(settled: Settled, copies: list[PreparedTransaction]) -> Iterator[PreparedTransaction]:
-    """Return each transaction's ranges that readers see, and its copy."""
-    lost = {(entry.identity, entry.ended): (entry, copy) for entry, copy in zip(settled.lost, copies, strict=True)}
-    for entry in settled.logged.decision.transactions:
-        found = None if entry.proven else lost.get((entry.identity, entry.ended))
-        if found is None:
-            yield replace(entry, proven=entry.proven or not settled.gone)
-            continue
-        gone, copy = found
-        if kept := tuple(part for part in entry.offsets if part not in gone.offsets):
-            yield replace(entry, offsets=kept, rows=entry.rows - gone.rows, proven=not settled.gone)
-        yield copy
 
 
 def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction) -> Procedure[Copy]:
@@ -290,15 +265,6 @@ def _sort_copies(
                 f"{describe_ranges([entry])}"
             )
         else:
-            copies.append(
-                PreparedTransaction(
-                    partition=entry.partition,
-                    identity=identity,
-                    part_offset=result.part_offset,
-                    rows=result.written.rows,
-                    offsets=result.written.offsets,
-                    written_bytes=result.written.written_bytes,
-                    dead_letters=entry.dead_letters,
-                )
-            )
+            copy = prepared(entry.partition, identity, result.written, result.part_offset)
+            copies.append(replace(copy, dead_letters=entry.dead_letters))
     return copies, gone

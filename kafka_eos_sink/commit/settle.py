@@ -5,7 +5,7 @@ The same code finishes a batch in `commit` and a dead driver's batch in `take_ov
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -30,12 +30,13 @@ MOST_DISCARDS = 3
 class Settled:
     """A decision's outcome: readers see every row that is not in ``lost``.
 
-    A lost transaction has its lost ranges only. ``gone`` says which topic of the others was deleted, if some are lost; then it is not
-    proven that readers see the others.
+    A transaction with ranges of each kind is in ``kept`` and in ``lost``, with those ranges only. ``gone`` says which topic of the others
+    was deleted, if some are lost; then it is not proven that readers see the others.
     """
 
     logged: LoggedDecision
-    lost: tuple[PreparedTransaction, ...]
+    kept: tuple[PreparedTransaction, ...]
+    lost: tuple[PreparedTransaction, ...] = ()
     gone: str = ""
 
 
@@ -62,23 +63,23 @@ def settle(
     write, decision = run.write, logged.decision
     started = yield from Now()
     deadline = started + run.within_ms
-    named = _named(decision)
+    named = _unproven(decision.transactions)
     accepted = yield from _end(write, decision, named, losers)
     is_plain = not recovering and all(each.identity.bumps_epoch and each.identity in accepted for each in named)
-    lost: list[PreparedTransaction] = []
+    settled = Settled(logged=logged, kept=decision.transactions)
     try:
         is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))
         # JOIN: readers also pass after a newer driver has discarded what hung.
         if is_plain and (yield from still_holds(driver.identity)):
-            return Settled(logged=logged, lost=())
-        logged, kept, lost = yield from _judged(run, logged, accepted, driver, deadline)
-        yield from verify_visible(write, decision, kept, deadline)
+            return settled
+        settled = yield from _judged(run, logged, accepted, driver, deadline)
+        yield from verify_visible(write, decision, _unproven(settled.kept), deadline)
     except DataTopicGoneError as gone:
-        if not lost:
+        if not settled.lost:
             raise refused("TOPIC_GONE", write=write, decision=decision, why=gone.message) from gone
         # First copy the lost rows of the other topics. The decision of the copies is settled without this topic, or finds it gone again.
-        return Settled(logged=logged, lost=tuple(lost), gone=gone.message)
-    return Settled(logged=logged, lost=tuple(lost))
+        return replace(settled, gone=gone.message)
+    return settled
 
 
 def _end(
@@ -102,17 +103,17 @@ def _end(
     )
 
 
-def _named(decision: Decision) -> list[PreparedTransaction]:
-    return [prepared for prepared in decision.transactions if not prepared.proven]
+def _unproven(transactions: Iterable[PreparedTransaction]) -> list[PreparedTransaction]:
+    return [prepared for prepared in transactions if not prepared.proven]
 
 
 def _judged(
     run: Run, logged: LoggedDecision, accepted: Collection[ProducerIdentity], driver: DriverTransaction, deadline: int
-) -> Procedure[tuple[LoggedDecision, list[PreparedTransaction], list[PreparedTransaction]]]:
-    """Discard what hangs; return the decision, what readers see, and what is lost."""
+) -> Procedure[Settled]:
+    """Discard what hangs, and judge every range."""
     for _ in range(MOST_DISCARDS):
         decision = logged.decision
-        named = _named(decision)
+        named = _unproven(decision.transactions)
         todo = yield from judged(run, decision, named, accepted, deadline)
         hanging = [
             Hanging(
@@ -131,7 +132,9 @@ def _judged(
                 why = "another run has replaced this one, and finishes it"
                 raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
             parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
-            return logged, [kept for kept, _ in parts if kept], [lost for _, lost in parts if lost]
+            proven = [prepared for prepared in decision.transactions if prepared.proven]
+            kept = (*proven, *(kept for kept, _ in parts if kept))
+            return Settled(logged=logged, kept=kept, lost=tuple(lost for _, lost in parts if lost))
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
             raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(left))
@@ -195,7 +198,7 @@ def _noted(run: Run, logged: LoggedDecision, todo: Judged, driver: DriverTransac
     reader saw them.
     """
     decision = logged.decision
-    known = dict(zip(_named(decision), todo, strict=True))
+    known = dict(zip(_unproven(decision.transactions), todo, strict=True))
     entries: list[PreparedTransaction] = []
     for prepared in decision.transactions:
         each = known.get(prepared)

@@ -7,14 +7,14 @@ and every decision that it must finish is in the log. A read before them shows i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
-from kafka_eos_sink.commit.log_standing import LogFacts, Standing, UnknownId, standing_of
+from kafka_eos_sink.commit.log_standing import Standing, UnknownId, Used, commit_log_lost, standing_of, was_used
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.lost_log import Used, commit_log_lost, was_used
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
@@ -172,14 +172,12 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
     used = Used()
     if is_unknown and unknown_id is UnknownId.BEGIN and not opened:
         used = yield from was_used(run.write)
-    facts = LogFacts(
-        lacks_write=view.lacks_write, is_first_look=is_first_look, has_open=bool(opened), was_used=bool(used)
-    )
-    standing = standing_of(facts, unknown_id)
+    judge = partial(standing_of, unknown_id, is_first_look=is_first_look, has_open=bool(opened), was_used=bool(used))
+    standing = judge(lacks_write=view.lacks_write)
     if standing in (Standing.OTHER, Standing.LOST):
         # The driver of what was found appended its barrier before its first request, perhaps after this driver's read.
         yield from read_to_end(view)
-        standing = standing_of(replace(facts, lacks_write=view.lacks_write), unknown_id)
+        standing = judge(lacks_write=view.lacks_write)
     if standing is Standing.OTHER:
         raise refused("NOT_THIS_COMMIT_LOG", write=run.write, first=opened[0].transactional_id)
     if standing is Standing.LOST:

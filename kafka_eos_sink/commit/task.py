@@ -5,20 +5,13 @@ from __future__ import annotations
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import part_record
-from kafka_eos_sink.commit.log_view import LoggedRecord, LogView
+from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import (
-    AppendPart,
-    DescribeTransactions,
-    HasRows,
-    Reached,
-    WallClock,
-    WriteRows,
-)
+from kafka_eos_sink.commit.steps import AppendPart, DescribeTransactions, HasRows, Reached, WallClock, WriteRows
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
-from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken
+from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken, prepared
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Plan,
@@ -41,8 +34,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     """
     outcome, _ = admit(plan, batch)
 
-    def message(outcome: TaskOutcome, prepared: PreparedTransaction | None = None) -> TaskMessage:
-        return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=prepared)
+    def message(outcome: TaskOutcome, transaction: PreparedTransaction | None = None) -> TaskMessage:
+        return TaskMessage(plan=plan, batch=batch, task=task, outcome=outcome, prepared=transaction)
 
     if outcome is TaskOutcome.ALREADY_COMMITTED:
         return message(TaskOutcome.ALREADY_COMMITTED)
@@ -75,18 +68,7 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
         yield from give_up([identity])
         return message(TaskOutcome.OVERTAKEN)
     yield from Reached("task.prepared")
-    return message(
-        TaskOutcome.PREPARED,
-        PreparedTransaction(
-            partition=task.partition,
-            identity=identity,
-            part_offset=part_offset,
-            rows=written.rows,
-            offsets=written.offsets,
-            written_bytes=written.written_bytes,
-            dead_letters=written.dead_letters,
-        ),
-    )
+    return message(TaskOutcome.PREPARED, prepared(task.partition, identity, written, part_offset))
 
 
 def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Procedure[None]:
@@ -105,7 +87,11 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
     lost = tuple(
         partition
         for partition, part in view.query(query_id).newest_parts.items()
-        if partition != own and _is_aborted(part, version, plan.log_offset)
+        if partition != own
+        and part.offset >= plan.log_offset
+        and part.value is not None
+        and part.value.get("version") == version
+        and part.outcome is Outcome.ABORTED
     )
     if not lost:
         return
@@ -115,12 +101,3 @@ def fail_if_too_late(plan: Plan, query_id: str, version: int, own: int) -> Proce
         if all(found is None or found.is_free for found in held):
             why = f"the finished transaction of partition {partition} was aborted while other tasks still wrote"
             raise refused("TRANSACTION_TOO_OLD", elapsed=elapsed / 1000, limit=timeout / 1000, why=why)
-
-
-def _is_aborted(part: LoggedRecord, version: int, log_offset: int) -> bool:
-    return (
-        part.offset >= log_offset
-        and part.value is not None
-        and part.value.get("version") == version
-        and part.outcome is Outcome.ABORTED
-    )

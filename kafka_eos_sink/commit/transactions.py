@@ -26,13 +26,10 @@ from kafka_eos_sink.commit.steps import (
     Now,
     TransactionDescription,
     Wait,
+    WrittenRows,
 )
 from kafka_eos_sink.commit.transactional_id import SLOTS
-from kafka_eos_sink.commit.values import (
-    Plan,
-    Run,
-    Write,
-)
+from kafka_eos_sink.commit.values import Plan, PreparedTransaction, Run, Write
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 
@@ -164,3 +161,16 @@ def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_m
             if now - started > SLOT_DEADLINE_MS:
                 raise failure
         yield from Wait(SLOT_POLL_MS)
+
+
+def prepared(partition: int, identity: ProducerIdentity, written: WrittenRows, part_offset: int) -> PreparedTransaction:
+    """Return a transaction whose rows and part record are acknowledged."""
+    return PreparedTransaction(
+        partition=partition,
+        identity=identity,
+        part_offset=part_offset,
+        rows=written.rows,
+        offsets=written.offsets,
+        written_bytes=written.written_bytes,
+        dead_letters=written.dead_letters,
+    )

@@ -16,7 +16,7 @@ from uuid import UUID
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit import lost_log, steps
+from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
@@ -107,7 +107,7 @@ class Executor:
         )
         self._on(steps.EndTransactions, self._end_transactions)
         self._on(steps.ReadLog, self._read_log)
-        self._on(lost_log.ReadHistory, self._read_history)
+        self._on(log_standing.ReadHistory, self._read_history)
         self._on(steps.LastStableOffsets, proofs.last_stable_offsets)
         self._on(steps.DescribeProducers, proofs.describe_producers)
         self._on(steps.AbortedTransactions, proofs.aborted_transactions)
@@ -144,13 +144,13 @@ class Executor:
                 self._log_step(step, began, result, failure)
             self.stopwatch.saw(step, result)
 
-    def _read_history(self, step: lost_log.ReadHistory) -> tuple[lost_log.InHistory, ...]:
+    def _read_history(self, step: log_standing.ReadHistory) -> tuple[log_standing.InHistory, ...]:
         if not self.history_topic:
             return ()
         within_ms = min(HISTORY_WITHIN_MS, self.timeout_ms)
         try:
             found = read_history(
-                self.admin, self.history_topic, step.write_id, limit=lost_log.MOST_SHOWN, timeout_ms=within_ms
+                self.admin, self.history_topic, step.write_id, limit=log_standing.MOST_SHOWN, timeout_ms=within_ms
             )
         except KafkaEosError as error:
             # It is the second witness of a lost commit log. The first write on a cluster has none.
@@ -166,7 +166,9 @@ class Executor:
                 )
             return ()
         return tuple(
-            lost_log.InHistory(version=each.version, finished_ms=each.finished_ms, application_id=each.application_id)
+            log_standing.InHistory(
+                version=each.version, finished_ms=each.finished_ms, application_id=each.application_id
+            )
             for each in found
         )
 

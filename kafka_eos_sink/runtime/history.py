@@ -1,6 +1,6 @@
 """The history topic: one record per decided batch, for people and monitoring.
 
-No failure of it changes how a batch is written. The first plan of a write id also reads the history (`commit.lost_log`): without a record,
+No failure of it changes how a batch is written. The first plan of a write id also reads the history (`log_standing.py`): without a record,
 or without Read, a lost commit log is noticed for 7 days instead of 30.
 """
 

@@ -465,7 +465,7 @@ class Fuzz:
                 continue
             self.counts["foreign records"] += len(query.foreign)
             self.counts["undecided records"] += len(query.undecided)
-            assert query.nonces_not_aborted is not None
+            assert query.of_plan("n") is not None
             for part in query.newest_parts.values():
                 assert part.outcome
             if found is not None:

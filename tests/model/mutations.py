@@ -460,10 +460,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="second decision without the committed rest",
         what="the decision of the copies names the copies only",
         edits=(
+            # What is kept of a transaction that is partly lost stays.
             Edit(
-                restore._kept_and_copied,
-                "            yield replace(entry, proven=entry.proven or not settled.gone)\n",
-                "",
+                restore._decision_of,
+                "for entry in settled.kept]",
+                "for entry in settled.kept if entry.identity in {each.identity for each in settled.lost}]",
             ),
         ),
         setting=_small("partial decision", faults=faults(timeout=1), recover_from_every=0),
@@ -513,9 +514,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(restore._restore, "        if not gone:\n", "        if copies:\n"),
             Edit(
-                restore._kept_and_copied,
-                "zip(settled.lost, copies, strict=True)",
-                "zip([each for each in settled.lost if each.partition in {c.partition for c in copies}], copies, strict=True)",
+                restore._decision_of,
+                "(*kept, *copies)",
+                "(*kept, *copies, *(replace(each, proven=True) for each in settled.lost"
+                " if each.partition not in {c.partition for c in copies}))",
             ),
         ),
         setting=_small("copy of some", faults=faults(timeout=2, clean=1), loud=UNRESOLVABLE | {"LOST_PARTS"}),
@@ -545,6 +547,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             Edit(
                 task.write_attempt,
                 "    identity = yield from fresh_identity(",
+                "    from kafka_eos_sink.protocol.identity import ProducerIdentity\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
                 "    name = plan.write.task_id(task.partition, slot_of(task.task_attempt_id))\n"
                 "    known = (yield from DescribeTransactions((name,)))[name]\n"
@@ -597,9 +600,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 settle.settle,
-                "        logged, kept, lost = yield from _judged(run, logged, accepted, driver, deadline)\n",
-                "        kept = [each for each in named if each.identity in accepted]\n"
-                "        lost = [each for each in named if each.identity not in accepted]\n",
+                "        settled = yield from _judged(run, logged, accepted, driver, deadline)\n",
+                "        kept = tuple(each for each in decision.transactions if each.proven or each.identity in accepted)\n"
+                "        lost = tuple(each for each in named if each.identity not in accepted)\n"
+                "        settled = Settled(logged=logged, kept=kept, lost=lost)\n",
             ),
         ),
         setting=_small("verdict by code", attempts=2, faults=faults(speculate=1), **ONE_ROW),
@@ -618,7 +622,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         name="check before the decision skipped",
         what="what the tasks handed over is decided without a look at the coordinator",
         edits=(
-            Edit(decide.check_prepared, "        if not is_open:\n", "        if False:\n"),
+            Edit(
+                decide.check_prepared,
+                "if found is None or not (found.is_open and found.is_of(identity)):",
+                "if found is None:",
+            ),
             Edit(decide.check_prepared, "        if forgotten:\n", "        if False:\n"),
             Edit(decide._check_first_offsets, "if start != first:", "if False:"),
         ),
@@ -821,9 +829,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of the copies forgets the rows that readers see of the same transaction",
         edits=(
             Edit(
-                restore._kept_and_copied,
-                "            yield replace(entry, offsets=kept, rows=entry.rows - gone.rows, proven=not settled.gone)\n",
-                "            pass\n",
+                restore._decision_of,
+                "for entry in settled.kept]",
+                "for entry in settled.kept if entry.identity not in {each.identity for each in settled.lost}]",
             ),
         ),
         setting=HALF_ABORTED,

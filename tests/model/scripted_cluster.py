@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from kafka_eos_sink.commit import lost_log, steps
+from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.commit_batch import CommitRequest, commit
 from kafka_eos_sink.commit.log_records import decision_records, parse_key
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
@@ -53,7 +53,7 @@ class ScriptedCluster:
         """What coordinators were asked to end, and whether to commit it."""
         self.log_id = uuid.uuid4()
         """The topic id of the commit log."""
-        self.history: tuple[lost_log.InHistory, ...] = ()
+        self.history: tuple[log_standing.InHistory, ...] = ()
 
     def run(self, procedure: Procedure[T]) -> T:
         def answer(step: Step[Any]) -> Any:
@@ -74,7 +74,7 @@ class ScriptedCluster:
                 return None
             case steps.Reached():
                 return None
-            case lost_log.ReadHistory():
+            case log_standing.ReadHistory():
                 return self.history
             case steps.HasRows():
                 return bool(self.rows)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kafka_eos_sink.commit import abort as aborting
-from kafka_eos_sink.commit import commit_batch, lost_log, steps
+from kafka_eos_sink.commit import commit_batch, log_standing, steps
 from kafka_eos_sink.commit import take_over as take_over_module
 from kafka_eos_sink.commit import task as task_module
 from kafka_eos_sink.commit.resolve import resolve
@@ -237,7 +237,7 @@ class World:
             elif isinstance(step, steps.HasRows):
                 has = bool(self._rows(name))
                 node = self.procedures.advance(node, has, has)
-            elif isinstance(step, lost_log.ReadHistory):
+            elif isinstance(step, log_standing.ReadHistory):
                 node = self.procedures.advance(node, None, ())  # no history topic
             elif isinstance(step, (steps.Wait, steps.Warn, steps.Reached)):
                 if isinstance(step, steps.Warn):

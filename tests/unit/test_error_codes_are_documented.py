@@ -14,7 +14,7 @@ import pytest
 
 from documents import ERRORS, ROOT, anchors, error_codes, read
 from kafka_eos_sink import errors
-from kafka_eos_sink.commit import lost_log, resolve_refusals
+from kafka_eos_sink.commit import resolve_refusals
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_view import LoggedDecision, VersionState
 from kafka_eos_sink.commit.refusals import describe_ranges, refused
@@ -194,7 +194,7 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, KafkaEosError]:
     }
     for error in concerned.values():
         error.concern(Job.BATCH)
-    after_another_sink = lost_log.not_the_next_version(LAG, batch(42, **stream), None)
+    after_another_sink = refused("COMMIT_LOG_LOST.unknown_query", write=LAG, batch=batch(42, **stream))
     after_another_sink.concern(Job.STREAM)
     with pytest.raises(KafkaEosError) as rolled_back:
         admit(plan_with(LAG, decision_of(LAG, QUERY, 42)), batch(41, **stream))

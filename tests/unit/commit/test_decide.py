@@ -11,7 +11,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.decide import GroupOffsets
-from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to
+from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Answered, Step
@@ -191,7 +191,7 @@ def test_log_hiding_acknowledged_records_raises_unavailable() -> None:
 
     cluster.own = {steps.ReadLog: nothing}
     with pytest.raises(BrokerUnavailableError, match=r"COMMIT_LOG_UNAVAILABLE\].*min.insync.replicas"):
-        cluster.run(read_to(LogView("w"), 5))
+        cluster.run(read_to_barrier(LogView("w"), "n"))
     assert cluster.now - began < STUCK_LOG_MS + 5_000
 
 
@@ -379,7 +379,7 @@ def test_truncated_commit_log_is_rejected_before_any_fencing() -> None:
         cluster.plan()
     assert cluster.kafka.transactions == ()
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
-        cluster.run(read_to(LogView("w"), 6))
+        cluster.run(read_to_barrier(LogView("w"), "n"))
 
 
 def test_open_transactions_unknown_to_the_log_are_not_ended() -> None:

@@ -145,7 +145,7 @@ def test_forged_decision_counts_for_nothing(
     assert query.newest is not None
     assert query.newest.decision == genuine
     assert [each.offset for each in query.foreign] == [2]
-    assert (query.undecided, query.nonces_not_aborted) == ([], {"n1"})
+    assert (query.undecided, len(query.of_plan("n1"))) == ([], 1)
     (warning,) = caplog.records
     assert "at offset 2 that its driver did not write" in warning.getMessage()
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kafka_eos_sink.commit import lost_log, steps
+from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_standing import UnknownId
@@ -26,7 +26,7 @@ from tests.unit.commit.test_versions import Job
 
 pytestmark = pytest.mark.feature("lost commit log")
 VERSIONS = pytest.mark.parametrize("version", [2, 0])
-HISTORY = (lost_log.InHistory(version=7, finished_ms=1_700_000_000_000, application_id="app-7"),)
+HISTORY = (log_standing.InHistory(version=7, finished_ms=1_700_000_000_000, application_id="app-7"),)
 
 
 def lost(version: int = 2) -> ScriptedCluster:
@@ -90,7 +90,7 @@ def test_first_plan_looks_once_and_begins_with_its_barrier() -> None:
     assert kinds.index(steps.Append) < kinds.index(steps.InitProducerId)
     cluster.steps.clear()
     cluster.plan("second")
-    assert lost_log.ReadHistory not in [type(step) for step in cluster.steps], "the log knows the id"
+    assert log_standing.ReadHistory not in [type(step) for step in cluster.steps], "the log knows the id"
 
 
 def test_driver_that_begins_beside_this_one_is_no_lost_log() -> None:
@@ -173,7 +173,7 @@ def test_end_of_what_a_lost_log_left_open_does_not_hide_the_loss(version: int) -
 def test_version_is_proposed_only_by_a_whole_history() -> None:
     """The newest records may be those of a backfill, and versions above them would be written a second time."""
     cluster = ScriptedCluster()
-    shown = lost_log.MOST_SHOWN
+    shown = log_standing.MOST_SHOWN
     cluster.history = tuple(replace(HISTORY[0], version=version) for version in range(shown, 0, -1))
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST") as refused:
         cluster.run(take_over(TakeOver(run=run_of("next"), batch=BATCH)))

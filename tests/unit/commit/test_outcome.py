@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit.outcome import TABLE, Do, End, Outcome, Shown, by_marker, end_of, judge
+from kafka_eos_sink.commit.outcome import TABLE, Do, End, Outcome, Shown, end_of, judge, outcome_of
 from kafka_eos_sink.commit.steps import Marker, MarkerType, TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tools import outcome_table
@@ -69,7 +69,7 @@ def test_gone_range_counts_as_seen_only_with_a_proof(ranges: tuple[Shown, ...], 
         (2, MarkerType.COMMIT, 1, Outcome.COMMITTED),
         (2, MarkerType.COMMIT, 0, Outcome.UNRESOLVED),
         (2, MarkerType.ABORT, 1, Outcome.ABORTED),
-        (2, MarkerType.ABORT, 0, Outcome.UNRESOLVED),  # kafka-transactions.sh abort
+        (2, MarkerType.ABORT, 0, Outcome.ABORTED),  # kafka-transactions.sh abort
         (2, MarkerType.ABORT, 2, Outcome.UNRESOLVED),  # a later transaction, which has joined (JOIN)
         (2, MarkerType.EMPTY, 1, Outcome.UNRESOLVED),
         (0, MarkerType.COMMIT, 0, Outcome.COMMITTED),
@@ -84,7 +84,7 @@ def test_gone_range_counts_as_seen_only_with_a_proof(ranges: tuple[Shown, ...], 
 def test_marker_counts_only_with_an_epoch_that_this_end_can_have(
     version: int, kind: MarkerType, later: int, outcome: Outcome
 ) -> None:
-    assert by_marker(EPOCH, version, marker(kind, later)) is outcome
+    assert outcome_of(EPOCH, version, marker(kind, later)) is outcome
 
 
 STATES = (

@@ -22,10 +22,10 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.restore import MOST_COPIES, finish
-from kafka_eos_sink.commit.settle import Settled
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
     PROOFS_WITHIN_MS,
+    Decision,
     DecisionStatus,
     OffsetRange,
     Resolution,
@@ -99,12 +99,12 @@ class Cluster(ScriptedCluster):
         driver: DriverTransaction | None = None,
         losers: Sequence[ProducerIdentity] = (),
         within_ms: int = PROOFS_WITHIN_MS,
-    ) -> tuple[Settled, DriverTransaction]:
+    ) -> tuple[Decision, DriverTransaction]:
         driver = driver or DriverTransaction(self.driver)
-        settled: Settled = self.run(
+        decision: Decision = self.run(
             finish(run_of(within_ms=within_ms), self.found, driver, losers=losers, recovering=True)
         )
-        return settled, driver
+        return decision, driver
 
     # what was done
 
@@ -153,17 +153,14 @@ def test_copy_never_takes_the_slot_of_the_lost_one(others: str) -> None:
 
 def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
     cluster = Cluster(1)
-    settled, driver = cluster.finish()
+    decision, driver = cluster.finish()
     (step,) = cluster.copies()
     assert (step.source, step.ranges) == (cluster.named[1].identity, cluster.named[1].offsets)
-    rest, copy = settled.logged.decision.transactions
+    rest, copy = decision.transactions
     assert rest == replace(cluster.named[0], proven=True)
     assert (copy.partition, copy.identity, copy.rows, copy.proven) == (1, step.identity, 10, False)
     assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20, rows=10),)
-    assert settled.logged.decision == replace(
-        cluster.decision, nonce="mine~1", driver=cluster.driver, transactions=(rest, copy)
-    )
-    assert settled.lost == ()
+    assert decision == replace(cluster.decision, nonce="mine~1", driver=cluster.driver, transactions=(rest, copy))
     assert driver == DriverTransaction(cluster.driver.after_end)
     assert "10 rows of 1 transaction that had been aborted after the decision were copied" in cluster.warnings[-1]
 
@@ -204,8 +201,8 @@ def test_copy_takes_another_slot_and_leaves_its_own_part_record() -> None:
 
 def test_nothing_is_copied_of_a_decision_that_was_committed() -> None:
     cluster = Cluster()
-    settled, driver = cluster.finish()
-    assert (settled.logged, settled.lost) == (cluster.found, ())
+    decision, driver = cluster.finish()
+    assert decision == cluster.found.decision
     assert driver == DriverTransaction(cluster.driver)
     assert cluster.done(steps.CopyRecords) == []
 
@@ -213,16 +210,16 @@ def test_nothing_is_copied_of_a_decision_that_was_committed() -> None:
 def test_lost_copy_is_copied_from_the_copy() -> None:
     cluster = Cluster(1)
     cluster.times_lost = 1
-    settled, driver = cluster.finish()
+    decision, driver = cluster.finish()
     first, second = cluster.copies()
     assert (second.source, second.ranges) == (
         first.identity,
         (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20, rows=10),),
     )
     assert second.identity.transactional_id == "w.1.1", "the lost copy has slot 0"
-    assert (settled.logged.decision.nonce, settled.logged.decision.copies) == ("mine~2", 2)
+    assert (decision.nonce, decision.copies) == ("mine~2", 2)
     assert driver.identity == cluster.driver.after_end.after_end
-    assert settled.logged.decision.transactions[0].proven
+    assert decision.transactions[0].proven
 
 
 def test_losing_attempts_are_ended_once_before_the_copies() -> None:
@@ -276,8 +273,8 @@ def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
 def test_last_copy_that_is_not_lost_finishes_the_run() -> None:
     cluster = Cluster(1)
     cluster.times_lost = MOST_COPIES - 1
-    settled, _ = cluster.finish()
-    assert (settled.lost, settled.logged.decision.copies) == ((), MOST_COPIES)
+    decision, _ = cluster.finish()
+    assert (decision.is_void, decision.copies) == (False, MOST_COPIES)
     assert cluster.open_ids == []
 
 
@@ -319,13 +316,12 @@ def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> No
     """Nothing partial: what could be copied is not copied either."""
     cluster = Cluster(0, 1)
     cluster.gone = gone
-    settled, driver = cluster.finish()
-    assert settled.lost == cluster.named
+    decision, driver = cluster.finish()
     assert cluster.ended_copies == [("w.0.0", False), ("w.1.0", False)]
     # For good, even if the records come back: somebody may have been told to write them again.
     void = replace(cluster.decision, nonce="mine~1", driver=cluster.driver, transactions=(), versions=Versions())
-    assert cluster.newest() == settled.logged.decision == void
-    assert settled.logged.decision.is_void
+    assert cluster.newest() == decision == void
+    assert decision.is_void
     assert driver == DriverTransaction(cluster.driver.after_end)
     assert "cannot be copied from the log: 10 rows of Spark partition 0: t-0 [0..9]" in cluster.warnings[-1]
     assert "restart the query from its checkpoint" in cluster.warnings[-1]
@@ -850,7 +846,7 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
         with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
             cluster.finish()
     else:
-        assert cluster.finish()[0].logged.decision.copies == 1
+        assert cluster.finish()[0].copies == 1
     assert cluster.records("barrier")[-1]["log"] == str(cluster.found.log_id)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_records import LogKey
-from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState, state_of
+from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState
 from kafka_eos_sink.commit.restore import finish_decision
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, PreparedTransaction
@@ -81,8 +81,7 @@ def test_every_place_tells_the_same_state(
         assert state is VersionState.VOID
     else:
         assert state is (VersionState.FINISHED if done == nonce else VersionState.DECIDED)
-    assert state is state_of(decision, has_done_record=done == nonce)
-    assert state.is_settled + state.needs_run + state.is_open == 1
+    assert state.is_settled + decision.is_unwritten + state.is_open == 1
 
     # The planner acts on it: it has work with what is open, skips what is settled, and lets the rest be written.
     finishing = finish_decision(run_of(), LoggedDecision(decision, 5), state, DriverTransaction(decision.driver))
@@ -91,13 +90,14 @@ def test_every_place_tells_the_same_state(
     else:
         with pytest.raises(StopIteration) as returned:
             next(finishing)
-        assert returned.value.value.status is (DecisionStatus.VOID if state.needs_run else DecisionStatus.FINISHED)
-    assert state.needs_run == decision.is_unwritten
-    assert state.needs_run == (3 not in decision.written_versions)
+        assert returned.value.value.status is (
+            DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED
+        )
+    assert decision.is_unwritten == (3 not in decision.written_versions)
 
     # Commands show it.
     shown = _decided(query, decision)
     names = {VersionState.DECIDED: "decided", VersionState.FINISHED: "finished", VersionState.VOID: "void"}
     assert shown.state == names.get(state, "resolved")
-    assert shown.needs_run == state.needs_run
+    assert shown.needs_run == decision.is_unwritten
     assert bool(old_writes._reason([replace(shown, finished_ms=1)], False, 10)) == (not state.is_settled)
