@@ -35,7 +35,7 @@ TEXTS = (
     *("aborted", "as_n", "asked", "before", "began", "cause", "count", "differs", "end_offset", "ends_at", "expected"),
     *("failed", "failure", "first", "format", "found", "held", "hint", "holds", "id_option", "known", "missing"),
     *("newest_format", "not_copied", "partition", "partitions", "pending", "piece", "pieces", "query_id"),
-    *("slots", "state", "step", "tasks", "this", "timeout_ms", "topic", "topics", "transactional_id", "transactions"),
+    *("ids", "state", "step", "tasks", "this", "timeout_ms", "topic", "topics", "transactional_id", "transactions"),
     *("used", "where", "why"),
 )
 COMMANDS = ("begin", "commands", "go_on", "instead", "this_command")

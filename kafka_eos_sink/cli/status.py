@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -75,7 +76,7 @@ def status(
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
         if write_id is not None:
-            _show_ways_out(found, config, Write(write_id, commit_log_topic, config.command_options))
+            _show_ways_out(found, config, Write(write_id, commit_log_topic, config.command_options), watch.producer_ids)
     for failure in found.not_read:
         console.echo(f"kafka-eos: not shown: {failure}", err=True)
     _hint_at_history(found)
@@ -88,20 +89,25 @@ def status(
             console.echo(console.no_decision(write_id))
 
 
-def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write) -> None:
-    """Print commands for each transaction that no coordinator lists."""
+def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: Collection[int]) -> None:
+    """Print commands for what no coordinator lists; ``own``: the write's producers."""
     held = [(each, each.hanging) for each in found.blocked if each.hanging is not None]
-    if not held:
-        return
-    console.echo(
-        f"\nNo coordinator lists {console.counted(len(held), 'transaction')} above. To end what is of {write.id}: "
-        f"{write.command('recover')}\n"
-        "What is left is another program's. If that program did not commit it, this discards its rows there, and prints nothing:"
-    )
-    for each, hanging in held[:MOST_WAYS_OUT]:
+    # Kafka's command on a decided transaction would discard its rows before the decision has noted that no reader saw them (BLIND).
+    others = [(each, hanging) for each, hanging in held if hanging.producer_id not in own]
+    if len(others) < len(held):
+        console.echo(
+            f"\nNo coordinator lists {console.counted(len(held) - len(others), 'transaction')} of {write.id} above. To end what is left of "
+            f"it: {write.command('recover')}"
+        )
+    if others:
+        console.echo(
+            f"\nNo coordinator lists {console.counted(len(others), 'transaction')} above, and {write.id} has no record of it. If the "
+            "program that wrote it did not commit it, this discards its rows there, and prints nothing:"
+        )
+    for each, hanging in others[:MOST_WAYS_OUT]:
         console.echo(f"    {console.abort_command(config, (each.topic, each.partition), hanging.start_offset)}")
-    if len(held) > MOST_WAYS_OUT:
-        console.echo(f"And {len(held) - MOST_WAYS_OUT} more (--json)")
+    if len(others) > MOST_WAYS_OUT:
+        console.echo(f"And {len(others) - MOST_WAYS_OUT} more (--json)")
 
 
 def _hint_at_history(found: ClusterView) -> None:

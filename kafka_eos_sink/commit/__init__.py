@@ -148,13 +148,13 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
   Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
     its ranges are lost, and otherwise LOST_PARTS. judge: for a range that is gone, only the coordinator's report of
-    exactly this end counts, an accepted EndTxn, or a visible range of the same transaction, if no range of it is
-    discarded or held; otherwise UNRESOLVED. A copy takes another slot (_begin_copy), because InitProducerId erases that
+    exactly this end counts, an accepted EndTxn, or a visible range of the same transaction, unless another range of it
+    shows another end; otherwise UNRESOLVED. A copy takes another slot (_begin_copy), because InitProducerId erases that
     report. A discard erases it as well, and lets the cleaner remove the rows, so _noted first writes down which ranges
-    no reader has seen (PreparedTransaction.ended). look_at asks leaders of ranges that are gone whether they hang. A
-    driver that a newer one has replaced believes no range that is gone (still_holds). A topic without Read, or without
-    a leader, raises. If another producer's open transaction holds back the last stable offset, the first marker after
-    the range counts (look_at).
+    no reader has seen (PreparedTransaction.ended), and judged_now believes no note against a COMMIT marker. look_at
+    asks leaders of ranges that are gone whether they hang. A driver that a newer one has replaced believes no range
+    that is gone (still_holds). A topic without Read, or without a leader, raises. If another producer's open
+    transaction holds back the last stable offset, the first marker after the range counts (look_at).
   I6, I10, I13. Mutations: "counts of a copy not compared", "parts copied although others are given up", "a gone range
     counted as seen", "a copy under the id of the lost transaction", "a visible range copied", "visible ranges omitted
     from the next decision", "rewrite of a version that recovery could not finish", "discarded before it is written

@@ -82,10 +82,20 @@ def judged_now(
 ) -> Procedure[Judged]:
     """As `judged`, by what coordinators and leaders show now."""
     shown = yield from look_at(transactions)
+    # The note may be wrong: its leader was replaced, or a late EndTxn has committed what a late request had opened again (LATE ADD).
+    doubtful = tuple(
+        (prepared.identity, part)
+        for prepared, ranges in zip(transactions, shown, strict=True)
+        if prepared.ended == "aborted"
+        for part, each in zip(prepared.offsets, ranges, strict=True)
+        if each is Shown.GONE
+    )
+    committed = (yield from AreCommitted(doubtful)) if doubtful else ()
+    wrong = {part for (_, part), each in zip(doubtful, committed, strict=True) if each}
     todo: list[tuple[Do, ...]] = []
     for prepared, ranges in zip(transactions, shown, strict=True):
         end = end_of(described[prepared.identity.transactional_id], prepared.identity)
-        if end is not End.UNFINISHED:
+        if end is not End.UNFINISHED and wrong.isdisjoint(prepared.offsets):
             end = NOTED.get(prepared.ended, end)
         if end is End.SILENT and prepared.identity in accepted:
             end = End.COMMITTED

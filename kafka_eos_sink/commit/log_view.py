@@ -367,6 +367,14 @@ class LogView:
             if (newest := query.newest) is not None and query.state_of(newest.decision).is_open:
                 yield query, newest
 
+    @property
+    def producer_ids(self) -> set[int]:
+        """The producer ids of the tasks that part records and the newest decisions name."""
+        found = {part.producer_id for query in self.queries("part") for part in query.newest_parts.values()}
+        newest = [query.newest for query in self.queries("decision")]
+        entries = (entry for each in newest if each is not None for entry in each.decision.transactions)
+        return found | {entry.identity.producer_id for entry in entries}
+
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:
         """The query ids with records of these kinds."""
         return tuple(

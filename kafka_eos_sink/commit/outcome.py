@@ -83,13 +83,15 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
 
 The driver takes one step for all ranges of all transactions of the decision: WAIT if any range says so, else DISCARD, which can make
 readers pass before anybody decides, else ASK, else COPY and MISS together. Below version 2 no transaction is ABORTED: it is SILENT (LATE
-ADD). VISIBLE and ABORTED contradict each other: an outdated report, or a COMMIT written by hand.
+ADD). VISIBLE and ABORTED contradict each other, as an outdated report does or a COMMIT written by hand; so do
+DISCARDED and COMMITTED, after an ABORT by hand, or if a late request has opened the transaction again before its commit (LATE ADD).
 """
 
 
 def judge(shown: Sequence[Shown], end: End) -> tuple[Do, ...]:
     """Return what follows for each range of one decided transaction."""
-    if Shown.VISIBLE in shown and end is End.ABORTED:
+    contrary = {End.COMMITTED: Shown.DISCARDED, End.ABORTED: Shown.VISIBLE}.get(end)
+    if contrary in shown:
         end = End.SILENT  # they contradict each other, so neither proves anything of a range that is gone
     elif Shown.VISIBLE in shown and end is End.SILENT and not {Shown.DISCARDED, Shown.HELD} & set(shown):
         # It proves the commit, also of a range that is gone. But what is discarded or held shows that partitions differ.

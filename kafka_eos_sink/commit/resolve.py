@@ -41,14 +41,14 @@ from kafka_eos_sink.commit.steps import (
     WallClock,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, look, taking_over
+from kafka_eos_sink.commit.take_over import TakenOver, TakeOver, look, still_to_commit, taking_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.transactions import end_open, list_open
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
+from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
 GIVEN_UP = ("LOST_PARTS", "UNRESOLVED", "TOPIC_GONE")
@@ -122,7 +122,7 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         now = yield from WallClock()
         yield from Append((done_record(decision, now),))
     # What only this version's decision kept open.
-    yield from end_open(taken.left_open, _unfinished(view, query.query_id))
+    yield from end_open(taken.left_open, still_to_commit(view, but=query.query_id))
     return Resolved(decision=decision, superseded=superseded)
 
 
@@ -171,16 +171,6 @@ def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransacti
     for query in view.queries("decision"):
         if query.query_id != resolved and query.undecided and (newest := query.newest) is not None:
             yield from decide_again(run, newest, driver, proven=False)
-
-
-def _unfinished(view: LogView, resolved: str) -> set[ProducerIdAndEpoch]:
-    """Producer id and epoch of what unfinished decisions of other query ids list."""
-    return {
-        prepared.identity.carrier
-        for query, newest in view.unfinished()
-        if query.query_id != resolved
-        for prepared in newest.decision.transactions
-    }
 
 
 def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decision | None]:

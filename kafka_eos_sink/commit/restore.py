@@ -171,7 +171,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
     started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:
-        copy = yield from _begin_copy(run, decision, entry)
+        copy = yield from _begin_copy(run, decision, entry, [each.identity.transactional_id for each in begun])
         begun.append(copy)
     opened = [copy.identity for copy in begun]
     yield from Reached("restore.initialised")
@@ -240,11 +240,13 @@ def _decision_of(settled: Settled, copies: list[PreparedTransaction], driver: Dr
     )
 
 
-def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction) -> Procedure[Copy]:
+def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction, begun: Collection[str]) -> Procedure[Copy]:
+    """Begin the transaction of a copy, under an id that no other copy has ``begun``."""
     lost = run.write.parse(entry.identity.transactional_id)
     assert lost is not None
     # BLIND: another slot, because InitProducerId erases the coordinator's proof that the lost transaction was aborted.
-    slots = tuple((lost.slot + step) % SLOTS for step in range(1, SLOTS))
+    others = ((lost.slot + step) % SLOTS for step in range(1, SLOTS))
+    slots = tuple(slot for slot in others if run.write.task_id(entry.partition, slot) not in begun)
     identity = yield from fresh_identity(run.write, entry.partition, slots, run.transaction_timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)
     return Copy(identity, entry.identity, entry.offsets, part)

@@ -28,7 +28,6 @@ from kafka_eos_sink.commit.steps import (
     Wait,
     WrittenRows,
 )
-from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.values import Plan, PreparedTransaction, Run, Write
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
@@ -147,7 +146,7 @@ def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_m
     started = yield from Now()
     while True:
         for transactional_id in ids:
-            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, slots=SLOTS)
+            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, ids=" ".join(ids))
             try:
                 described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
                 found = described[transactional_id]

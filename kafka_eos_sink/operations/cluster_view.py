@@ -151,6 +151,11 @@ class ClusterWatch:
         """Whether the commit log holds anything of the write id, of any without one."""
         return self._log.knows_write
 
+    @property
+    def producer_ids(self) -> Collection[int]:
+        """The producer ids of the write id's tasks that are in the commit log."""
+        return self._log.producer_ids
+
     def look(self, *, unlisted_ok: bool = False, hanging: bool = False) -> ClusterView:
         """Read everything; ``not_read`` lists the parts that a missing permission hides.
 

@@ -214,6 +214,20 @@ def discard_attempts(
     return ended, replace(found, held=tuple(each for each in found.held if each not in ended))
 
 
+def without_note(view: LogView, held: Iterable[HeldOpen]) -> tuple[HeldOpen, ...]:
+    """Return what holds decided rows that are not noted as unseen yet.
+
+    BLIND: an ABORT would let retention and the cleaner remove these rows, and nothing would show then that they were never seen.
+    """
+    ended = {
+        (entry.identity.producer_id, part.topic, part.partition): entry.ended
+        for _, newest in view.unfinished()
+        for entry in newest.decision.transactions
+        for part in entry.offsets
+    }
+    return tuple(each for each in held if ended.get((each.producer.producer_id, *each.where), "aborted") != "aborted")
+
+
 def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
     """Write ABORT markers for forgotten ids; return what was seen to end.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -44,7 +44,14 @@ from kafka_eos_sink.errors import (
     counted,
     speaks_of_rows,
 )
-from kafka_eos_sink.operations.hanging import Found, HeldOpen, discard_attempts, discard_forgotten, find_hanging
+from kafka_eos_sink.operations.hanging import (
+    Found,
+    HeldOpen,
+    discard_attempts,
+    discard_forgotten,
+    find_hanging,
+    without_note,
+)
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
@@ -337,8 +344,13 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
         by_marker: tuple[HeldOpen, ...] = ()
         if discard and (forgotten := find_hanging(admin, executor, run, before, settings.timeout_ms).forgotten):
             # BLIND: the decision notes what no reader has seen, before it is discarded. Recovery fails while this still hangs.
-            with suppress(DecisionPendingError):
+            try:
                 executor.run(recovery(run, abort_unknown=abort_unknown))
+            except DecisionPendingError:
+                noted = LogView(settings.write_id)
+                executor.run(read_to_end(noted))
+                if without_note(noted, forgotten):
+                    raise
             by_marker = discard_forgotten(admin, forgotten, settings.timeout_ms)
             # Now, because the recovery that follows may fail.
             log.warning("kafka-eos: aborted by a marker: %s", counted(len(by_marker), "transaction"))

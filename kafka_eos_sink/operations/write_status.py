@@ -32,6 +32,9 @@ class CommitLogWatch:
         self._known: dict[TopicPartition, dict[QueryIds, Writes]] = {where: {} for where in self._views}
         self.knows_write = False
         """Whether the log holds a decision or a run's begin of the write id, of any without one."""
+        self.producer_ids: set[int] = set()
+        """Of the tasks in the log; only with a write id."""
+        self._is_of_one = write_id is not None
 
     def writes(self) -> tuple[CommittedWrite, ...]:
         """Return the writes in the commit log, the last finished ones last.
@@ -58,8 +61,10 @@ class CommitLogWatch:
                 Executor(self._admin, where, config).run(read_to_end(view))
             self._known[where] = known = writes_by_query(view, self._known[where])
             writes = [write for of_query in known.values() for write in of_query]
-            # Now, because a view forgets the barriers.
+            # Now, because a view forgets the barriers and the parts.
             self.knows_write |= not view.lacks_write
+            if self._is_of_one:
+                self.producer_ids |= view.producer_ids
             found += writes
             # A watch may run for weeks. Only a write in progress still needs its parts, and no other write keeps them for it.
             in_progress = {

@@ -30,6 +30,7 @@ FAULTS = (
     "pause",  # everybody's clock jumps
     "compact",  # the cleaner passes over the commit log
     "clean",  # the cleaner removes aborted records from the data partitions
+    "retain",  # retention removes ended records of a data partition
     "expire",  # the coordinator forgets an id without transaction
     "skip_marker",  # KAFKA-20734
     "hand_marker",  # somebody writes an ABORT marker by hand

@@ -90,7 +90,16 @@ class World:
         self._environment: dict[tuple[int, str | None], list[tuple[Label, int]]] = {}
         self._cluster_faults = tuple(
             name
-            for name in ("compact", "clean", "skip_marker", "timeout", "foreign_abort", "foreign_init", "expire")
+            for name in (
+                "compact",
+                "clean",
+                "retain",
+                "skip_marker",
+                "timeout",
+                "foreign_abort",
+                "foreign_init",
+                "expire",
+            )
             if setting.fault(name)
         )
         self._ended_well: dict[tuple[int, int, int], str | None] = {}
@@ -728,6 +737,18 @@ class World:
             cleaned = kafka.clean(cluster)
             if cleaned != cluster:
                 yield ("cluster", "clean"), cleaned
+            return
+        if fault == "retain":
+            for partition in range(1, len(cluster.logs)):
+                logs = list(cluster.logs)
+                end = kafka.last_stable_offset(cluster, partition)
+                logs[partition] = tuple(
+                    e._replace(gone=True) if isinstance(e, kafka.Data) and o < end else e
+                    for o, e in enumerate(logs[partition])
+                )
+                changed = cluster._replace(logs=tuple(logs))
+                if changed != cluster:
+                    yield ("cluster", "retain", partition), changed
             return
         for name, entry in cluster.transactions:
             ours = invariants.owner_of(name, setting.write_ids)

@@ -49,3 +49,22 @@ def data_of(found: Script) -> Iterator[tuple[kafka.Data, bool | None]]:
     for entry, outcome in zip(found.cluster.logs[DATA], kafka.outcomes(found.cluster, DATA), strict=True):
         if isinstance(entry, kafka.Data):
             yield entry, outcome
+
+
+def test_commit_of_a_transaction_that_was_opened_again_proves_nothing_of_rows_that_are_gone() -> None:
+    """Somebody aborts it, and retention removes one range. A late request opens it again, and the driver commits only that."""
+    found = decided_with_a_late_add(
+        DATA,
+        drivers=3,
+        data_partitions=2,
+        rows=lambda driver, version: ((0, 1),),
+        faults=faults(foreign_abort=1, float=1, retain=1, pause=9),
+        loud=frozenset({"UNRESOLVED"}),
+    )
+    found.happens("somebody", "aborts", TASK)
+    found.write_markers()
+    found.happens("cluster", "retain", DATA + 1)
+    found.happens("network", "late")
+    found.run(0, "commit")
+    assert found.driver(0).code == "UNRESOLVED"
+    assert found.rows == {}

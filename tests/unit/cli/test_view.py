@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, Group
@@ -12,8 +13,10 @@ from rich.console import Console, Group
 from cluster_views import EVIL, NOW, batch, blocked, transaction, write
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.cli.status import _show_ways_out
 from kafka_eos_sink.cli.view import duration, view
-from kafka_eos_sink.commit.values import OffsetRange
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.commit.values import OffsetRange, Write
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.operations.cluster_view import ClusterView, HangingTransaction, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
@@ -254,6 +257,26 @@ def test_hanging_transaction_is_shown_below_the_listed_ones(by: tuple[str, ...],
     hanging = HangingTransaction(start_offset=7, producer_id=12)
     text = " ".join(lines(shown(ClusterView(now_ms=NOW, blocked=(blocked(*by, hanging=hanging),)))))
     assert text.endswith(f" orders-0 40 {listed}producer id 12 from offset 7: no coordinator lists it")
+
+
+def test_kafkas_command_is_shown_only_for_what_the_write_has_no_record_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a decided transaction it would discard rows before the decision notes that no reader saw them."""
+    on = ClusterView(
+        now_ms=NOW,
+        blocked=(
+            blocked(hanging=HangingTransaction(start_offset=7, producer_id=12)),
+            replace(blocked(hanging=HangingTransaction(start_offset=9, producer_id=13)), partition=1),
+        ),
+    )
+    config = ClientConfig(bootstrap_servers=(("b", 1),))
+    _show_ways_out(on, config, Write("w", "log", ""), own={12})
+    own, others = capsys.readouterr().out.strip().split("\n\n")
+    assert own == (
+        "No coordinator lists 1 transaction of w above. To end what is left of it: kafka-eos recover --commit-log-topic log --write-id w"
+    )
+    assert others.startswith("No coordinator lists 1 transaction above, and w has no record of it.")
+    (command,) = [line.strip() for line in others.splitlines() if "kafka-transactions.sh" in line]
+    assert command.endswith("--partition 1 --start-offset 9")
 
 
 def of_transactions(*states: TransactionState) -> list[str]:

@@ -26,7 +26,7 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
 )
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, Plan, SettledDecision
-from kafka_eos_sink.errors import DecisionPendingError, FencedError
+from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, FencedError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
 from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
@@ -34,6 +34,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import ProducerState
+from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.runs import RANDOM, WRITE, run_of
 
@@ -286,6 +287,56 @@ def test_recovery_is_shown_although_its_search_for_attempts_failed(
     shown = capsys.readouterr()
     assert "finished just now" in shown.out
     assert "Not checked: attempts that may hang on partitions. [KAFKA_EOS.FENCED] a newer driver" in shown.err
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_marker_is_written_only_after_the_decision_notes_what_nobody_saw(
+    monkeypatch: pytest.MonkeyPatch, is_noted: bool
+) -> None:
+    """Otherwise retention removes the discarded rows, and the next run takes them for seen. Another partition has no leader here."""
+    cluster = ScriptedCluster(partitions=3)
+    plan = cluster.plan()
+    logged = cluster.decide([cluster.attempt(plan, 0, into=(0, 1)), cluster.attempt(plan, 1, into=(2,))])
+    hangs, other = logged.decision.transactions
+    cluster.end_without_marker(hangs.identity, commit=True, partition=1)
+    cluster.end(other.identity, commit=True)
+    cluster.forget(hangs.identity.transactional_id)
+
+    def no_leader(step: AbortedTransactions) -> Any:
+        if any(part.partition == 2 for part in step.ranges):
+            raise BrokerUnavailableError("REQUEST_DEADLINE", "t-2 has no leader")
+        return cluster.perform(step)
+
+    if not is_noted:
+        cluster.own = {AbortedTransactions: no_leader}
+    producer = ProducerState(
+        producer_id=hangs.identity.producer_id, producer_epoch=0, coordinator_epoch=0, current_txn_start_offset=0
+    )
+    held = HeldOpen(
+        transactional_id=hangs.identity.transactional_id,
+        where=("t", 0),
+        producer=producer,
+        version=1,
+        is_forgotten=True,
+    )
+    settings = on_cluster(monkeypatch, cluster, Found(held=(held,)))
+    written: list[HeldOpen] = []
+
+    def write(admin: Any, each: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
+        written.extend(each)
+        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, producer.producer_id, False)
+        return tuple(each)
+
+    monkeypatch.setattr(operator, "discard_forgotten", write)
+    monkeypatch.setattr(operator, "discard_attempts", lambda *_: ((), Found()))
+    if is_noted:
+        assert operator.recover(settings, discard=True).finished_now == {"batch"}
+        assert written == [held]
+        return
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-2 has no leader"):
+        operator.recover(settings, discard=True)
+    assert written == []
+    assert {entry.ended for entry in cluster.newest().transactions} == {None}
 
 
 PART = OffsetRange(topic="orders", partition=0, first_offset=5, last_offset=9)
