@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
@@ -172,12 +171,12 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
     used = Used()
     if is_unknown and unknown_id is UnknownId.BEGIN and not opened:
         used = yield from was_used(run.write)
-    judge = partial(standing_of, unknown_id, is_first_look=is_first_look, has_open=bool(opened), was_used=bool(used))
-    standing = judge(lacks_write=view.lacks_write)
+    facts = {"is_first_look": is_first_look, "has_open": bool(opened), "was_used": bool(used)}
+    standing = standing_of(unknown_id, lacks_write=view.lacks_write, **facts)
     if standing in (Standing.OTHER, Standing.LOST):
         # The driver of what was found appended its barrier before its first request, perhaps after this driver's read.
         yield from read_to_end(view)
-        standing = judge(lacks_write=view.lacks_write)
+        standing = standing_of(unknown_id, lacks_write=view.lacks_write, **facts)
     if standing is Standing.OTHER:
         raise refused("NOT_THIS_COMMIT_LOG", write=run.write, first=opened[0].transactional_id)
     if standing is Standing.LOST:
