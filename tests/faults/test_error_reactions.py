@@ -23,7 +23,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
 from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.commit import task
+from kafka_eos_sink.commit import transactions
 from kafka_eos_sink.commit.steps import CommitGroupOffsets
 from kafka_eos_sink.errors import AuthenticationError, DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -818,9 +818,9 @@ def test_error_code_triggers_its_protocol_reaction(
         bench.assert_nothing_open(topic)
         return
     # How long a task looks for a free id is no setting: a minute.
-    slot_deadline_ms = 0 if "delivery_timeout_ms" in case.settings else task.SLOT_DEADLINE_MS
+    slot_deadline_ms = 0 if "delivery_timeout_ms" in case.settings else transactions.SLOT_DEADLINE_MS
     with monkeypatch.context() as patched:
-        patched.setattr(task, "SLOT_DEADLINE_MS", slot_deadline_ms)
+        patched.setattr(transactions, "SLOT_DEADLINE_MS", slot_deadline_ms)
         with pytest.raises(KafkaEosError) as raised:
             drive()
     assert raised.value.code == case.ends, str(raised.value)
