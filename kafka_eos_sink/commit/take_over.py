@@ -186,7 +186,7 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
     return standing, opened
 
 
-def still_to_commit(view: LogView, but: str = "") -> frozenset[ProducerIdAndEpoch]:
+def still_to_commit(view: LogView, but: str | None = None) -> frozenset[ProducerIdAndEpoch]:
     """Return the carriers that unfinished decisions commit, ``but`` one query id's.
 
     LATE ADD: nobody commits a transaction any more that was noted before a discard. What a late request has opened under its identity must
