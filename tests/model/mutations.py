@@ -94,7 +94,9 @@ def _edited(function: FunctionType, edits: list[Edit]) -> Any:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     code = compile(source, filename, "exec", flags)
     exec(code, {**function.__globals__}, namespace)
-    mutated: FunctionType = namespace[function.__name__]
+    made = namespace[function.__name__]
+    # Of a property and a class method, the function itself.
+    mutated: FunctionType = getattr(made, "fget", getattr(made, "__func__", made))
     return mutated.__code__
 
 

@@ -1,0 +1,462 @@
+"""Mutations of pure code, each caught by the unit tests of its package. The model has its own (`model/mutations.py`).
+
+    python -m tests.unit_mutations [--every-killer]
+
+runs the unit tests once for each mutation, of both lists, and prints which tests catch it: the kill matrix. It plants the mutation named in
+``MUTATION`` when pytest loads this file as a plugin (``-p tests.unit_mutations``). Exit status 1 if one survives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_eos_sink.client.connection import Connection
+from kafka_eos_sink.commit import evidence, log_standing, log_view, lost_log, outcome, restore
+from kafka_eos_sink.commit.log_view import LogView, QueryState
+from kafka_eos_sink.commit.versions import Versions
+from kafka_eos_sink.producer.partition_queue import PartitionQueue
+from kafka_eos_sink.producer.sender import Sender
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from tests.model.mutations import MUTATIONS, Edit, planted
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitMutation:
+    """``killer`` is a test that catches it: a path below ``tests/unit``, or a function of one."""
+
+    name: str
+    function: Any
+    old: str
+    new: str
+    killer: str
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        return (Edit(self.function, self.old, self.new),)
+
+
+def of(function: Any, killer: str, *mutations: tuple[str, str, str]) -> tuple[UnitMutation, ...]:
+    """The mutations of one function: name, old text, new text."""
+    return tuple(UnitMutation(name, function, old, new, killer) for name, old, new in mutations)
+
+
+_OUTCOME = "commit/test_outcome.py"
+_LOG = "commit/test_commit_log.py"
+_SENDER = "producer/test_sender.py"
+_MANAGER = "producer/test_transaction_manager.py"
+_CONNECTION = "client/test_connection.py"
+
+UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
+    # the judge
+    *of(
+        outcome.judge,
+        _OUTCOME,
+        ("a held range does not show that partitions differ", "{Shown.DISCARDED, Shown.HELD} &", "{Shown.DISCARDED} &"),
+        (
+            "a reported abort counts beside a visible range",
+            "if Shown.VISIBLE in shown and end is End.ABORTED:",
+            "if False:",
+        ),
+        ("a visible range does not prove the commit", "        end = End.COMMITTED\n", "        pass\n"),
+    ),
+    *of(
+        outcome.by_marker,
+        _OUTCOME,
+        ("a marker of the own epoch counts from version 2 on", "fits = bumped\n", "fits = own or bumped\n"),
+        ("a COMMIT of the next epoch counts below version 2", "(bumped and marker.type is MarkerType.ABORT)", "bumped"),
+        ("an empty marker counts", "if not fits or marker.type is MarkerType.EMPTY:", "if not fits:"),
+    ),
+    *of(
+        outcome.of_decision,
+        _OUTCOME,
+        ("an ABORT by hand proves nothing about a decision", "if marker is not None and", "if False and"),
+    ),
+    *of(
+        outcome.end_of,
+        _OUTCOME,
+        ("a reported abort counts below version 2", "if identity.bumps_epoch else {}", "if True else {}"),
+        (
+            "the end of another epoch counts",
+            "later=int(identity.bumps_epoch)",
+            "later=described.producer_epoch - identity.producer_epoch",
+        ),
+    ),
+    *of(
+        outcome.is_held_by,
+        _OUTCOME,
+        ("a fence below version 2 looks like the driver's end", "driver.bumps_epoch and ", ""),
+    ),
+    # what leaders show
+    *of(
+        evidence.judged_now,
+        "commit",
+        ("what a discard noted is ignored", "end = NOTED.get(prepared.ended, end)", "pass"),
+        (
+            "an accepted commit counts against a report",
+            "if end is End.SILENT and prepared.identity",
+            "if prepared.identity",
+        ),
+    ),
+    *of(
+        evidence._shown,
+        "commit/test_evidence.py",
+        ("the abort of a later transaction counts", " and first_offset <= part.last_offset", ""),
+    ),
+    *of(
+        evidence.look_at,
+        "commit/test_evidence.py",
+        ("what leaders hold open is not asked", "if holds_open(held, *each)}", "if False}"),
+    ),
+    *of(
+        evidence._blocked_by_others,
+        "commit",
+        ("the own transaction is called another's", "if blocking and not blocking & own[where]:", "if blocking:"),
+    ),
+    *of(
+        evidence._is_before,
+        "commit",
+        ("readers pass one record too early", "stable <= last", "stable < last"),
+        (
+            "a deleted topic keeps a commit waiting",
+            "stable is not None and stable <= last",
+            "stable is None or stable <= last",
+        ),
+    ),
+    # the log
+    *of(
+        LogView.feed,
+        _LOG,
+        ("records of a chunk that begins earlier count twice", "if entry.offset < self.next_offset:", "if False:"),
+        ("a view goes back", "max(self.next_offset, next_offset)", "next_offset"),
+    ),
+    *of(
+        LogView._add,
+        "commit",
+        (
+            "a decision outside a transaction counts",
+            ' or (key.kind in ("decision", "part") and not entry.transactional)',
+            "",
+        ),
+    ),
+    *of(
+        LogView.lacks_write.fget,
+        "commit",
+        ("a barrier of another log makes it the write's own", "log in own or", "True or"),
+    ),
+    *of(
+        QueryState.newest.fget,
+        "commit",
+        (
+            "a tombstone is passed by",
+            "            return None\n        # Another",
+            "            continue\n        # Another",
+        ),
+    ),
+    *of(
+        QueryState.undecided.fget,
+        "commit",
+        ("decisions below the newest one are undecided", "if record.offset > floor and", "if"),
+    ),
+    *of(
+        QueryState.has_done_record,
+        "commit",
+        ("the done record of another decision counts", ' and str(self.done.get("nonce")) == decision.nonce', ""),
+    ),
+    *of(
+        QueryState._pieces,
+        "commit",
+        ("a piece counts before its COMMIT", " and record.outcome is Outcome.COMMITTED", ""),
+    ),
+    *of(
+        log_view._not_superseded,
+        "commit",
+        ("the newest decision is forgotten", "record.offset >= newest.offset", "record.offset > newest.offset"),
+    ),
+    # versions
+    *of(
+        Versions.adding,
+        "commit/test_versions.py",
+        ("neighbours do not share a range", "each.last < first - 1", "each.last < first"),
+        ("the floor stays", "max([self.floor, *(each.last + 1 for each in dropped)])", "self.floor"),
+    ),
+    *of(
+        Versions.without,
+        "commit/test_versions.py",
+        ("a void version stays written", "max(each.first, version + 1)", "max(each.first, version)"),
+    ),
+    *of(
+        Versions.up_to.__func__,
+        "commit/test_versions.py",
+        (
+            "a decision without a set counts for its version alone",
+            "VersionRange(0, version)",
+            "VersionRange(version, version)",
+        ),
+    ),
+    # a lost log
+    *of(
+        lost_log.was_used,
+        "commit/test_lost_log.py",
+        ("the history is not asked", "history = yield from ReadHistory(write.id)", "history = ()"),
+    ),
+    *of(
+        lost_log.commit_log_lost,
+        "commit/test_lost_log.py",
+        ("a part of the history proposes its highest version", "< MOST_SHOWN", "<= MOST_SHOWN"),
+    ),
+    *of(
+        log_standing.standing_of,
+        "commit/test_log_standing.py",
+        ("an operator's typo begins a write", "if unknown_id is UnknownId.REFUSE:", "if False:"),
+        ("what is open does not show another log", "if facts.is_first_look and facts.has_open:", "if False:"),
+    ),
+    # copies
+    *of(
+        restore._kept_and_copied,
+        "commit/test_restore.py",
+        ("kept ranges count the copied rows", "rows=entry.rows - gone.rows", "rows=entry.rows"),
+    ),
+    *of(
+        restore._sort_copies,
+        "commit/test_restore.py",
+        ("a copy loses its dead letters", "dead_letters=entry.dead_letters", "dead_letters=()"),
+    ),
+    *of(
+        restore._begin_copy,
+        "commit/test_restore.py",
+        ("a copy under the slot of the lost transaction", "for step in range(1, SLOTS)", "for step in range(SLOTS)"),
+    ),
+    # the sender
+    *of(Sender._lost, _SENDER, ("a lost batch is not in doubt", "batch.in_doubt = True", "pass")),
+    *of(
+        Sender._react,
+        _SENDER,
+        (
+            "a duplicate of a first attempt counts as acknowledged",
+            "case Reaction.SUCCESS if batch.attempts > 1:",
+            "case Reaction.SUCCESS if True:",
+        ),
+        ("the oldest batch out of order is sent again", "if queue.unacknowledged[0] is not batch:", "if True:"),
+        ("an ambiguous error leaves no doubt", "batch.in_doubt |= code in MAY_HAVE_BEEN_APPENDED", "pass"),
+    ),
+    *of(
+        Sender._acknowledge,
+        _SENDER,
+        ("lost records are not noticed", "and count and 0 <= base_offset <= first:", "and False:"),
+    ),
+    *of(
+        Sender._rejected,
+        _SENDER,
+        ("batches in doubt get other sequences", "any(each.in_doubt for each in renumbered)", "False"),
+        ("batches in flight get other sequences", "elif any(each.in_flight for each in renumbered):", "elif False:"),
+    ),
+    *of(
+        Sender._restart_sequences,
+        _SENDER,
+        ("each partition bumps the epoch", "if queue.identity == self._transactions.identity:", "if True:"),
+    ),
+    *of(
+        Sender._fail_undelivered, _SENDER, ("a batch in doubt does not taint", "self.tainted |= batch.in_doubt", "pass")
+    ),
+    *of(
+        Sender._send_batches,
+        "producer",
+        (
+            "Produce before AddPartitionsToTxn",
+            "if not transactions.add_partition(partition):",
+            "if not transactions.add_partition(partition) and False:",
+        ),
+    ),
+    *of(
+        Sender._produced,
+        _SENDER,
+        ("a partition without a result is not in doubt", "            batch.in_doubt = True\n", ""),
+    ),
+    *of(
+        PartitionQueue.next_to_send,
+        "producer",
+        ("the first batch does not go alone", "if not self.anything_acknowledged or ", "if "),
+        (
+            "batches get new sequences while old ones are in flight",
+            "if any(batch.in_flight for batch in self.unacknowledged):",
+            "if False:",
+        ),
+        (
+            "a new batch overtakes a resend",
+            "if any(not batch.in_flight for batch in self.unacknowledged):",
+            "if False:",
+        ),
+    ),
+    *of(PartitionQueue.sent, "producer", ("sequences do not wrap", ") % SEQUENCES", ")")),
+    # the transaction manager
+    *of(
+        TransactionManager.abort,
+        _MANAGER,
+        ("an abort leaves a doubt unsettled", "self.pending &= self.in_doubt", "self.pending.clear()"),
+    ),
+    *of(
+        TransactionManager._added,
+        _MANAGER,
+        ("a rejected retry leaves no doubt", "if reaction(type(request), code) in RETRIES}", "if False}"),
+        ("a response for other partitions counts", "self._fits(results.keys() == requested,", "self._fits(True,"),
+    ),
+    *of(
+        TransactionManager.prepare,
+        _MANAGER,
+        ("prepared while a request is pending", "if self.pending or self.in_doubt:", "if False:"),
+    ),
+    *of(
+        TransactionManager._ended, _MANAGER, ("an error ends the transaction", "if code == ErrorCode.NONE:", "if True:")
+    ),
+    *of(
+        TransactionManager.produced_to,
+        _MANAGER,
+        ("a lost Produce leaves no partition to end", "self.partitions.add(partition)", "pass"),
+    ),
+    *of(
+        TransactionManager.bump_epoch,
+        _MANAGER,
+        (
+            "the epoch leaves its range",
+            "self.producer_epoch < MAX_PRODUCER_EPOCH",
+            "self.producer_epoch <= MAX_PRODUCER_EPOCH",
+        ),
+    ),
+    *of(
+        TransactionManager.lost,
+        _MANAGER,
+        ("a lost AddPartitionsToTxn leaves no doubt", "self._unsettled |= self.in_doubt", "pass"),
+    ),
+    *of(
+        TransactionManager.fail,
+        _MANAGER,
+        ("a later error replaces the first", "if self.error is None:", "if True:"),
+    ),
+    # the connection
+    *of(
+        Connection.next_event,
+        _CONNECTION,
+        (
+            "an unreadable response takes its request with it",
+            "response = self._decode(self._in_flight[0], frame)\n        pending = self._in_flight.popleft()",
+            "pending = self._in_flight.popleft()\n        response = self._decode(pending, frame)",
+        ),
+        (
+            "a response without a request is skipped",
+            "            raise ProtocolError(UNSOLICITED)",
+            "            continue",
+        ),
+    ),
+    *of(
+        Connection._become_ready,
+        _CONNECTION,
+        ("bytes after the handshake are accepted", "if self._frames.buffered:", "if False:"),
+    ),
+    *of(
+        Connection._next_frame,
+        _CONNECTION,
+        (
+            "every response may be large",
+            "MAX_LARGE_FRAME_BYTES if is_large else MAX_FRAME_BYTES",
+            "MAX_LARGE_FRAME_BYTES",
+        ),
+    ),
+    *of(
+        Connection.abandon,
+        _CONNECTION,
+        ("requests of the handshake are reported as lost", "return lost if self.is_established else ()", "return lost"),
+    ),
+    *of(
+        Connection.postpone_timeouts,
+        "client",
+        (
+            "a quota postpones the deadline",
+            "min(pending.expires_at + ms, pending.deadline_ms)",
+            "pending.expires_at + ms",
+        ),
+    ),
+    *of(
+        Connection._plan_reauthentication,
+        _CONNECTION,
+        (
+            "the session counts from the response",
+            "self._now if self._dialogue_request is None else self._dialogue_request.sent_at",
+            "self._now",
+        ),
+    ),
+    *of(
+        Connection._send,
+        _CONNECTION,
+        ("correlation ids do not wrap", "(correlation_id + 1) & 0x7FFFFFFF", "correlation_id + 1"),
+    ),
+    *of(
+        Connection._receive_api_versions,
+        _CONNECTION,
+        ("ApiVersions is sent again without end", "if version >= pending.version:", "if False:"),
+    ),
+)
+
+_PLANTED = ExitStack()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Plant the mutation named in ``MUTATION``; pytest calls this before the first test."""
+    if name := os.environ.get("MUTATION"):
+        (mutation,) = [each for each in (*UNIT_MUTATIONS, *MUTATIONS) if each.name == name]
+        _PLANTED.enter_context(planted(mutation.edits))
+
+
+def killers(name: str, tests: Sequence[str], *, first: bool) -> list[str]:
+    """Return the tests that fail under a mutation; only the first one if that is enough."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.unit_mutations",
+        "--tier",
+        "test",
+    ]
+    run = subprocess.run(
+        [*command, "--timeout", "60", *(["-x"] if first else []), *tests],
+        cwd=ROOT,
+        env={**os.environ, "MUTATION": name, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+
+
+def main(arguments: Sequence[str]) -> int:
+    survived = []
+    for mutation in (*UNIT_MUTATIONS, *MUTATIONS):
+        where = "commit"
+        if isinstance(mutation, UnitMutation):
+            where = mutation.killer.split("/")[0] if "--every-killer" in arguments else mutation.killer
+        found = killers(mutation.name, [f"tests/unit/{where}"], first="--every-killer" not in arguments)
+        functions = {each.partition("[")[0] for each in found}
+        print(f"{len(found):5} {len(functions):4}  {mutation.name}  {min(functions, default='')}", flush=True)
+        # The model catches those of its list that no unit test does.
+        survived += [mutation.name] if not found and isinstance(mutation, UnitMutation) else []
+    print(f"survived: {survived}")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
