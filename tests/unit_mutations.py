@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import Connection
-from kafka_eos_sink.commit import evidence, log_standing, log_view, lost_log, outcome, restore
+from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
@@ -64,24 +64,29 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         outcome.judge,
         _OUTCOME,
         ("a held range does not show that partitions differ", "{Shown.DISCARDED, Shown.HELD} &", "{Shown.DISCARDED} &"),
-        (
-            "a reported abort counts beside a visible range",
-            "if Shown.VISIBLE in shown and end is End.ABORTED:",
-            "if False:",
-        ),
+        ("a reported abort counts beside a visible range", ", End.ABORTED: Shown.VISIBLE}", "}"),
+        ("a reported commit counts beside a discarded range", "{End.COMMITTED: Shown.DISCARDED, ", "{"),
         ("a visible range does not prove the commit", "        end = End.COMMITTED\n", "        pass\n"),
     ),
     *of(
-        outcome.by_marker,
+        outcome.outcome_of,
         _OUTCOME,
-        ("a marker of the own epoch counts from version 2 on", "fits = bumped\n", "fits = own or bumped\n"),
-        ("a COMMIT of the next epoch counts below version 2", "(bumped and marker.type is MarkerType.ABORT)", "bumped"),
+        (
+            "a COMMIT of the own epoch counts from version 2 on",
+            "bumped if bumps_epoch(transaction_version) else own",
+            "own or (bumped and bumps_epoch(transaction_version))",
+        ),
+        (
+            "a COMMIT of the next epoch counts below version 2",
+            "bumped if bumps_epoch(transaction_version) else own",
+            "bumped or (own and not bumps_epoch(transaction_version))",
+        ),
         ("an empty marker counts", "if not fits or marker.type is MarkerType.EMPTY:", "if not fits:"),
-    ),
-    *of(
-        outcome.of_decision,
-        _OUTCOME,
-        ("an ABORT by hand proves nothing about a decision", "if marker is not None and", "if False and"),
+        (
+            "an ABORT by hand does not void a decision",
+            "if transaction_version is None or marker.type is MarkerType.ABORT:",
+            "if transaction_version is None:",
+        ),
     ),
     *of(
         outcome.end_of,
@@ -122,7 +127,11 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         evidence._blocked_by_others,
         "commit",
-        ("the own transaction is called another's", "if blocking and not blocking & own[where]:", "if blocking:"),
+        (
+            "the own transaction is called another's",
+            "if blocking and blocking.isdisjoint(identity.producer_id for identity, _ in writers[where]):",
+            "if blocking:",
+        ),
     ),
     *of(
         evidence._is_before,
@@ -207,12 +216,12 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     # a lost log
     *of(
-        lost_log.was_used,
+        log_standing.was_used,
         "commit/test_lost_log.py",
         ("the history is not asked", "history = yield from ReadHistory(write.id)", "history = ()"),
     ),
     *of(
-        lost_log.commit_log_lost,
+        log_standing.commit_log_lost,
         "commit/test_lost_log.py",
         ("a part of the history proposes its highest version", "< MOST_SHOWN", "<= MOST_SHOWN"),
     ),
@@ -220,13 +229,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         log_standing.standing_of,
         "commit/test_log_standing.py",
         ("an operator's typo begins a write", "if unknown_id is UnknownId.REFUSE:", "if False:"),
-        ("what is open does not show another log", "if facts.is_first_look and facts.has_open:", "if False:"),
+        ("what is open does not show another log", "if is_first_look and has_open:", "if False:"),
     ),
     # copies
     *of(
-        restore._kept_and_copied,
-        "commit/test_restore.py",
-        ("kept ranges count the copied rows", "rows=entry.rows - gone.rows", "rows=entry.rows"),
+        settle._divided,
+        "commit/test_settle.py",
+        ("kept ranges count the copied rows", "rows=prepared.rows - rows", "rows=prepared.rows"),
     ),
     *of(
         restore._sort_copies,
@@ -237,6 +246,16 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         restore._begin_copy,
         "commit/test_restore.py",
         ("a copy under the slot of the lost transaction", "for step in range(1, SLOTS)", "for step in range(SLOTS)"),
+    ),
+    *of(
+        restore._begin_copy,
+        "commit/test_notes.py",
+        ("two copies under one id", " if run.write.task_id(entry.partition, slot) not in begun", ""),
+    ),
+    *of(
+        take_over.still_to_commit,
+        "commit/test_notes.py",
+        ("what was opened under a noted identity is spared", " - noted", ""),
     ),
     # the sender
     *of(Sender._lost, _SENDER, ("a lost batch is not in doubt", "batch.in_doubt = True", "pass")),

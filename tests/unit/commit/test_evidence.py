@@ -8,7 +8,7 @@ from typing import Never, TypeVar
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.evidence import Judged, judged, look_at
+from kafka_eos_sink.commit.evidence import Judged, _blocked_by_others, _by_partition, _is_before, judged, look_at
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do, Shown
 from kafka_eos_sink.commit.steps import POLL_MS, TransactionDescription, Unseen
@@ -167,3 +167,35 @@ def test_transaction_that_nobody_ends_is_pending_at_once() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*its coordinator reports it as open"):
         judgement(cluster, logged)
     assert cluster.now == began
+
+
+def test_accepted_end_does_not_count_against_a_coordinator_that_reports_it_open() -> None:
+    """LATE ADD: a late request has opened it again, so what the leader holds may still be committed."""
+    cluster, logged = decided()
+    accepted = [prepared.identity for prepared in logged.decision.transactions]
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*its coordinator reports it as open"):
+        judgement(cluster, logged, accepted)
+
+
+def test_abort_of_a_later_transaction_does_not_discard_the_range() -> None:
+    cluster, logged = decided()
+    (named,) = logged.decision.transactions
+    (part,) = named.offsets
+    for first, shown in ((part.last_offset, Shown.DISCARDED), (part.last_offset + 1, Shown.VISIBLE)):
+        aborted = (named.identity.producer_id, first)
+        cluster.own = {steps.AbortedTransactions: lambda step, aborted=aborted: dict.fromkeys(step.ranges, (aborted,))}
+        assert cluster.run(look_at(logged.decision.transactions)) == [(shown,)]
+
+
+def test_readers_pass_only_behind_the_last_row() -> None:
+    assert [_is_before(5, stable) for stable in (4, 5, 6, None)] == [True, True, False, False]
+
+
+def test_only_others_transactions_are_called_blockers() -> None:
+    _, logged = decided()
+    own = logged.decision.transactions[0].identity.producer_id
+    writers = _by_partition(logged.decision.transactions)
+    last = {("t", 0): 9}
+    assert _blocked_by_others(writers, last, {("t", 0): {own: (0, 3), 7: (0, 4)}}) == {}
+    assert _blocked_by_others(writers, last, {("t", 0): {7: (0, 4)}}) == {("t", 0): 7}
+    assert _blocked_by_others(writers, last, {("t", 0): {7: (0, 10)}}) == {}

@@ -81,6 +81,13 @@ def test_late_request_after_a_note_does_not_block_the_next_runs() -> None:
     assert set(seen(cluster).values()) == {1}
 
 
+def test_note_tells_that_nobody_saw_rows_that_are_gone() -> None:
+    """They are removed after the note. The discard erases what the coordinator reports, so only the note shows that the version is void."""
+    cluster, _ = noted_and_dead(version=2)
+    retention(cluster)
+    assert recovered(cluster, "second") == "VOID"
+
+
 @pytest.mark.parametrize(("is_forgotten", "then"), [(False, "FINISHED"), (True, "UNRESOLVED")])
 def test_note_is_not_believed_against_a_commit(is_forgotten: bool, then: str) -> None:
     """The first driver's late EndTxn commits what the request has opened: readers see rows that were noted as aborted."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.commit.outcome import TABLE, Do, End, Outcome, Shown, end_of, judge, outcome_of
+from kafka_eos_sink.commit.outcome import TABLE, Do, End, Outcome, Shown, end_of, is_held_by, judge, outcome_of
 from kafka_eos_sink.commit.steps import Marker, MarkerType, TransactionDescription
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tools import outcome_table
@@ -133,3 +133,14 @@ def test_unknown_id_proves_nothing() -> None:
 def test_table_of_the_protocol_page_is_that_of_the_judge() -> None:
     text = outcome_table.PAGE.read_text("utf-8")
     assert text == outcome_table.page(text), f"run {outcome_table.COMMAND}"
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "held"), [(2, "CompleteAbort", True), (2, "Empty", False), (0, "CompleteAbort", False)]
+)
+def test_next_epoch_of_the_driver_is_its_own_end_or_a_fence(version: int, state: str, held: bool) -> None:
+    """Only from version 2 on an EndTxn bumps the epoch. Below, the next epoch is a newer driver's."""
+    described = TransactionDescription(
+        state=state, producer_id=2, producer_epoch=EPOCH + 1, timeout_ms=9, start_time_ms=-1, partitions=frozenset()
+    )
+    assert is_held_by(identity(version), described) is held
