@@ -234,7 +234,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # copies
     *of(
         settle._divided,
-        "commit/test_settle.py",
+        "commit",
         ("kept ranges count the copied rows", "rows=prepared.rows - rows", "rows=prepared.rows"),
     ),
     *of(
@@ -346,7 +346,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         TransactionManager.bump_epoch,
-        _MANAGER,
+        "producer",
         (
             "the epoch leaves its range",
             "self.producer_epoch < MAX_PRODUCER_EPOCH",

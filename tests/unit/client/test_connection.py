@@ -367,6 +367,18 @@ def test_reauthentication_is_due_before_session_expires() -> None:
     assert not session(0).reauthentication_due(10**12)
 
 
+def test_session_counts_from_the_request() -> None:
+    """The broker counts from its response, which is later than the request and earlier than its arrival here."""
+    peer = connection(session_dialogue)
+    events(peer, api_versions())
+    handshake, token = sasl_answers(1, session_lifetime_ms=10_000)
+    assert events(peer, handshake) == []
+    peer.receive_data(token, 5_000)
+    assert peer.next_event() == ConnectionReady()
+    assert peer.reauthenticate_at is not None
+    assert peer.reauthenticate_at < 10_000
+
+
 @pytest.mark.parametrize("chunk", [None, 1, 9])
 def test_earlier_responses_arrive_during_reauthentication(chunk: int | None) -> None:
     peer = session(10_000)

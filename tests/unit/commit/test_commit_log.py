@@ -358,3 +358,36 @@ def test_tombstones_name_every_key_of_the_write() -> None:
         log_records.decision_key(W, Q, 0),
         log_records.barrier_key(W),
     ]
+
+
+OTHER = replace(DRIVER, producer_id=8)
+
+
+def test_decision_without_a_marker_below_the_newest_one_is_not_undecided() -> None:
+    """It counts for nothing, and a driver that wrote it again would take the newest one's place."""
+    (first,), (second,) = decision_records(decision(3)), decision_records(decision(4, driver=OTHER))
+    below = [read(first, 0, DRIVER), read(second, 1, OTHER), marker(2, OTHER.producer_id, OTHER.producer_epoch + 1)]
+    assert view_of(*below).query(Q).undecided == []
+    above = [read(second, 0, OTHER), marker(1, OTHER.producer_id, OTHER.producer_epoch + 1), read(first, 2, DRIVER)]
+    assert [record.offset for record in view_of(*above).query(Q).undecided] == [2]
+
+
+def test_record_outside_a_transaction_is_no_decision() -> None:
+    """The sink writes decisions in transactions only, so another program wrote it: nobody must finish or repeat it."""
+    (record,) = decision_records(decision())
+    query = view_of(read(record, 0, None)).query(Q)
+    assert query.undecided == []
+    assert [each.offset for each in query.foreign] == [0]
+
+
+def test_piece_of_an_aborted_transaction_does_not_complete_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below version 2 a driver's transactions have one epoch."""
+    monkeypatch.setattr(log_records, "MAX_RECORD_BYTES", 400)
+    driver = replace(DRIVER, transaction_version=0)
+    first, *others = decision_records(decision(parts=4, driver=driver))
+    assert others
+    ends = driver.producer_id, driver.producer_epoch
+    entries: list[ReadRecord | Marker] = [read(each, at, driver) for at, each in enumerate(others)]
+    entries += [marker(50, *ends, MarkerType.ABORT), read(first, 51, driver), marker(52, *ends)]
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT"):
+        _ = view_of(*entries).query(Q).newest

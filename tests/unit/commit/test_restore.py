@@ -21,10 +21,11 @@ from kafka_eos_sink.commit.log_records import (
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolved, resolve
-from kafka_eos_sink.commit.restore import MOST_COPIES, finish
+from kafka_eos_sink.commit.restore import MOST_COPIES, _sort_copies, finish
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
     PROOFS_WITHIN_MS,
+    DeadLetters,
     Decision,
     DecisionStatus,
     OffsetRange,
@@ -45,7 +46,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from tests.model import simulated_cluster as kafka
-from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
+from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, decided, written
 from tests.runs import run_of
 
 S = TypeVar("S")
@@ -858,3 +859,14 @@ def test_shorter_log_that_was_created_again_is_refused() -> None:
     cluster.delete_log()
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
         cluster.finish()
+
+
+def test_copy_keeps_the_count_of_its_dead_letters() -> None:
+    """The letters themselves are among the copied rows."""
+    _, logged = decided()
+    letters = (DeadLetters(topic="dead", code="NULL_TOPIC", rows=3),)
+    lost = replace(logged.decision.transactions[0], dead_letters=letters)
+    rows = steps.WrittenRows(rows=lost.rows, offsets=lost.offsets)
+    ((copy,), gone) = _sort_copies([lost], [lost.identity], [steps.Copied(written=rows, part_offset=5)])
+    assert gone == []
+    assert copy.dead_letters == letters

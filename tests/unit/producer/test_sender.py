@@ -860,3 +860,37 @@ def test_time_in_which_no_row_came_deletes_no_topic(bench: Any, answer: Any, is_
     b.client.answer(answer())
     b.turn()
     assert b.accumulator.idle
+
+
+def test_partitions_that_fail_under_one_epoch_bump_it_once(bench: Any, answer: Any) -> None:
+    b = bench(transactional_id=None)
+    for partition in (0, 1):
+        b.batch(partition)
+    b.sender.run_once(0)
+    b.client.answer(answer(dict.fromkeys((0, 1), ErrorCode.UNKNOWN_PRODUCER_ID)))
+    b.turn()
+    assert b.transactions.producer_epoch == 4
+    assert b.client.sequences_of() == {0: (4, 0, 10), 1: (4, 0, 10)}
+
+
+def test_partition_that_a_response_lacks_is_in_doubt(bench: Any, answer: Any) -> None:
+    b = bench()
+    batch = b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer({7: 0}))
+    b.sender.run_once(0)
+    assert batch.in_doubt
+    assert "lacks the partition" in batch.last_problem
+
+
+def test_new_batch_does_not_overtake_a_resend(bench: Any) -> None:
+    """The leader would append it first: what it did with the batch before is unknown."""
+    b = bench()
+    queue = b.accumulator.queue("t", 0)
+    oldest, second, _ = (b.batch() for _ in range(3))
+    assert queue.next_to_send(0, 5, (7, 3)) is oldest  # adopts the identity
+    queue.anything_acknowledged = True
+    for batch in (oldest, second):
+        queue.sent(batch, transactional=True)
+    second.in_flight, second.retry_at = False, 999
+    assert queue.next_to_send(0, 5, (7, 3)) is None

@@ -365,3 +365,34 @@ def test_added_partitions_must_be_those_of_the_request(codes: dict[int, int]) ->
     talk.added(codes)
     assert isinstance(talk.manager.error, ProtocolError)
     assert talk.manager.state is State.FATAL_ERROR
+
+
+def test_refused_retry_leaves_a_doubt_that_an_abort_settles() -> None:
+    """Below version 2: a coordinator that moved may have added the partition, and only EndTxn ends what it opened."""
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.ask()
+    d.added({0: ErrorCode.NOT_COORDINATOR})
+    d.manager.abort()
+    assert d.manager.state is State.ABORTING
+
+
+def test_lost_request_leaves_a_doubt_that_a_refusal_does_not_settle() -> None:
+    d = Dialogue().in_transaction()
+    d.manager.add_partition(("t", 0))
+    d.ask()
+    d.manager.lost(LOST, d.now)
+    d.manager.abort()
+    d.ask()
+    d.found()
+    d.ask()
+    d.added({0: ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+    assert isinstance(d.ask(), EndTxnRequest)
+
+
+def test_only_the_first_failure_counts() -> None:
+    d = Dialogue().in_transaction()
+    first = TransactionAbortedError("TRANSACTION_ABORTED", "the first")
+    for error in (first, TransactionAbortedError("TRANSACTION_ABORTED", "the second")):
+        d.manager.fail(error)
+    assert d.manager.error is first
