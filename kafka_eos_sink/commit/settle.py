@@ -5,7 +5,7 @@ The same code finishes a batch in `commit` and a dead driver's batch in `take_ov
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -137,7 +137,10 @@ def _judged(
             return Settled(logged=logged, kept=kept, lost=tuple(lost for _, lost in parts if lost))
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
-            raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(left))
+            if codes := sorted({*left.values()} - {""}):
+                why = f"{held_open(tuple(left))} hangs, and could not be aborted ({', '.join(codes)} for AddPartitionsToTxn)"
+                raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+            raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(tuple(left)))
         yield from Warn(text("discarded", decision=decision, held=held_open(hanging)))
         now = yield from Now()
         deadline = max(deadline, now + run.within_ms)
@@ -236,8 +239,8 @@ def _unresolved(write: Write, decision: Decision, named: Sequence[PreparedTransa
     )
 
 
-def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> Procedure[tuple[Hanging, ...]]:
-    """Abort what hangs; return what could not be aborted.
+def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> Procedure[Mapping[Hanging, str]]:
+    """Abort what hangs; return what could not be aborted, with the error code.
 
     A partition holds the transaction open, and no coordinator ends it any more: its marker is missing (JOIN). The leader ends what is open
     under a producer id by the next marker of that id, of any newer epoch. So the next transaction of its transactional id ends it:
@@ -245,7 +248,7 @@ def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> P
     earlier attempt.
 
     The caller reads the partitions again. If the coordinator has forgotten the id, it gives it another producer id, and then no transaction
-    of it can end what hangs.
+    of it can end what hangs: its code is empty.
 
     Args:
         driver: W.driver, which the caller holds.
@@ -265,10 +268,14 @@ def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> P
     if not (yield from still_holds(driver)):
         raise refused("FENCED", write=run.write, why=f"it holds {driver.transactional_id}")
     ends: list[End] = []
+    failed: dict[Hanging, str] = {}
     for each, identity in begun.items():
-        if (yield from AddPartitions(identity, each.partitions)).error == ErrorCode.NONE:
+        added = yield from AddPartitions(identity, each.partitions)
+        if added.error == ErrorCode.NONE:
             ends.append(End(identity=identity, commit=False))
+        else:
+            failed[each] = added.code
     if ends:
         yield from EndTransactions(tuple(ends))
     ended = [end.identity for end in ends]
-    return tuple(each for each in hanging if begun.get(each) not in ended)
+    return {each: failed.get(each, "") for each in hanging if begun.get(each) not in ended}

@@ -391,3 +391,14 @@ def test_piece_of_an_aborted_transaction_does_not_complete_a_decision(monkeypatc
     entries += [marker(50, *ends, MarkerType.ABORT), read(first, 51, driver), marker(52, *ends)]
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_CORRUPT"):
         _ = view_of(*entries).query(Q).newest
+
+
+def test_chunk_that_begins_earlier_changes_nothing() -> None:
+    """A Fetch returns the whole batch that holds its offset."""
+    (record,) = decision_records(decision())
+    entry = read(record, 0, DRIVER)
+    view = view_of(entry)
+    view.feed([entry], 1, 0)
+    view.feed([], 0, 0)
+    assert view.next_offset == 1
+    assert len(view.query(Q).undecided) == 1

@@ -9,6 +9,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision
+from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.settle import Settled, _end, settle
 from kafka_eos_sink.commit.steps import EndResult
 from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
@@ -194,3 +195,16 @@ def test_without_faults_only_end_txn_and_two_reads_are_sent(version: int) -> Non
         else [steps.DescribeTransactions, steps.AbortedTransactions, steps.LastStableOffsets]
     )
     assert sent == [steps.EndTransactions, *rest]
+
+
+def test_discard_that_a_broker_rejects_names_its_code_and_not_a_forgotten_id() -> None:
+    """An operator's principal may lack Write on the topic. `recover --discard`, which a forgotten id needs, would not help."""
+    cluster, logged = decided()
+    (named,) = logged.decision.transactions
+    cluster.end_without_marker(named.identity, commit=True, partition=1)
+    denied = Answered(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    cluster.own = {steps.AddPartitions: lambda step: denied if step.partitions else cluster.perform(step)}
+    with pytest.raises(DecisionPendingError) as raised:
+        settled(cluster, logged)
+    assert "could not be aborted (TOPIC_AUTHORIZATION_FAILED for AddPartitionsToTxn)" in raised.value.message
+    assert "--discard" not in raised.value.way_out
