@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 Cell = str | Mapping[str, str]
 """A template, or one for each kind of job: ``batch``, ``random``, ``stream`` or ``other``."""
+FILE = "errors.toml"
 _TEXTS = "texts"
 _SHARED = ("explained", "command", "visible", "again")
 """Of codes with one meaning, one has these."""
@@ -61,8 +60,18 @@ class Table:
 
 @cache
 def table() -> Table:
-    """Return the table; it is read at the first error of a process."""
-    read = tomllib.loads(files(__package__).joinpath("errors.toml").read_text("utf-8"))
+    """Return the table; empty if the installation lacks its file.
+
+    It is read at the first error of a process, which must not become another error then.
+    """
+    # Imported here because only an error needs them, and every worker of Spark imports this module.
+    import tomllib
+    from importlib.resources import files
+
+    try:
+        read = tomllib.loads(files(__package__).joinpath(FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Table(rows={}, sections={}, texts={})
     texts = read.pop(_TEXTS)
     sections = {title: section.pop("about", "").strip() for title, section in read.items()}
     rows: dict[str, Row] = {}

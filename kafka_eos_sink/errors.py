@@ -102,7 +102,10 @@ _NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
 
 def safety_of(code: str) -> Safety | None:
     """Return what a code says about rows; None if only commands raise it."""
-    row = table().rows.get(code)
+    rows = table().rows
+    if not rows:
+        return Safety(Visible.MAYBE, RunAgain.SAME_ID)  # nothing says which answers are right
+    row = rows.get(code)
     if row is None:
         return UNDECIDED
     if row.command:

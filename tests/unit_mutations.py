@@ -250,7 +250,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         restore._begin_copy,
         "commit/test_notes.py",
-        ("two copies under one id", " if run.write.task_id(entry.partition, slot) not in begun", ""),
+        ("two copies under one id", " if run.write.task_id(entry.partition, slot) not in used", ""),
     ),
     *of(
         take_over.still_to_commit,

@@ -13,6 +13,7 @@ from kafka_eos_sink.commit import resolve as procedures
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import run_again
 from kafka_eos_sink.commit.resolve import Resolved
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 
 _QueryId = Annotated[
@@ -102,10 +103,12 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     if before is None or before.version != decision.version:
         # A mistyped id makes a new write or query instead of an error: only the user can notice it.
         known = "held no decision of this query id" if before is None else f"ended at version {before.version}"
-        return (
-            f"{name} and every version below it count as written: their next run is skipped. The commit log {known} before. If an id is "
-            "wrong, other writes and queries are not affected."
+        follows = (
+            "and every version below it count as written: their next run is skipped"
+            if decision.query_id == BATCH_QUERY_ID
+            else f"and every batch below it count as written: the query continues with batch {decision.version + 1}"
         )
+        return f"{name} {follows}. The commit log {known} before. If an id is wrong, other writes and queries are not affected."
     if before == decision:
         rows = console.counted(sum(prepared.rows for prepared in decision.transactions), "row")
         return f"{name} is finished, with {rows}. Its next run skips it, and nothing was recorded."

@@ -12,7 +12,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
 
@@ -95,14 +95,12 @@ def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: 
     # Kafka's command on a decided transaction would discard its rows before the decision has noted that no reader saw them (BLIND).
     others = [(each, hanging) for each, hanging in held if hanging.producer_id not in own]
     if len(others) < len(held):
-        console.echo(
-            f"\nNo coordinator lists {console.counted(len(held) - len(others), 'transaction')} of {write.id} above. To end what is left of "
-            f"it: {write.command('recover')}"
-        )
+        console.echo(f"\nOf {write.id} above is what no coordinator lists. To end it: {write.command('recover')}")
     if others:
         console.echo(
-            f"\nNo coordinator lists {console.counted(len(others), 'transaction')} above, and {write.id} has no record of it. If the "
-            "program that wrote it did not commit it, this discards its rows there, and prints nothing:"
+            f"\nNo coordinator lists what {some(sorted({str(each.producer_id) for _, each in others}))} (producer ids) hold open, and "
+            f"{write.id} has no record of them. If another write id has, run kafka-eos recover for that one. If another program wrote it, "
+            "and did not commit it, this discards its rows there, and prints nothing:"
         )
     for each, hanging in others[:MOST_WAYS_OUT]:
         console.echo(f"    {console.abort_command(config, (each.topic, each.partition), hanging.start_offset)}")

@@ -371,9 +371,11 @@ class LogView:
     def producer_ids(self) -> set[int]:
         """The producer ids of the tasks that part records and the newest decisions name."""
         found = {part.producer_id for query in self.queries("part") for part in query.newest_parts.values()}
-        newest = [query.newest for query in self.queries("decision")]
-        entries = (entry for each in newest if each is not None for entry in each.decision.transactions)
-        return found | {entry.identity.producer_id for entry in entries}
+        for query in self.queries("decision"):
+            with suppress(WriteRefusedError):  # an unreadable decision names nothing
+                entries = () if query.newest is None else query.newest.decision.transactions
+                found |= {entry.identity.producer_id for entry in entries}
+        return found
 
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:
         """The query ids with records of these kinds."""

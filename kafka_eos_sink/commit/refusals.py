@@ -13,8 +13,13 @@ from typing import Any
 from kafka_eos_sink import errors
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id, is_random_write_id
 from kafka_eos_sink.commit.values import BatchVersion, Hanging, PreparedTransaction, Write
-from kafka_eos_sink.error_table import Cell, table
+from kafka_eos_sink.error_table import FILE, Cell, table
 from kafka_eos_sink.errors import Job, KafkaEosError
+
+_WITHOUT_TEXTS = (
+    f"This installation of kafka-eos-sink lacks the file {FILE}, which has the texts of messages. Pass the whole package with --py-files, "
+    "not only its modules"
+)
 
 
 def refused(key: str, **fields: Any) -> KafkaEosError:
@@ -25,6 +30,8 @@ def refused(key: str, **fields: Any) -> KafkaEosError:
         fields: What the templates name, except what is derived: the commands need ``write`` and ``decision`` or ``batch``.
     """
     code, _, case = key.partition(".")
+    if not table().rows:
+        return KafkaEosError(code, f"{case} {fields}".strip(), _WITHOUT_TEXTS)
     row = table().rows[code]
     message, given = row.messages[case], _Fields(fields)
     raised: type[KafkaEosError] = getattr(errors, row.raises)
@@ -33,6 +40,8 @@ def refused(key: str, **fields: Any) -> KafkaEosError:
 
 def text(name: str, **fields: Any) -> str:
     """Return a warning, or a fragment of messages, from its template."""
+    if not table().texts:
+        return f"{name} {fields}. {_WITHOUT_TEXTS}"
     shown: str = _Fields(fields)[name]
     return shown
 
@@ -78,7 +87,8 @@ class _Fields(dict[str, Any]):
         if name in _DERIVED:
             return _DERIVED[name](self)
         if name[0].isupper():
-            return self[name.lower()].capitalize()
+            shown = self[name[0].lower() + name[1:]]
+            return shown[:1].upper() + shown[1:]
         return self.rendered(table().texts[name])
 
     def rendered(self, cell: Cell) -> str:

@@ -138,7 +138,8 @@ def _judged(
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
             if codes := sorted({*left.values()} - {""}):
-                why = f"{held_open(tuple(left))} hangs, and could not be aborted ({', '.join(codes)} for AddPartitionsToTxn)"
+                rejected = held_open([each for each, code in left.items() if code])
+                why = f"{rejected} hangs, and could not be aborted ({', '.join(codes)} for AddPartitionsToTxn)"
                 raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
             raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(tuple(left)))
         yield from Warn(text("discarded", decision=decision, held=held_open(hanging)))

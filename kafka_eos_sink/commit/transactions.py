@@ -29,7 +29,7 @@ from kafka_eos_sink.commit.steps import (
     WrittenRows,
 )
 from kafka_eos_sink.commit.values import Plan, PreparedTransaction, Run, Write
-from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
 
 SLOT_DEADLINE_MS = 60_000
@@ -143,10 +143,12 @@ def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_m
     slot whose coordinator does not respond, because another slot has another coordinator.
     """
     ids = tuple(write.task_id(partition, slot) for slot in slots)
+    if not ids:
+        raise refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, ids="all")
     started = yield from Now()
     while True:
         for transactional_id in ids:
-            failure = refused("NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, ids=" ".join(ids))
+            failure: KafkaEosError | None = None
             try:
                 described = yield from DescribeTransactions((transactional_id,), SLOT_WITHIN_MS)
                 found = described[transactional_id]
@@ -158,7 +160,9 @@ def fresh_identity(write: Write, partition: int, slots: Iterable[int], timeout_m
                 failure = unavailable
             now = yield from Now()
             if now - started > SLOT_DEADLINE_MS:
-                raise failure
+                raise failure or refused(
+                    "NO_FREE_TRANSACTIONAL_ID", write=write, partition=partition, ids=" ".join(ids)
+                )
         yield from Wait(SLOT_POLL_MS)
 
 

@@ -34,8 +34,8 @@ def read_group_offsets(admin: Admin, group_id: str, timeout_ms: int) -> list[Gro
     """
     config = admin.client.config
     way_out = (
-        "A transaction that is open may hold them. To list the open transactions: kafka-eos status "
-        f"{config.command_options}. Then end those of a dead query with kafka-eos recover"
+        "An open transaction of a query may hold them: wait for its run. If the query is dead, run kafka-eos recover for its write id, "
+        f"which this shows: kafka-eos status {config.command_options}"
     )
     try:
         found = _read(admin, group_id, admin.client.clock() + timeout_ms)

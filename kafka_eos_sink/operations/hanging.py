@@ -219,13 +219,23 @@ def without_note(view: LogView, held: Iterable[HeldOpen]) -> tuple[HeldOpen, ...
 
     BLIND: an ABORT would let retention and the cleaner remove these rows, and nothing would show then that they were never seen.
     """
-    ended = {
-        (entry.identity.producer_id, part.topic, part.partition): entry.ended
+    decided = [
+        (entry, part)
         for _, newest in view.unfinished()
         for entry in newest.decision.transactions
         for part in entry.offsets
-    }
-    return tuple(each for each in held if ended.get((each.producer.producer_id, *each.where), "aborted") != "aborted")
+    ]
+
+    def lacks_note(each: HeldOpen) -> bool:
+        return any(
+            entry.ended != "aborted"
+            for entry, part in decided
+            if entry.identity.producer_id == each.producer.producer_id
+            and (part.topic, part.partition) == each.where
+            and each.start_offset <= part.last_offset
+        )
+
+    return tuple(filter(lacks_note, held))
 
 
 def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:

@@ -30,7 +30,7 @@ from kafka_eos_sink.commit.steps import (
     Unseen,
     Warn,
 )
-from kafka_eos_sink.commit.take_over import TakeOver, take_over
+from kafka_eos_sink.commit.take_over import TakeOver, still_to_commit, take_over
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
@@ -294,7 +294,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
         described = admin.describe_transactions(ids, admin.client.clock() + settings.timeout_ms)
         hanging = find_hanging(admin, executor, run, view, settings.timeout_ms) if search else Found()
     opened = tuple(each for each in described.values() if each is not None)
-    named = {entry.identity.carrier for _, newest in view.unfinished() for entry in newest.decision.transactions}
+    named = still_to_commit(view)
     return Preview(
         writes=writes_in(view),
         opened=opened,

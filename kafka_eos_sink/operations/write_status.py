@@ -7,7 +7,7 @@ from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
-from kafka_eos_sink.errors import BrokerRefusedError
+from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.executor import Executor
@@ -59,6 +59,12 @@ class CommitLogWatch:
                 view.restart()
             if view.next_offset < ends[where]:
                 Executor(self._admin, where, config).run(read_to_end(view))
+                if view.next_offset < ends[where]:
+                    raise BrokerUnavailableError(
+                        "REQUEST_DEADLINE",
+                        f"partition {where[1]} of the commit log {self._topic!r} was read to offset {view.next_offset} of {ends[where]}: "
+                        "its brokers may be down; run the command again",
+                    )
             self._known[where] = known = writes_by_query(view, self._known[where])
             writes = [write for of_query in known.values() for write in of_query]
             # Now, because a view forgets the barriers and the parts.

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, ProtocolError
@@ -98,7 +99,15 @@ class RecordCopier:
             end: int | None = None
             give_up_at = self._client.clock() + self._config.delivery_timeout_ms
             # Other producers append all the time, so the end is fixed at the first response.
-            while wanted and isinstance(fetched := self._fetch(where, offset), _Fetched):
+            while wanted:
+                fetched = self._fetch(where, offset)
+                if isinstance(fetched, steps.Gone):
+                    # Retention may have removed the range and left its marker.
+                    start = self._start(where)
+                    if start <= offset:
+                        break
+                    offset = start
+                    continue
                 end = fetched.high_watermark if end is None else end
                 for header, block in (each for each in fetched.batches if each[0].control):
                     behind = {one for one in wanted if one[1].last_offset < header.base_offset}
@@ -118,6 +127,14 @@ class RecordCopier:
                         "not show how a transaction ended; raise kafka.delivery.timeout.ms",
                     )
         return tuple(found.get((identity.producer_id, part)) for identity, part in step.written)
+
+    def _start(self, where: TopicPartition) -> int:
+        """Return the first offset that a partition holds, -1 for a deleted topic."""
+        earliest = partial(self._topics.admin.list_offsets, [where], isolation="read_uncommitted", timestamp=EARLIEST)
+        try:
+            return self._topics.query(where[:1], lambda deadline_ms: earliest(deadline_ms))[where]
+        except steps.DataTopicGoneError:
+            return -1
 
     def _copy_partition(self, where: TopicPartition, opened: Sequence[_OpenCopy]) -> None:
         """Copy a partition's records of all sources in one pass: tasks interleave."""

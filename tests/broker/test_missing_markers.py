@@ -529,7 +529,8 @@ def test_status_of_a_write_shows_what_no_coordinator_lists(
     assert "1 blocked partition" in shown
     where = f"producer id {identity.producer_id} from offset {start}:"
     assert re.search(rf"{topic}-0 +1 +{where}\n +no coordinator lists it\n", shown)
-    assert f"To end what is of {given.write.id}: kafka-eos recover" in shown
+    assert f"{given.write.id} has no record of them" in shown
+    assert f"kafka-eos recover --write-id {given.write.id}" not in shown, "it would not end what another program wrote"
     write_all(varied(given, version=given.batch.version + 1), 1)
     assert f"{' '.join(['kafka-eos', *command])} shows where it begins" in " ".join(caplog.text.split())
     abort_as_printed(any_kafka, shown)

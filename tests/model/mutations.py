@@ -929,13 +929,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 take_over_module._take_over,
-                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), _unfinished(view))\n",
+                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
                 "",
             ),
             Edit(
                 take_over_module._take_over,
                 '    yield from Reached("plan.finished")\n',
-                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), _unfinished(view))\n",
+                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
             ),
             GOES_ON,
             STAYS_OPEN,

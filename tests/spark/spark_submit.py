@@ -19,7 +19,9 @@ PATIENCE_S = 280
 def zip_package(path: Path) -> None:
     """The package as one would give it to --py-files."""
     with zipfile.ZipFile(path, "w") as archive:
-        for source in sorted((REPOSITORY / "kafka_eos_sink").rglob("*.py")):
+        for source in sorted(
+            each for kind in ("*.py", "*.toml") for each in (REPOSITORY / "kafka_eos_sink").rglob(kind)
+        ):
             archive.write(source, source.relative_to(REPOSITORY))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from documents import ROOT
-from kafka_eos_sink import errors
+from kafka_eos_sink import error_table, errors
 from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import Job, KafkaEosError
@@ -148,3 +148,24 @@ def test_error_of_a_code_without_templates_is_worded_where_it_is_raised() -> Non
     with pytest.raises(KeyError):
         refused("UNKNOWN_TOPIC")
     assert isinstance(sample("FENCED"), KafkaEosError)
+
+
+@pytest.fixture
+def without_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(error_table, "FILE", "absent.toml")
+    table.cache_clear()
+    yield
+    table.cache_clear()
+
+
+@pytest.mark.usefixtures("without_file")
+def test_error_of_a_package_without_its_texts_keeps_code_and_facts() -> None:
+    """As with a zip of the modules alone: the failure of a task must not hide behind a missing file, nor be called safe."""
+    error = refused("LOST_PARTS", write=WRITES[Job.BATCH], rows=7)
+    error.concern(Job.BATCH)
+    said = str(error)
+    assert said.startswith("[KAFKA_EOS.LOST_PARTS] ")
+    assert "'rows': 7" in said
+    assert "Rows visible: maybe. Safe to run again: only with the same txnAppId" in said
+    assert "lacks the file errors.toml" in said
+    assert "discarded" in text("discarded", held="w.0.0 on t-0")

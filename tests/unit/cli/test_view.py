@@ -271,10 +271,11 @@ def test_kafkas_command_is_shown_only_for_what_the_write_has_no_record_of(capsys
     config = ClientConfig(bootstrap_servers=(("b", 1),))
     _show_ways_out(on, config, Write("w", "log", ""), own={12})
     own, others = capsys.readouterr().out.strip().split("\n\n")
-    assert own == (
-        "No coordinator lists 1 transaction of w above. To end what is left of it: kafka-eos recover --commit-log-topic log --write-id w"
+    assert (
+        own
+        == "Of w above is what no coordinator lists. To end it: kafka-eos recover --commit-log-topic log --write-id w"
     )
-    assert others.startswith("No coordinator lists 1 transaction above, and w has no record of it.")
+    assert others.startswith("No coordinator lists what 13 (producer ids) hold open, and w has no record of them.")
     (command,) = [line.strip() for line in others.splitlines() if "kafka-transactions.sh" in line]
     assert command.endswith("--partition 1 --start-offset 9")
 

@@ -14,6 +14,7 @@ import pytest
 
 from hand_driven import HandDrivenClient
 from kafka_eos_sink.client.connection import PendingRequest
+from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.steps import AreCommitted, Copied, Copy, CopyRecords, Gone, LogRecord
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import (
@@ -122,6 +123,10 @@ class Cluster:
                 found += data if not found else data[: max_bytes - len(found)]
         self.client.now += 10 if found else max_wait_ms
         return SimpleNamespace(error_code=0, records=found or None, high_watermark=self.end(where))
+
+    def list_offsets(self, partitions: Any, deadline_ms: int, *, isolation: str, timestamp: int) -> dict[Any, int]:
+        assert (isolation, timestamp) == ("read_uncommitted", EARLIEST)
+        return dict.fromkeys(partitions, self.start)
 
     def copy(self, *ranges: OffsetRange) -> Copied:
         (copied,) = self.copier.copy(CopyRecords((Copy(COPY, LOST, ranges, PART),)))
@@ -482,6 +487,13 @@ def test_two_ranges_of_one_producer_have_ends_of_their_own() -> None:
     ranges = ((later, where(102, 102)), (LOST, where(100, 100)))
     assert cluster.copier.are_committed(AreCommitted(ranges)) == (False, True)
     assert cluster.copier.are_committed(AreCommitted(ranges[::-1])) == (True, False)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_marker_is_found_after_retention_has_removed_the_range(is_committed: bool) -> None:
+    cluster = Cluster(batch(500, b"x", producer_id=9, epoch=0), ended(900, is_committed))
+    cluster.start = 500
+    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
 
 
 def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.MonkeyPatch) -> None:
