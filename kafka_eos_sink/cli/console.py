@@ -23,7 +23,7 @@ from rich.text import Text
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.refusals import text
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id, is_random_write_id
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id
 from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -249,11 +249,11 @@ def _cell(cell: str | Text | list[str]) -> Text:
     return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
 
 
-def no_decision(write_id: str, *, is_unfinished: bool = False) -> str:
+def no_decision(write: values.Write, *, is_unfinished: bool = False) -> str:
     """What `status` and `recover` print of a write id without a decision in the log."""
-    may_be_finished = is_random_write_id(write_id) and not is_unfinished
-    gone = f" {text('finished_or_not_begun')}. {text('read_topic')}." if may_be_finished else ""
-    return f"The commit log holds no decision of {write_id}.{gone}"
+    may_be_finished = write.is_random and not is_unfinished
+    gone = f" {text('finished_or_not_begun')}. {text('read_topic', write=write)}." if may_be_finished else ""
+    return f"The commit log holds no decision of {write.id}.{gone}"
 
 
 def require_found(

@@ -159,7 +159,7 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
         console.print_json(recovered_json(write_id, done))
         return
     if not done.decisions:
-        console.echo(console.no_decision(write_id, is_unfinished=bool(done.aborted)))
+        console.echo(console.no_decision(settings.write, is_unfinished=bool(done.aborted)))
     if done.decisions or done.aborted:
         console.show(recovered_table(write_id, done))
     if done.ended:

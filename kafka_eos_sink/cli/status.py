@@ -86,7 +86,7 @@ def status(
         if not watch.knows_write:
             raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
         if not as_json:
-            console.echo(console.no_decision(write_id))
+            console.echo(console.no_decision(Write(write_id, commit_log_topic, config.command_options)))
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: Collection[int]) -> None:

@@ -241,7 +241,7 @@ def test_finished_write_without_txn_app_id_is_not_declared_invisible(
     text = shown.out + shown.err
     assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
     assert "A batch without txnAppId leaves no record here if it has finished: then all its rows are visible" in text
-    assert "If kafka-eos history lists it, do not run the job again. Otherwise read the topic first" in text
+    assert "If this lists it, do not run the job again: kafka-eos history --write-id" in text
     if is_cleaned:
         assert main(["explain", text]) == 0
         text += capsys.readouterr().out

@@ -42,7 +42,7 @@ WORDS = {"README.md": 750}
 """The most words of a page, as `words` counts them."""
 FIGURES = "docs/internals/benchmarks.md"
 """The one page with commits and dates. Its tables do not count as words."""
-AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 1_850
+AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 1_900
 """What an operator reads at night, and the most words of it: 50 more since there is an alert on dead letters."""
 HOW_TO = """start standalone batch stream changes records read migrate secure access services deploy jobs upgrade monitor alerts
 runbooks performance"""
