@@ -306,7 +306,7 @@ def test_resolve_committed_sets_start_of_unknown_stream(
     assert resolve(kafka, given.write.id, 7, "rewrite", "--query-id", "5f1c") == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
     assert resolve(kafka, given.write.id, 7, "committed", "--query-id", "5f1c") == 0
-    assert "and every version below it count as written" in capsys.readouterr().out
+    assert "every batch below it count as written: the query continues with batch 8" in capsys.readouterr().out
     newest = session.plan(given).newest_decision("5f1c")
     assert newest is not None
     assert (newest.decision.version, newest.status) == (7, DecisionStatus.FINISHED)
