@@ -84,7 +84,9 @@ def test_offsets_in_an_open_transaction_are_not_taken_for_none(
 
     error = failure()
     assert f"[KAFKA_EOS.NO_GROUP_OFFSETS] group '{group}' has no committed offsets on {servers}:" in error
-    listing = f"run kafka-eos recover for its write id, which this shows: kafka-eos status --bootstrap-servers {servers}"
+    listing = (
+        f"run kafka-eos recover for its write id, which this shows: kafka-eos status --bootstrap-servers {servers}"
+    )
     assert listing in error
 
     commit_by_consumer(servers, group, source, 3)
