@@ -243,9 +243,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ("a copy loses its dead letters", "dead_letters=entry.dead_letters", "dead_letters=()"),
     ),
     *of(
-        restore._begin_copy,
+        restore._restore,
         "commit/test_restore.py",
-        ("a copy under the slot of the lost transaction", "for step in range(1, SLOTS)", "for step in range(SLOTS)"),
+        (
+            "a copy under the slot of the lost transaction",
+            " | {each.identity.transactional_id for each in lost}",
+            "",
+        ),
     ),
     *of(
         restore._begin_copy,

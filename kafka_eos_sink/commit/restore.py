@@ -171,7 +171,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
     started = yield from WallClock()
     begun: list[Copy] = []
     for entry in lost:
-        # BLIND: nor under an id whose coordinator may still prove how another lost transaction ended.
+        # BLIND: not under the id of a lost transaction, because InitProducerId erases the coordinator's proof that it was aborted.
         used = {each.identity.transactional_id for each in begun} | {each.identity.transactional_id for each in lost}
         copy = yield from _begin_copy(run, decision, entry, used)
         begun.append(copy)
@@ -246,9 +246,8 @@ def _begin_copy(run: Run, decision: Decision, entry: PreparedTransaction, used: 
     """Begin the transaction of a copy, under an id that is not ``used`` yet."""
     lost = run.write.parse(entry.identity.transactional_id)
     assert lost is not None
-    # BLIND: another slot, because InitProducerId erases the coordinator's proof that the lost transaction was aborted.
-    others = ((lost.slot + step) % SLOTS for step in range(1, SLOTS))
-    slots = tuple(slot for slot in others if run.write.task_id(entry.partition, slot) not in used)
+    every = ((lost.slot + step) % SLOTS for step in range(SLOTS))
+    slots = tuple(slot for slot in every if run.write.task_id(entry.partition, slot) not in used)
     identity = yield from fresh_identity(run.write, entry.partition, slots, run.transaction_timeout_ms)
     part = part_record(decision.write_id, decision.query_id, entry.partition, decision.version, COPIED)
     return Copy(identity, entry.identity, entry.offsets, part)

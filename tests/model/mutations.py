@@ -529,7 +529,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="a copy under the id of the lost transaction",
         what="the coordinator forgets that the lost transaction was aborted, and its records are gone",
-        edits=(Edit(restore._begin_copy, "range(1, SLOTS)", "range(SLOTS)"),),
+        edits=(Edit(restore._restore, " | {each.identity.transactional_id for each in lost}", ""),),
         setting=_small("records gone", loud=frozenset({"LOST_PARTS"}), faults=faults(timeout=1, clean=1)),
         caught=("recovery: a further driver ends with UNRESOLVED",),
         versions=(2,),
