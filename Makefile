@@ -69,10 +69,6 @@ lint: setup  ## check style and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-.PHONY: features
-features: setup  ## write the evidence lists of tests/features.toml from the markers of tests
-	@$(BIN)/python tests/features.py
-
 .PHONY: bench
 bench: setup  ## measure against Spark's built-in Kafka sink
 	@$(BIN)/python -m benchmarks.bench_against_spark $(BENCH)

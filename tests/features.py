@@ -1,11 +1,10 @@
-"""What Kafka's producer does, row by row, and the tests that are the evidence of each row: tests/features.toml.
+"""What Kafka's producer does, row by row (tests/features.toml), and all tests with the rows that they are evidence of.
 
-A test declares the rows that it is evidence of:
+A test declares its rows by a marker:
 
     @pytest.mark.feature("sequence numbers", "fail-over")
 
-``make features`` writes the lists ``evidence`` from these markers. Importable from every test as ``features`` (pytest's ``pythonpath``
-lists the folder).
+Importable from every test as ``features`` (pytest's ``pythonpath`` lists the folder).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -32,8 +30,6 @@ class Row:
     what: str
     where: Sequence[str]
     """Modules, below ``kafka_eos_sink/``."""
-    evidence: Sequence[str] = ()
-    """``file::function`` below ``tests/``, in alphabetical order."""
 
 
 @dataclass(frozen=True)
@@ -86,39 +82,3 @@ def collected() -> tuple[Collected, ...]:
 def parsed(text: str) -> dict[str, list[Row]]:
     """Return the rows of each section."""
     return {section: [Row(**row) for row in rows] for section, rows in tomllib.loads(text).items()}
-
-
-def with_evidence(sections: Mapping[str, Sequence[Row]], tests: Iterable[Collected]) -> dict[str, list[Row]]:
-    """Return the rows with the tests whose markers name them."""
-    evidence: dict[str, set[str]] = defaultdict(set)
-    for test in tests:
-        for name in test.features:
-            evidence[name].add(f"{test.file}::{test.function}")
-    return {
-        section: [replace(row, evidence=sorted(evidence[row.name])) for row in rows]
-        for section, rows in sections.items()
-    }
-
-
-def written(head: str, sections: Mapping[str, Sequence[Row]]) -> str:
-    """Return the text of the file: its head, then the rows."""
-    lines = [head.rstrip()]
-    for section, rows in sections.items():
-        for row in rows:
-            lines += ["", f"[[{section}]]"]
-            for key, value in asdict(row).items():
-                if isinstance(value, str):
-                    lines.append(f"{key} = {json.dumps(value)}")  # a JSON string is a TOML string
-                else:
-                    lines += [f"{key} = [", *(f"    {json.dumps(each)}," for each in value), "]"]
-    return "\n".join(lines) + "\n"
-
-
-def updated(text: str, tests: Iterable[Collected]) -> str:
-    """Return the file's text with the evidence of these tests."""
-    head = text.partition("\n[[")[0]
-    return written(head, with_evidence(parsed(text), tests))
-
-
-if __name__ == "__main__":
-    FILE.write_text(updated(FILE.read_text("utf-8"), collected()), "utf-8")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from features import FILE, ROOT, SECTIONS, collected, parsed, updated
+from features import FILE, ROOT, SECTIONS, collected, parsed
 
-TEXT = FILE.read_text("utf-8")
-ROWS = parsed(TEXT)
+ROWS = parsed(FILE.read_text("utf-8"))
 ALL_ROWS = {row.name: row for rows in ROWS.values() for row in rows}
 
 
@@ -39,7 +38,3 @@ def test_every_feature_has_evidence_in_its_tier(section: str) -> None:
     """`make test` holds evidence of what the producer does, `make test-all` of where it runs."""
     tiers = {row.name: {test.tier for test in collected() if row.name in test.features} for row in ROWS[section]}
     assert [name for name, found in tiers.items() if not found & set(SECTIONS[section])] == []
-
-
-def test_evidence_of_the_features_is_up_to_date() -> None:
-    assert updated(TEXT, collected()) == TEXT, "run: make features"
