@@ -97,7 +97,7 @@ def _case(item: pytest.Item) -> Case:
 
 def _is_wanted(config: pytest.Config, case: Case) -> bool:
     run = Tier.of(config.getoption("--tier"))
-    if case.tier > run or config.getoption("--lane") not in (None, case.lane(run)):
+    if case.tier > run or config.getoption("--lane") not in (None, case.lane):
         return False
     if beyond := config.getoption("--beyond"):
         # With more effort a test is another one.

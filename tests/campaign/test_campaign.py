@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import checker
-from .campaign import WORLDS, Report, Settings, run
+from .campaign import Settings, run
 from .checker import Expected, Sightings, judge
 from .mutants import MUTANTS, Mutant, planted_package
 from .nemesis import FAULTS
@@ -79,18 +79,12 @@ def test_mutant_can_be_planted(mutant: Mutant) -> None:
             compile(file.read_text(), str(file), "exec")
 
 
-def campaign(minutes: float, seed: int, worlds: int, tmp_path: Path) -> list[Report]:
-    settings = Settings(seed=seed, episode_s=60, longest_pause_s=10, largest_unit=3_000, worlds=WORLDS[:worlds])
-    journal = tmp_path / "journal.jsonl"
-    reports = run(settings, minutes, journal)
-    assert len(journal.read_text().splitlines()) == len(reports)
-    return reports
-
-
 @pytest.mark.timeout(2_400)
-@pytest.mark.parametrize("minutes", [4.0, 15.0])
-def test_campaign_finds_nothing_wrong(minutes: float, tmp_path: Path) -> None:
-    reports = campaign(minutes, int(minutes), 2 if minutes < 5 else len(WORLDS), tmp_path)
+def test_campaign_finds_nothing_wrong(tmp_path: Path) -> None:
+    settings = Settings(seed=15, episode_s=60, longest_pause_s=10, largest_unit=3_000)
+    journal = tmp_path / "journal.jsonl"
+    reports = run(settings, 15.0, journal)
+    assert len(journal.read_text().splitlines()) == len(reports)
     assert [dataclasses.asdict(report)["wrong"] for report in reports if report.wrong] == []
     # How many come in a minute depends on what else runs.
     assert sum(report.fault_count for report in reports) >= 3

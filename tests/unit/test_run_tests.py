@@ -37,11 +37,11 @@ def write_lane(run_tests: Any, lane: str, failures: int, broker_logs: int) -> No
 
 
 @pytest.mark.parametrize(("failures", "broker_logs"), [(1, 1), (40, 9)])
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("lanes", [1, 4])
 def test_last_30_lines_name_failed_tests_and_broker_logs(
     run_tests: Any, capsys: pytest.CaptureFixture[str], lanes: int, failures: int, broker_logs: int
 ) -> None:
-    broken = run_tests.LANES[:lanes]
+    broken = list(run_tests.LANES)[:lanes]
     for lane in run_tests.LANES:
         write_lane(run_tests, lane, failures if lane in broken else 0, broker_logs if lane in broken else 0)
     assert run_tests.report({lane: int(lane in broken) for lane in run_tests.LANES}, 60.0) == 1
@@ -54,7 +54,7 @@ def test_last_30_lines_name_failed_tests_and_broker_logs(
 
 def test_lane_that_ended_early_is_named(run_tests: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (run_tests.LOGS / "broker.log").write_text("Killed\n")
-    for lane in ("spark", "pure"):
+    for lane in ("spark", "faults", "pure"):
         write_lane(run_tests, lane, 0, 0)
-    assert run_tests.report({"spark": 0, "broker": 137, "pure": 0}, 60.0) == 1
+    assert run_tests.report({"spark": 0, "broker": 137, "faults": 0, "pure": 0}, 60.0) == 1
     assert "FAILED lane broker ended early  (output: build/tests/broker.log)" in capsys.readouterr().out
