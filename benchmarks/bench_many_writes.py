@@ -117,7 +117,7 @@ def fill(servers: str, tasks: int, apps: int, unfinished: int, numbers: Sequence
 
 def fill_all(servers: str, writes: int, tasks: int, apps: int, unfinished: int) -> None:
     with connected(servers) as admin:
-        ensure_commit_log(admin, DEFAULT_TOPIC, None, admin.client.clock() + DEADLINE_MS)
+        ensure_commit_log(admin, DEFAULT_TOPIC, admin.client.clock() + DEADLINE_MS)
     began = time.perf_counter()
     chunks = [range(first, min(writes, first + 100)) for first in range(0, writes, 100)]
     with ProcessPoolExecutor(FILLERS) as pool:

@@ -238,7 +238,7 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _Opera
                 "commit.log.topic with --commit-log-topic",
             )
         # On a log that is not compacted alone, a missing record would prove nothing.
-        ensure_commit_log(admin, topic, None, deadline)
+        ensure_commit_log(admin, topic, deadline)
         write = settings.write
         executor = _OperatorExecutor(admin, write, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
         try:

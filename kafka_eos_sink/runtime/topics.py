@@ -10,7 +10,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, MAX_RECORD_BYTES, TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
+from kafka_eos_sink.commit.values import LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -56,7 +56,7 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
     if dead_letter_topic is not None:
         _require_read(admin.topic(dead_letter_topic, deadline))
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
-    ensure_commit_log(admin, settings.write.log_topic, settings.batch.topic, deadline)
+    ensure_commit_log(admin, settings.write.log_topic, deadline)
     if settings.write.is_random:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
         admin.fetch(settings.write.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
@@ -151,22 +151,15 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
         )
 
 
-def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> None:
+def ensure_commit_log(admin: Admin, topic: str, deadline: int) -> None:
     """Create the commit log, or require that it cannot lose a decision.
 
     Args:
-        data_topic: The topic of all rows, None if each row has its own.
         deadline: Absolute ms of the client's clock.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that fixes it.
     """
-    if data_topic in (topic, DEFAULT_TOPIC):
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"topic {data_topic!r} is a commit log, which holds only the sink's own records; choose another topic, or set another "
-            "commit.log.topic",
-        )
     brokers = broker_count(admin, deadline)
     found = admin.topic(topic, deadline)
     if found is None:

@@ -84,15 +84,6 @@ class SinkMessage(WriterCommitMessage):
     message: TaskMessage | RowsWritten
 
 
-def task_context() -> TaskContext:
-    """Return the context of the Spark task that runs in this process."""
-    # Spark returns None in every process that is not a Python worker of a task.
-    context = TaskContext.get()
-    if context is None:
-        raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
-    return context
-
-
 def checked(
     options: Mapping[str, str], schema: StructType, *, streaming: bool = False
 ) -> tuple[SinkOptions, WrittenColumns]:

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
@@ -27,13 +27,11 @@ from kafka_eos_sink.spark.spark_boundary import (
     rows_written,
     run_task,
     states_safety,
-    task_context,
     unwrapped,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import TaskContext
 
 FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
 """Local properties of tasks that together identify one call of a `foreachBatch` function."""
@@ -70,7 +68,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         An attempt without rows opens no transaction, and at-least-once opens none at all.
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
-        context = task_context()
+        context = TaskContext.get()
+        assert context is not None
         settings = self._planned_settings()
         batch = dataclasses.replace(
             settings.batch, foreach_call=_foreach_call(context), foreach_query=_foreach_query(context)
@@ -114,8 +113,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             log_failed_abort("the failed batch", error)
 
     def _planned_settings(self) -> WriteSettings:
-        if self._run_id is None:
-            raise KafkaEosError("NOT_PLANNED", "the writer was not pickled by Spark's planner before it was used")
+        assert self._run_id is not None
         return self._settings(self._checked_options(), self._run_id)
 
     def _settings(self, options: SinkOptions, run_id: str) -> WriteSettings:

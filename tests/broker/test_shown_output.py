@@ -231,7 +231,7 @@ def new_cluster(world: World) -> None:
     if COMMIT_LOG in topic_names(world.servers):
         delete_topic(world.servers, COMMIT_LOG)
     with NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(world.servers))) as client:
-        ensure_commit_log(Admin(client), COMMIT_LOG, None, client.clock() + 60_000)
+        ensure_commit_log(Admin(client), COMMIT_LOG, client.clock() + 60_000)
 
 
 def no_history(world: World) -> None:
@@ -351,7 +351,7 @@ def _without_writes(cluster: EmbeddedKafka) -> None:
         known = [each.transactional_id for each in admin.list_transactions(states=(), deadline_ms=deadline)]
         drivers = [each for each in known if each.endswith(".driver")]
         if drivers:
-            ensure_commit_log(admin, COMMIT_LOG, None, deadline)
+            ensure_commit_log(admin, COMMIT_LOG, deadline)
     for driver in drivers:
         # Its coordinator remembers the write id: without this it would be COMMIT_LOG_LOST.
         assert main(["recover", "--write-id", driver.removesuffix(".driver"), "--abort-unknown", "--yes"]) == 0
