@@ -329,7 +329,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         TransactionManager.abort,
         _MANAGER,
         ("an abort leaves a doubt unsettled", "if self.in_doubt:\n", "if False:\n"),
-        ("an abort overtakes what is in doubt", "                return KeyResult()", "                pass"),
+        ("an abort overtakes what is in doubt", "return KeyResult()\n", "pass\n"),
         ("a transaction in doubt is not ended", "if self.partitions or self.in_doubt:", "if self.partitions:"),
         ("an error ends the transaction", "if ended.error_code == ErrorCode.NONE:", "if True:"),
     ),
