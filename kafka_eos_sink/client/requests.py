@@ -27,6 +27,7 @@ from kafka_eos_sink.protocol.schema import Request
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKERS_FIRST_BACKOFF_MS = 20
@@ -424,6 +425,14 @@ def single(
         about=lambda key: f"{about} {'-'.join(map(str, key)) if isinstance(key, tuple) else repr(key)}",
         **options,
     )
+
+
+def by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, list[int]], T]) -> tuple[T, ...]:
+    """Group partitions by topic, in order, as most requests do."""
+    indexes: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        indexes.setdefault(topic, []).append(partition)
+    return tuple(topic_of(topic, each) for topic, each in indexes.items())
 
 
 def _find_coordinator(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:

@@ -55,14 +55,6 @@ SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
 
 
-def end_txn_version(identity: ProducerIdentity) -> int:
-    """Return the API version for every attempt of an EndTxn.
-
-    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2. Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8.
-    """
-    return 5 if identity.bumps_epoch else 3
-
-
 class Executor:
     """Performs the steps of driver procedures. `TaskExecutor` adds the steps of tasks.
 
@@ -274,17 +266,7 @@ class Executor:
 
     def _end(self, ends: tuple[steps.End, ...]) -> tuple[steps.EndResult, ...]:
         results = self.admin.end_transactions(
-            [
-                EndTransaction(
-                    transactional_id=end.identity.transactional_id,
-                    producer_id=end.identity.producer_id,
-                    producer_epoch=end.identity.producer_epoch,
-                    committed=end.commit,
-                    version=end_txn_version(end.identity),
-                )
-                for end in ends
-            ],
-            self._deadline,
+            [EndTransaction.of(end.identity, committed=end.commit) for end in ends], self._deadline
         )
         details = ["" for _ in results]
         for at, result in enumerate(results):

@@ -81,7 +81,7 @@ class TaskExecutor(Executor):
         """Write and flush all rows, or return None if other tasks must be checked first."""
         if self._producer is None:
             # `begin` sends nothing. So no request exists before `close` and `_end_own` know the producer.
-            self._producer = begin(self.client, self.config, step.identity)
+            self._producer = begin(self.admin, self.config, step.identity)
             self._began_ms = self.client.clock()
         for rows in self._batches:
             self._producer.write(rows)

@@ -257,7 +257,7 @@ def test_records_of_others_in_the_ranges_are_not_copied(
         def aborted(slot: int, value: bytes) -> ProducerIdentity:
             identity: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write.id, 0, slot)))
             producer = Producer(
-                client,
+                executor.admin,
                 given.producer,
                 transactional_id=identity.transactional_id,
                 transaction_version=identity.transaction_version,

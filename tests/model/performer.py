@@ -42,7 +42,7 @@ def identity_of(identity: ProducerIdentity) -> Identity:
 
 
 def end_version(identity: Identity) -> int:
-    """As `executor.end_txn_version`, whose 3 a coordinator treats as 4."""
+    """As `EndTransaction.of`, whose 3 a coordinator treats as 4."""
     return 5 if identity.version >= 2 else 4
 
 
