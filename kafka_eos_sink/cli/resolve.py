@@ -10,9 +10,9 @@ import typer
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit import resolve as procedures
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import run_again
 from kafka_eos_sink.commit.resolve import Resolved
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 

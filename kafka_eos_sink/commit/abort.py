@@ -8,8 +8,7 @@ from dataclasses import replace
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import Warn
+from kafka_eos_sink.commit.steps import Procedure, Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, end_open, list_open, still_holds
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, Run, TaskMessage, plan_nonce

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused, resolve_command, run_again, text
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,

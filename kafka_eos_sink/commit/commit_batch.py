@@ -16,10 +16,9 @@ from kafka_eos_sink.commit.decide import (
 )
 from kafka_eos_sink.commit.log_access import forget, read_to_end, write_done
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription, Warn
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, TransactionDescription, Warn
 from kafka_eos_sink.commit.transactions import open_identities
 from kafka_eos_sink.commit.values import (
     BatchIdentity,

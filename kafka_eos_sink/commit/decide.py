@@ -14,15 +14,16 @@ from kafka_eos_sink.commit.log_access import append_in_transaction, read_on
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.outcome import Outcome, is_held_by
-from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
+    Answered,
     CommitGroupOffsets,
     DescribeProducers,
     DescribeTransactions,
     End,
     EndTransactions,
     Now,
+    Procedure,
     Reached,
     ReadDeniedError,
     TransactionDescription,

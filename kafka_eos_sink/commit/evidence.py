@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 from kafka_eos_sink.commit.outcome import Do, End, Shown, end_of, judge
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -21,6 +20,7 @@ from kafka_eos_sink.commit.steps import (
     LastStableOffsets,
     Listed,
     Now,
+    Procedure,
     TransactionDescription,
     Unseen,
     Wait,

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from kafka_eos_sink.commit.log_access import commit_in_transaction, read_on, read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import LogRecord, Now
+from kafka_eos_sink.commit.steps import LogRecord, Now, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.transactions import list_open
 from kafka_eos_sink.commit.values import Run, Write

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import barrier_record, done_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     AddPartitions,
+    Answered,
     Append,
     Appended,
     AppendInTransaction,
@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.steps import (
     LogChunk,
     LogRecord,
     Now,
+    Procedure,
     ReadLog,
     WallClock,
     Warn,

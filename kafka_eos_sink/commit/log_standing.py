@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.refusals import job_of, refused, resolve_command, some, text
-from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Step, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import BatchIdentity, Write, iso_utc
 from kafka_eos_sink.errors import Job, KafkaEosError
@@ -82,9 +81,6 @@ class ReadHistory(Step[tuple["InHistory", ...]]):
     """
 
     write_id: str
-
-    def subject(self) -> str:
-        return self.write_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

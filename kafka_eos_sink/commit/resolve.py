@@ -28,14 +28,15 @@ from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView, QueryState, VersionState
 from kafka_eos_sink.commit.outcome import Do, Outcome, Shown
-from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import describe_ranges, job_of, refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
+    Answered,
     Append,
     End,
     EndTransactions,
     Now,
+    Procedure,
     Reached,
     Wait,
     WallClock,

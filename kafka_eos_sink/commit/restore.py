@@ -21,10 +21,9 @@ from kafka_eos_sink.commit.decide import (
 from kafka_eos_sink.commit.log_access import read_to_barrier, write_done
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, VersionState
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import fresh_identity, give_up, prepared
 from kafka_eos_sink.commit.values import (

@@ -13,9 +13,17 @@ from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
 from kafka_eos_sink.commit.evidence import Judged, judged, verify_visible
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do
-from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.refusals import describe_ranges, held_open, refused, text
-from kafka_eos_sink.commit.steps import AddPartitions, DataTopicGoneError, End, EndTransactions, Now, Warn
+from kafka_eos_sink.commit.steps import (
+    AddPartitions,
+    DataTopicGoneError,
+    End,
+    EndTransactions,
+    Now,
+    Procedure,
+    Warn,
+    code_name,
+)
 from kafka_eos_sink.commit.transactions import fresh_identity, still_holds
 from kafka_eos_sink.commit.values import Decision, Hanging, OffsetRange, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.error_codes import ErrorCode

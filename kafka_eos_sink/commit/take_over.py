@@ -14,10 +14,9 @@ from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, requi
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_standing import Standing, UnknownId, Used, commit_log_lost, standing_of, was_used
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
-from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
+from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
 from kafka_eos_sink.commit.transactions import (
     DRIVER_TRANSACTION_TIMEOUT_MS,
     LIST_WITHIN_MS,

@@ -7,9 +7,16 @@ from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import AppendPart, DescribeTransactions, HasRows, Reached, WallClock, WriteRows
+from kafka_eos_sink.commit.steps import (
+    AppendPart,
+    DescribeTransactions,
+    HasRows,
+    Procedure,
+    Reached,
+    WallClock,
+    WriteRows,
+)
 from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken, prepared
 from kafka_eos_sink.commit.values import (

@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kafka_eos_sink.commit.outcome import is_held_by, waits
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
@@ -24,6 +23,7 @@ from kafka_eos_sink.commit.steps import (
     InitProducerId,
     ListOpenTransactions,
     Now,
+    Procedure,
     TransactionDescription,
     Wait,
     WrittenRows,
