@@ -256,12 +256,10 @@ def _warn_of(write: Write, decision: Decision, others: Mapping[TopicPartition, i
     for producer_id in sorted(set(others.values())):
         blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
         yield from Warn(
-            f"{some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
-            f"of producer id {producer_id} blocks read_committed readers there",
+            text("blocked", decision=decision, where=some(blocked), producer_id=producer_id),
             about=f"producer id {producer_id}",
             blocked_by=producer_id,
-            if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-            f"Otherwise it hangs, and kafka-transactions.sh abort discards it: {write.command('status')} shows where it begins",
+            if_unlisted=text("unlisted", write=write),
         )
 
 

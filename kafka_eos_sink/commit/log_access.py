@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import barrier_record, done_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.steps import (
     AddPartitions,
     Answered,
@@ -115,10 +115,7 @@ def write_done(decision: Decision) -> Procedure[None]:
     try:
         yield from Append((done_record(decision, now),))
     except KafkaEosError as failure:
-        yield from Warn(
-            f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
-            f"the commit log ({failure.code}); the next run proves it again"
-        )
+        yield from Warn(text("not_marked_done", decision=decision, failure=failure.code))
 
 
 def append_in_transaction(
@@ -138,7 +135,7 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
     with suppress(KafkaEosError):  # the batch is finished
         if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)).error == ErrorCode.NONE:
             return
-    yield from Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
+    yield from Warn(text("not_removed", decision=decision))
 
 
 def commit_in_transaction(

@@ -98,10 +98,15 @@ class _Fields(dict[str, Any]):
         return " ".join(cell.split()).format_map(self)
 
 
+def _about(fields: _Fields) -> BatchVersion:
+    about: BatchVersion = fields.get("decision") or fields["batch"]
+    return about
+
+
 def _the_version(fields: _Fields) -> str:
     # A batch write without txnAppId has one version, whose number its user has never seen.
-    write_id, about = fields["write_id"], fields.get("decision") or fields["batch"]
-    what = "the batch" if is_random_write_id(write_id) else f"version {about.version}"
+    write_id = fields["write_id"]
+    what = "the batch" if is_random_write_id(write_id) else f"version {_about(fields).version}"
     return f"{what} of write id {write_id!r}"
 
 
@@ -124,7 +129,7 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "previous": lambda fields: fields["batch"].version - 1,
     "offsets_of_group": lambda fields: fields["write"].offsets_command("G"),
     "recover": lambda fields: fields["write"].command("recover"),
-    "rewrite": lambda fields: _resolve(fields, fields["decision"], "rewrite"),
+    "rewrite": lambda fields: _resolve(fields, _about(fields), "rewrite"),
     "status": lambda fields: fields["write"].command("status"),
 }
 """Fields of many templates."""
