@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kafka_eos_sink.commit.refusals import refused, resolve_command, text
-from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
     Decision,
@@ -56,11 +55,7 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
 
 
 def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None = None) -> str:
-    """Describe a version that is not written again.
-
-    Args:
-        settled: Its decision, None if the log holds only newer ones.
-    """
+    """Describe a version that is not written again, by its decision if the log has it."""
     write, which = plan.write, "To see which run wrote it"
     if settled is None or settled.rows is None:
         wrote, which = "", f"{which}, and how many rows, unless an operator recorded it"
@@ -128,12 +123,6 @@ def _different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> Ka
         differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
         case = ".offsets"
     return refused(f"DIFFERENT_BATCH{case}", write=write, batch=batch, differs="; ".join(differs))
-
-
-def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise the tasks' error in the planner."""
-    admit(plan, batch)
-    yield from ()
 
 
 def must_write(plan: Plan, batch: BatchIdentity) -> bool:

@@ -72,10 +72,10 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
     Returns:
         The time (`Now`) by which the driver must decide; None if no transaction times out.
     """
-    described: Mapping[str, TransactionDescription | None] = {}
+    if not prepared:
+        return None
     timeout = run.transaction_timeout_ms
-    if prepared:
-        described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
+    described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
     wall = yield from WallClock()
     now = yield from Now()
     expires: list[int] = []
@@ -159,10 +159,7 @@ def _check_first_offsets(
 
 
 def _where(first: int, start: int) -> str:
-    """Return where a transaction begins whose task's records begin at ``first``.
-
-    Both are offsets, -1 for none.
-    """
+    """Compare a transaction's first offset with its records'; -1 stands for none."""
     if start < 0:
         return "nowhere"
     if first < 0:
@@ -173,11 +170,7 @@ def _where(first: int, start: int) -> str:
 def append_decision(
     decision: Decision, driver: DriverTransaction, log_id: UUID, group_offsets: GroupOffsets | None = None
 ) -> Procedure[LoggedDecision]:
-    """Append the decision in a transaction of W.driver, with the group's offsets.
-
-    Args:
-        log_id: Topic id of the log that the driver has read (NEW LOG).
-    """
+    """Append the decision in a transaction of W.driver, with the group's offsets."""
     records = decision_records(decision)
     yield from Reached("commit.before_decision")
     appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
@@ -282,11 +275,11 @@ def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Proced
     decision = logged.decision
     outcome = yield from await_outcome(decision, logged.offset, run.within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
-    if outcome is Outcome.COMMITTED and fenced:
+    if outcome is Outcome.COMMITTED and not fenced:
+        return
+    if outcome is Outcome.COMMITTED:
         why = "another run of the write id has replaced this one, and finishes it"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
-    if outcome is Outcome.COMMITTED:
-        return
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", Answered(error=code))

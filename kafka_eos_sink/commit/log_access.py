@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import barrier_record, done_record, tombstones
@@ -10,7 +11,6 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.steps import (
     AddPartitions,
-    Answered,
     Append,
     Appended,
     AppendInTransaction,
@@ -140,13 +140,16 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
-) -> Procedure[Answered]:
+) -> Procedure[Appended]:
     """Commit records in the driver's transaction, up to the first failed request.
 
     PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
+
+    Returns:
+        The result of that request, else of EndTxn; without an offset if the records were not appended.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:
-        return appended
+        return replace(appended, offset=-1)
     ends = yield from EndTransactions((End(identity=driver, commit=True),))
-    return Answered(error=ends[0].error)
+    return Appended(error=ends[0].error, offset=appended.offset)

@@ -53,11 +53,6 @@ def job_of(write_id: str) -> Job:
     return Job.BATCH if "/" in write_id else Job.STREAM
 
 
-def run_again(write_id: str) -> str:
-    """Tell how the run of a write id that has not finished starts again."""
-    return text("run_again", write_id=write_id)
-
-
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     return some([str(part) for entry in prepared for part in entry.offsets])
 

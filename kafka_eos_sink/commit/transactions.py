@@ -47,8 +47,7 @@ LIST_WITHIN_MS = 5_000
 def list_open(run: Run, within_ms: int | None = None) -> Procedure[tuple[ProducerIdentity, ...]]:
     """Return the exact identities of the write's open transactions.
 
-    Args:
-        within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
+    All brokers must respond, unless ``within_ms`` limits the wait.
     """
     listed = yield from ListOpenTransactions(run.write.id, within_ms)
     ours = tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)
@@ -130,8 +129,6 @@ def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
 
     The next driver or the timeout aborts the rest.
     """
-    if not identities:
-        return
     with contextlib.suppress(Exception):  # the caller must see the first failure
         yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 
