@@ -216,9 +216,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     # a lost log
     *of(
-        log_standing.was_used,
+        take_over.look,
         "commit/test_lost_log.py",
-        ("the history is not asked", "history = yield from ReadHistory(write.id)", "history = ()"),
+        ("the history is not asked", "history = yield from ReadHistory(run.write.id)", "history = ()"),
     ),
     *of(
         log_standing.commit_log_lost,

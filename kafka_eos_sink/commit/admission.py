@@ -5,16 +5,14 @@ from __future__ import annotations
 from kafka_eos_sink.commit.refusals import refused, resolve_command, text
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
-    Decision,
     DecisionStatus,
     Plan,
     SettledDecision,
     TaskOutcome,
-    Write,
     iso_utc,
 )
 from kafka_eos_sink.commit.versions import MOST_RANGES, Versions
-from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import WriteRefusedError
 
 
 def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
@@ -35,8 +33,14 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
             raise refused("COMMIT_LOG_LOST.unknown_query", write=plan.write, batch=batch)
         return None, None
     newest = settled.decision
-    if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
-        raise _different_query(plan.write, batch, newest)
+    queries = (newest.foreach_query, batch.foreach_query)
+    if None not in queries and newest.foreach_query != batch.foreach_query:
+        before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
+        # An unwritten version must not count as written.
+        go_on = resolve_command(
+            plan.write, newest.query_id, newest.version, "rewrite" if newest.is_unwritten else "committed"
+        )
+        raise refused("DIFFERENT_QUERY", write=plan.write, decision=newest, before=before, this=this, go_on=go_on)
     if newest.version == batch.version:
         return _admit_again(plan, batch, settled)
     # In a foreachBatch function the version is the batch id. A new checkpoint counts from 0 again, and an older one has other rows.
@@ -99,32 +103,6 @@ def _admit_to_stream(
     raise refused("CHECKPOINT_ROLLED_BACK", write=plan.write, batch=batch, decision=newest, id_option=id_option)
 
 
-def _different_query(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
-    queries = (newest.foreach_query, batch.foreach_query)
-    before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
-    # An unwritten version must not count as written.
-    go_on = "rewrite" if newest.is_unwritten else "committed"
-    return refused(
-        "DIFFERENT_QUERY",
-        write=write,
-        decision=newest,
-        before=before,
-        this=this,
-        go_on=resolve_command(write, newest.query_id, newest.version, go_on),
-    )
-
-
-def _different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
-    """The version was committed with other source offsets, or another topic or schema."""
-    names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
-    differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
-    case = ".stream" if batch.streaming or batch.foreach_query else ""
-    if batch.offsets_hash is not None and newest.offsets_hash is not None:
-        differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
-        case = ".offsets"
-    return refused(f"DIFFERENT_BATCH{case}", write=write, batch=batch, differs="; ".join(differs))
-
-
 def must_write(plan: Plan, batch: BatchIdentity) -> bool:
     """Whether the newest decision neither forbids the batch nor makes it superfluous."""
     try:
@@ -148,7 +126,13 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
     # The offsets of both identify the rows. Without them, only topic and schema can.
     has_offsets = None not in (batch.offsets_hash, newest.offsets_hash)
     if not (batch.offsets_hash == newest.offsets_hash if has_offsets else same_form):
-        raise _different_batch(plan.write, batch, newest)
+        names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
+        differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
+        case = ".stream" if batch.streaming or batch.foreach_query else ""
+        if has_offsets:
+            differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
+            case = ".offsets"
+        raise refused(f"DIFFERENT_BATCH{case}", write=plan.write, batch=batch, differs="; ".join(differs))
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
     return TaskOutcome.ALREADY_COMMITTED, text("of_another_form", decision=newest)

@@ -248,7 +248,7 @@ def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Pro
         # LATE END: it could commit the first pieces of this decision without the others.
         why = "the end of the driver's last transaction is in doubt, so only a new run can continue"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
-    held = yield from described_driver(driver.identity)
+    held = yield from described_driver(driver.identity.transactional_id)
     if not is_held_by(driver.identity, held):
         raise refused("FENCED", decision=decision, why=f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:

@@ -93,15 +93,10 @@ class _Fields(dict[str, Any]):
         return " ".join(cell.split()).format_map(self)
 
 
-def _about(fields: _Fields) -> BatchVersion:
-    about: BatchVersion = fields.get("decision") or fields["batch"]
-    return about
-
-
 def _the_version(fields: _Fields) -> str:
     # A batch write without txnAppId has one version, whose number its user has never seen.
     write_id = fields["write_id"]
-    what = "the batch" if is_random_write_id(write_id) else f"version {_about(fields).version}"
+    what = "the batch" if is_random_write_id(write_id) else f"version {fields['about'].version}"
     return f"{what} of write id {write_id!r}"
 
 
@@ -111,6 +106,7 @@ def _resolve(fields: _Fields, about: BatchVersion, resolution: str, above: int =
 
 _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "write_id": lambda fields: fields["write"].id if "write" in fields else fields["decision"].write_id,
+    "about": lambda fields: fields.get("decision") or fields["batch"],
     "the_version": _the_version,
     "hint": lambda _: "",
     "otherwise": lambda _: "",
@@ -124,7 +120,7 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "previous": lambda fields: fields["batch"].version - 1,
     "offsets_of_group": lambda fields: fields["write"].offsets_command("G"),
     "recover": lambda fields: fields["write"].command("recover"),
-    "rewrite": lambda fields: _resolve(fields, _about(fields), "rewrite"),
+    "rewrite": lambda fields: _resolve(fields, fields["about"], "rewrite"),
     "status": lambda fields: fields["write"].command("status"),
 }
 """Fields of many templates."""

@@ -177,23 +177,16 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     newest = None if query.newest is None else query.newest.decision
     if newest is None:
         may_resolve = request.resolution == "committed"
+    elif newest.version < request.version:
+        # After COMMIT_LOG_LOST, a stream continues above its newest version: another sink has written the versions in between.
+        # A request without the query id is probably a typo: its version would be skipped. Nobody would finish a version below.
+        is_stream = request.query_id not in (None, BATCH_QUERY_ID)
+        may_resolve = is_stream and request.resolution == "committed" and query.state_of(newest).is_settled
     else:
-        may_resolve = newest.version == request.version or _continues_above(newest, query, request)
+        may_resolve = newest.version == request.version
     if not may_resolve:
         raise resolve_refusals.nothing_to_resolve(request, query, [each for each in known if each != query_id])
     return query, newest
-
-
-def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
-    """Whether a stream continues above its newest version, after COMMIT_LOG_LOST.
-
-    Another sink has written the versions in between.
-    """
-    # A request without the query id is probably a typo: its version would be skipped.
-    is_stream = request.query_id not in (None, BATCH_QUERY_ID)
-    is_above = request.resolution == "committed" and newest.version < request.version
-    # Nobody would finish a version below.
-    return is_stream and is_above and query.state_of(newest).is_settled
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:
@@ -227,8 +220,17 @@ def _require_resolvable(
         if failure is not None and failure.code not in GIVEN_UP:
             raise failure
         yield from _require_closed(write, decision)
-        if failure is not None:
-            yield from _warn_of_given_up(decision, failure)
+        if failure is None:
+            return
+        # Name the aborted rows that the log still has, and that nobody copies any more.
+        shown = yield from look_at(decision.transactions)
+        aborted = [
+            str(part)
+            for prepared, ranges in zip(decision.transactions, shown, strict=True)
+            for part in those(prepared, ranges, Shown.DISCARDED)
+        ]
+        rows = f", with the aborted rows in {some(aborted)} given up" if aborted else ""
+        yield from Warn(text("given_up", decision=decision, rows=rows, failure=failure.brief))
         return
     if _is_finished(query, taken):
         if decision.is_empty:
@@ -240,18 +242,6 @@ def _require_resolvable(
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
-
-
-def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[None]:
-    """Name the aborted rows that the log still has, and that nobody copies any more."""
-    shown = yield from look_at(decision.transactions)
-    aborted = [
-        str(part)
-        for prepared, ranges in zip(decision.transactions, shown, strict=True)
-        for part in those(prepared, ranges, Shown.DISCARDED)
-    ]
-    rows = f", with the aborted rows in {some(aborted)} given up" if aborted else ""
-    yield from Warn(text("given_up", decision=decision, rows=rows, failure=failure.brief))
 
 
 def _require_aborted(query: QueryState, failure: KafkaEosError, request: ResolveRequest) -> Procedure[None]:

@@ -210,14 +210,13 @@ class EndTransactions(Step[tuple["EndResult", ...]]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndResult:
+class EndResult(Answered):
     """The result of an EndTxn; from version 2 on with the new producer id and epoch.
 
-    ``error`` is 0 for success, None for a lost response. ``detail`` is for error messages only.
-    ``has_lost_response`` is true if any try had no response: the coordinator may still receive that request.
+    ``detail`` is for error messages only. ``has_lost_response`` is true if any try had no response: the coordinator may still receive that
+    request.
     """
 
-    error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
     has_lost_response: bool = False

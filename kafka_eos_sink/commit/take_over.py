@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
-from kafka_eos_sink.commit.log_standing import Standing, UnknownId, Used, commit_log_lost, standing_of, was_used
+from kafka_eos_sink.commit.log_standing import ReadHistory, Standing, UnknownId, Used, commit_log_lost, standing_of
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
@@ -20,6 +20,7 @@ from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reach
 from kafka_eos_sink.commit.transactions import (
     DRIVER_TRANSACTION_TIMEOUT_MS,
     LIST_WITHIN_MS,
+    described_driver,
     end_open,
     list_open,
     still_holds,
@@ -150,7 +151,9 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
         opened = yield from list_open(run, None if is_unknown else LIST_WITHIN_MS)
     used = Used()
     if is_unknown and unknown_id is UnknownId.BEGIN and not opened:
-        used = yield from was_used(run.write)
+        known = yield from described_driver(run.write.driver_id)
+        history = yield from ReadHistory(run.write.id)
+        used = Used(known=known, history=history)
     facts = {"is_first_look": is_first_look, "has_open": bool(opened), "was_used": bool(used)}
     standing = standing_of(unknown_id, lacks_write=view.lacks_write, **facts)
     if standing in (Standing.OTHER, Standing.LOST):
@@ -180,9 +183,6 @@ def still_to_commit(view: LogView, but: str | None = None) -> frozenset[Producer
 
 
 def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:
-    """Whether the plan's batch is done and no driver has fenced since.
-
-    Then nothing of the write id is open.
-    """
+    """Whether the plan's batch is done and unfenced, so that nothing is open."""
     done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
     return plan.nonce in done and (yield from still_holds(plan.driver))

@@ -62,7 +62,7 @@ def _text(value: Any) -> str:
             return f"{value.state} (producer id {value.producer_id}, epoch {value.producer_epoch})"
         case steps.LogChunk():
             return f"{len(value.entries)} entries, next offset {value.next_offset}"
-        case Answered() | steps.EndResult():
+        case Answered():
             return code_name(value.error)
         case steps.Copied(written=written) | (steps.WrittenRows() as written):
             return f"{written.rows} rows"
