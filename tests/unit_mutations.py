@@ -235,7 +235,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         settle._divided,
         "commit",
-        ("kept ranges count the copied rows", "rows=prepared.rows - rows", "rows=prepared.rows"),
+        ("kept ranges count the copied rows", "rows=prepared.rows - _rows(later)", "rows=prepared.rows"),
     ),
     *of(
         restore._sort_copies,

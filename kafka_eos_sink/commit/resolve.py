@@ -109,7 +109,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
             raise refused("NOT_RESOLVED.void", write=run.write, decision=same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
     decision = _decision_of(request, query.query_id, superseded, taken.driver)
-    if was_settled if request.resolution == "committed" else was_unwritten:
+    had_outcome = was_settled if request.resolution == "committed" else was_unwritten
+    if had_outcome:
         # DIFFERENT_QUERY leads here. The next run may be of any query, because over Spark Connect it cannot name its own.
         decision = replace(decision, foreach_query=None)
     yield from Reached("resolve.before_decision")

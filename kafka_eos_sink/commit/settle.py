@@ -166,7 +166,7 @@ def _judged(
 def _divided(
     write: Write, decision: Decision, prepared: PreparedTransaction, todo: Sequence[Do], *kinds: tuple[Do, ...]
 ) -> list[PreparedTransaction | None]:
-    """Return the transaction with the ranges of each kind; None for a kind without any."""
+    """Return the transaction with the ranges of each kind; None for an absent kind."""
     groups = [those(prepared, todo, *each) for each in kinds]
     first, *others = [ranges for ranges in groups if ranges] or [()]
     if not others:

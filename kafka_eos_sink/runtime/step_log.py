@@ -1,4 +1,4 @@
-"""Steps and their outcomes in the DEBUG log: names, numbers, error codes; never contents."""
+"""Steps in the DEBUG log: names, numbers, error codes; never contents."""
 
 from __future__ import annotations
 
