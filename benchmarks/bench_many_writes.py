@@ -28,8 +28,7 @@ from benchmarks.topics import DEADLINE_MS
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_access import append_in_transaction, write_done
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId
+from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
 from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Decision, OffsetRange, PreparedTransaction, Write

@@ -32,11 +32,37 @@ WRITES = {
 """A write of each kind of job."""
 NUMBERS = ("age", "elapsed", "floor", "largest", "limit", "offset", "ranges", "rows", "seconds", "start", "version")
 TEXTS = (
-    *("aborted", "as_n", "asked", "before", "began", "cause", "count", "differs", "end_offset", "ends_at", "expected"),
+    *(
+        "aborted",
+        "again",
+        "as_n",
+        "asked",
+        "before",
+        "began",
+        "cause",
+        "count",
+        "differs",
+        "end_offset",
+        "ends_at",
+        "expected",
+    ),
     *("failed", "failure", "first", "format", "found", "held", "hint", "holds", "id_option", "known", "missing"),
     *("newest_format", "not_copied", "partition", "partitions", "pending", "piece", "pieces", "query_id"),
-    *("ids", "state", "step", "tasks", "this", "timeout_ms", "topic", "topics", "transactional_id", "transactions"),
-    *("used", "where", "why"),
+    *(
+        "ids",
+        "producer_id",
+        "see",
+        "state",
+        "step",
+        "tasks",
+        "this",
+        "timeout_ms",
+        "topic",
+        "topics",
+        "transactional_id",
+        "transactions",
+    ),
+    *("used", "where", "why", "wrote"),
 )
 COMMANDS = ("begin", "commands", "go_on", "instead", "this_command")
 """Fields that are a command, or end with one."""

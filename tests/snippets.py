@@ -139,6 +139,8 @@ NOT_RUN = {
 
 PICTURES = {
     "docs/internals/architecture.md#the-picture",
+    "docs/internals/architecture.md#the-path-of-a-commit",
+    "docs/internals/architecture.md#the-path-of-a-commit:2",
     "docs/runbooks.md#from-symptom-to-command",
     "docs/internals/protocol.md#the-procedure",
 }

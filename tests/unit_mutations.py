@@ -217,9 +217,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     # a lost log
     *of(
-        log_standing.was_used,
+        take_over.look,
         "commit/test_lost_log.py",
-        ("the history is not asked", "history = yield from ReadHistory(write.id)", "history = ()"),
+        ("the history is not asked", "history = yield from ReadHistory(run.write.id)", "history = ()"),
     ),
     *of(
         log_standing.commit_log_lost,
@@ -236,7 +236,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         settle._divided,
         "commit",
-        ("kept ranges count the copied rows", "rows=prepared.rows - rows", "rows=prepared.rows"),
+        ("kept ranges count the copied rows", "rows=prepared.rows - _rows(later)", "rows=prepared.rows"),
     ),
     *of(
         restore._sort_copies,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.refusals import run_again, some, text
+from kafka_eos_sink.commit.refusals import some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -183,7 +183,7 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
         return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
     rows = [*map(row, done.decisions)]
-    meaning = f"it was not decided, none of its rows is visible: {run_again(write_id)}"
+    meaning = f"it was not decided, none of its rows is visible: {text('run_again', write_id=write_id)}"
     rows += [
         (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
     ]
@@ -200,10 +200,8 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
         meaning = text("all_visible") + "; finished just now" * now
         meaning += ": do not run the job again" * is_random_write_id(write_id)
         return "finished", meaning + copies * bool(decision.copies)
-    return (
-        "void",
-        f"all its transactions were aborted and cannot be copied, none of its rows is visible: {run_again(write_id)}",
-    )
+    again = text("run_again", write_id=write_id)
+    return "void", f"all its transactions were aborted and cannot be copied, none of its rows is visible: {again}"
 
 
 def ended_table(done: Recovered) -> Table:

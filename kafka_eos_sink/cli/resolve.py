@@ -10,9 +10,9 @@ import typer
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit import resolve as procedures
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import run_again
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.resolve import Resolved
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 
@@ -116,4 +116,4 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
         gone = ", although none of its rows is in the topic" if before.is_void else ""
         return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."
     rows = "rows of it that are visible are then there twice" if allow_duplicates else "none of its rows is visible"
-    return f"{name} is resolved as rewrite: {run_again(decision.write_id)}; {rows}."
+    return f"{name} is resolved as rewrite: {text('run_again', decision=decision)}; {rows}."

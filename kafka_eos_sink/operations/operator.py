@@ -18,7 +18,6 @@ from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import job_of, resolve_command
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
@@ -27,6 +26,7 @@ from kafka_eos_sink.commit.steps import (
     CopyRecords,
     Gone,
     InitProducerId,
+    Procedure,
     Unseen,
     Warn,
 )

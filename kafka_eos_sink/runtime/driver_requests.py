@@ -16,9 +16,8 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
 from kafka_eos_sink.client.transactions_admin import AddedPartitions
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import some
-from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
+from kafka_eos_sink.commit.steps import Answered, Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol import messages as m

@@ -18,8 +18,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Procedure, Step
-from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord, Step
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -174,7 +173,7 @@ class Executor:
             "[%s] step %s: %s; commit log %s-%d; %.1f ms: %s",
             self.client.config.client_id,
             type(step).__name__,
-            step.subject(),
+            step_log.subject(step),
             *self.where,
             (time.perf_counter() - began) * 1000,
             # An error's message may quote a row, so only its code is logged.

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.values import Plan, TaskMessage
 from kafka_eos_sink.producer.config import ProducerConfig

@@ -10,8 +10,7 @@ from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.log_access import commit_in_transaction
 from kafka_eos_sink.commit.log_records import done_record, parse_key
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import LogRecord
+from kafka_eos_sink.commit.steps import LogRecord, Procedure
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import WriteRefusedError

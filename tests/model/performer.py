@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import parse_key
-from kafka_eos_sink.commit.procedure import Answered
+from kafka_eos_sink.commit.steps import Answered
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity

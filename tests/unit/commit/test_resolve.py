@@ -13,8 +13,8 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolved, resolve
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskMessage
 from kafka_eos_sink.errors import (

@@ -18,8 +18,8 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.evidence import verify_visible
-from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.refusals import refused, resolve_command
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
