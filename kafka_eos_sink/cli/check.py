@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,9 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.cluster_check import CheckLine
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}
 
@@ -37,9 +35,6 @@ def check(
 
     To see what blocks readers now: kafka-eos status
     """
-    # Imported here because the module imports the commit protocol, which ``--help`` does not need.
-    from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
-
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(
             admin,

@@ -43,9 +43,7 @@ _OWN_ANSWERS = (
     "another error, follow that error. A command's error without answers says nothing about rows."
 )
 _NO_ANSWERS = "The message says nothing about rows: it is of a command, or of a step before the write."
-_NO_CODE = (
-    "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. kafka-eos explain lists all codes"
-)
+_NO_CODE = "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. kafka-eos explain lists all"
 _IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 
 

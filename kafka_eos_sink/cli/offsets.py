@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.values import Write
+from kafka_eos_sink.operations.group_offsets import GroupOffset, read_group_offsets
 from kafka_eos_sink.protocol.identity import TopicPartition
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.group_offsets import GroupOffset
+from kafka_eos_sink.runtime.source_offsets import starting_offsets
 
 _LEAVE_OUT = (
     "The group has several topics. Spark accepts only a value with exactly the topics that the query reads: leave out the topics that it "
@@ -37,10 +36,6 @@ def offsets(
 
     To finish the open batch of the lost query: kafka-eos recover
     """
-    # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.group_offsets import read_group_offsets
-    from kafka_eos_sink.runtime.source_offsets import starting_offsets
-
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
         found = read_group_offsets(admin, group, console.TIMEOUT_MS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -16,13 +16,11 @@ from kafka_eos_sink.cli.confirmation import require_consent
 from kafka_eos_sink.commit.refusals import run_again, some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.hanging import Found, HeldOpen
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.hanging import Found, HeldOpen
-    from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
-
-_SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
 _COPIES = " (copies of lost rows)"
 _AbortUnknown = Annotated[
@@ -74,8 +72,6 @@ def recover(
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    from kafka_eos_sink.operations import operator
-
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
     )
@@ -84,7 +80,7 @@ def recover(
         with _notice(settings, "to look for what hangs"):
             found = operator.preview(settings, procedure, search=True)
         _show_hanging(settings, found.hanging, err=as_json)
-        require_consent(found, _effect(write_id, found, discard, abort_unknown), err=as_json)
+        require_consent(settings, found, _effect(write_id, found, discard, abort_unknown), err=as_json)
     with _notice(settings, "to finish what is decided"):
         done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
     _show(settings, done, as_json=as_json)
@@ -130,9 +126,8 @@ def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -
 
 def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> None:
     """Print what hangs, and on standard error what was not checked."""
-    if found.held:
-        console.show(hanging_table(found.held), err=err)
-        console.echo("", err=err)
+    for part in hanging_table(found.held):
+        console.show(part, err=err)
     for each in found.not_checked:
         console.echo(f"Not checked: {each}", err=True)
     if found.forgotten:
@@ -141,7 +136,7 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
         )
 
 
-def hanging_table(held: Sequence[HeldOpen]) -> Table:
+def hanging_table(held: Sequence[HeldOpen]) -> Iterator[Table | Text]:
     """Build a table with one row per transaction and partition."""
 
     def row(each: HeldOpen) -> console.Row:
@@ -150,7 +145,8 @@ def hanging_table(held: Sequence[HeldOpen]) -> Table:
         why = "its coordinator has forgotten the id" if each.is_forgotten else "its coordinator has ended it"
         return [each.transactional_id, where], str(each.producer.producer_id), why
 
-    return console.table(("hanging transaction", "producer id", "why"), map(row, held), right=("producer id",))
+    columns = ("hanging transaction", "producer id", "why")
+    return console.listed(columns, held, row, limit=console.MOST, rest="--yes --json lists all")
 
 
 def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None:
@@ -162,10 +158,9 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
         console.echo(console.no_decision(settings.write, is_unfinished=bool(done.aborted)))
     if done.decisions or done.aborted:
         console.show(recovered_table(write_id, done))
-    if done.ended:
-        console.echo("")
-        console.show(ended_table(done))
-    elif not done.hanging.not_checked:
+    for part in ended_table(done):
+        console.show(part)
+    if not done.ended and not done.hanging.not_checked:
         listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
@@ -187,7 +182,7 @@ def recovered_table(write_id: str, done: Recovered) -> Table:
     rows += [
         (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
     ]
-    return console.table(("query id", "version", "state", "meaning"), rows, right=("version",))
+    return console.table(("query id", "version", "state", "meaning"), rows)
 
 
 def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
@@ -206,17 +201,15 @@ def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str
     )
 
 
-def ended_table(done: Recovered) -> Table:
+def ended_table(done: Recovered) -> Iterator[Table | Text]:
     """Build a table: requested end and result of each open or decided transaction."""
+
+    def row(each: EndedTransaction) -> console.Row:
+        return each.identity.transactional_id + _COPIES * each.copies, _END[each.committed], _result(each)
+
     # Transactions that may still be open come first, so that the shortened table shows them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
-    lines = [
-        (each.identity.transactional_id + _COPIES * each.copies, _END[each.committed], _result(each)) for each in ended
-    ]
-    shown = lines[:_SHOWN_TRANSACTIONS]
-    if len(lines) > len(shown):
-        shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
-    return console.table(("transaction", "requested", "result"), shown)
+    return console.listed(("transaction", "requested", "result"), ended, row, limit=console.MOST)
 
 
 def _result(ended: EndedTransaction) -> str:

@@ -88,6 +88,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     before = None if newest is None or newest.version != request.version else query.state_of(newest)
     if before is None:
         _require_at_rest(request, query, opened)
+    elif newest is not None and before.is_settled and _is_certain(newest, request):
+        raise refused("ROWS_ARE_VISIBLE.written", write=run.write, decision=newest, why="it counts as written")
     for warning in resolve_refusals.warnings(view, query, request):
         yield from Warn(warning)
     taken = yield from taking_over(takes_over)
@@ -203,6 +205,11 @@ def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool
     return before.is_settled if request.resolution == "committed" else not (before.is_settled or before.is_open)
 
 
+def _is_certain(settled: Decision, request: ResolveRequest) -> bool:
+    """Whether a version that counts as written makes the resolution impossible, whatever recovery finds."""
+    return request.resolution == "rewrite" and not (request.allow_duplicates or settled.is_empty)
+
+
 def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
     """Whether a stream continues above its newest version, after COMMIT_LOG_LOST.
 
@@ -252,10 +259,9 @@ def _require_resolvable(
     if _is_finished(query, taken):
         if decision.is_empty:
             return  # no row of it is visible
-        # Also with --allow-duplicates, which was meant for what could not be finished.
-        just_finished = "" if was_settled else f"this command has just finished it, and {text('all_visible')}"
-        if just_finished or not request.allow_duplicates:
-            why = just_finished or "it counts as written"
+        if not was_settled:
+            # Also with --allow-duplicates, which was meant for what could not be finished.
+            why = f"this command has just finished it, and {text('all_visible')}"
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)

@@ -201,7 +201,9 @@ def test_list_has_each_code_once_in_its_section(capsys: pytest.CaptureFixture[st
     codes = [line.strip().partition("  ")[0] for line in lines if line.startswith("  ")]
     assert codes == explained_errors()
     # A sentence, not its beginning, also if a list follows.
-    assert [line for line in lines if line.startswith("  ") and not (len(line.split()) > 3 and line.endswith("."))] == []
+    assert [
+        line for line in lines if line.startswith("  ") and not (len(line.split()) > 3 and line.endswith("."))
+    ] == []
     for section in ("What the commit log forbids", "After the decision"):
         first = lines.index(section) + 2
         assert [line.split()[0] for line in lines[first:] if line][: len(error_codes(section))] == error_codes(section)
