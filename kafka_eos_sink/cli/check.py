@@ -44,8 +44,7 @@ def check(
             timeout_ms=console.TIMEOUT_MS,
         )
     if as_json:
-        names = ("about", "what", "found", "meaning")
-        console.print_json([console.fields(each, *names) | {"result": each.result.value} for each in found])
+        console.print_json(found)
     else:
         console.show(check_table(found))
     if fails := sum(finding.result is CheckResult.FAILS for finding in found):
@@ -61,6 +60,5 @@ def check_table(found: Sequence[CheckLine]) -> Table:
         if about or rows:
             rows.append((Text(about, style="bold"), "", "", ""))
         for each in findings:
-            result = each.result.value
-            rows.append((each.what, Text(result, style=_STYLES[result]), each.found, each.meaning))
+            rows.append((each.what, Text(each.result, style=_STYLES[each.result]), each.found, each.meaning))
     return console.table(("what", "", "found", "meaning"), rows, unwrapped=("",))
