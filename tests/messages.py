@@ -30,7 +30,7 @@ WRITES = {
     Job.STREAM: Write(f"kafka-eos-{QUERY}", DEFAULT_TOPIC, SERVERS),
 }
 """A write of each kind of job."""
-NUMBERS = ("age", "elapsed", "floor", "largest", "limit", "offset", "ranges", "rows", "seconds", "start", "version")
+NUMBERS = ("age", "elapsed", "floor", "largest", "limit", "offset", "producer_id", "ranges", "rows", "seconds", "start", "version")
 TEXTS = (
     *("aborted", "as_n", "asked", "before", "began", "cause", "count", "differs", "end_offset", "ends_at", "expected"),
     *("failed", "failure", "first", "format", "found", "held", "hint", "holds", "id_option", "known", "missing"),

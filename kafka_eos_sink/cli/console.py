@@ -21,10 +21,10 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
-from kafka_eos_sink.commit.refusals import text
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id
-from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
+from kafka_eos_sink.commit.refusals import refused, text
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import counted as counted
+from kafka_eos_sink.errors import one_line, printable
 from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.runtime import batch_record
 from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
@@ -271,16 +271,12 @@ def no_decision(write: values.Write, *, is_unfinished: bool = False) -> str:
     return f"The commit log holds no decision of {write.id}.{gone}"
 
 
-def require_found(
-    found: Sequence[Any], what: str, history_topic: str, config: ClientConfig, write_id: str | None = None
-) -> None:
-    """Raise `BrokerRefusedError` if the history lacks what the command was to show."""
+def require_found(found: Sequence[Any], what: str, history_topic: str, config: ClientConfig, write_id: str) -> None:
+    """Raise NO_HISTORY if the history lacks what the command was to show."""
     if not found:
-        raise BrokerRefusedError(
-            "NO_HISTORY",
-            f"the history {history_topic!r} on {config.bootstrap_servers_text} holds no {what}",
-            f"{if_transactional_id(write_id or '')}If the write has another history.topic, name it with --history-topic. To see the "
-            f"write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
+        write = values.Write(write_id, COMMIT_LOG, config.command_options)
+        raise refused(
+            "NO_HISTORY", write=write, topic=history_topic, where=config.bootstrap_servers_text, found=what
         )
 
 

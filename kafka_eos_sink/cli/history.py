@@ -64,7 +64,7 @@ def history(
         found = read_history(admin, history_topic, name, limit=limit, timeout_ms=within, is_prefix=any_of)
     console.present(found, as_json, partial(history_table, with_ids=any_of))
     whose = f"a write id that begins with {prefix!r}" if any_of else repr(write_id)
-    console.require_found(found, f"batch of {whose}", history_topic, config, write_id)
+    console.require_found(found, f"batch of {whose}", history_topic, config, name)
 
 
 def _show_row(row: RowOrigin, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import job_of, resolve_command
+from kafka_eos_sink.commit.refusals import job_of, refused
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
     Copied,
@@ -31,12 +31,10 @@ from kafka_eos_sink.commit.steps import (
     Warn,
 )
 from kafka_eos_sink.commit.take_over import TakeOver, still_to_commit, take_over
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
-    BrokerRefusedError,
     DecisionPendingError,
     FencedError,
     Job,
@@ -103,19 +101,11 @@ class _OperatorExecutor(Executor):
         gone = self._gone(step.copies)
         if any(gone):
             return tuple(each or Gone("not copied, because either all lost rows are or none") for each in gone)
-        raise DecisionPendingError(
-            "DECIDED_NOT_FINISHED",
-            f"the coordinator of {unknown[0].transactional_id} does not know producer id {unknown[0].producer_id}, whose aborted rows the "
-            "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was copied. "
-            + (
-                f"No other run uses this write id. {resolve_command(self._write, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
-                "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
-                "--allow-duplicates keeps those and gives up the others"
-                if self._write.is_random
-                else "Run the write again under its own user, with Read on its topics, which copies them. If that ends in LOST_PARTS, "
-                "do what it says. If the records are gone and resolve --as committed still ends here, only --as rewrite "
-                "--allow-duplicates ends the version"
-            ),
+        raise refused(
+            "DECIDED_NOT_FINISHED.unknown_producer",
+            write=self._write,
+            transactional_id=unknown[0].transactional_id,
+            producer_id=unknown[0].producer_id,
         )
 
     def _gone(self, copies: Sequence[Copy]) -> list[Gone | None]:
@@ -232,11 +222,7 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _Opera
         topic = settings.commit_log_topic
         deadline = admin.client.clock() + settings.timeout_ms
         if admin.topic(topic, deadline) is None:
-            raise BrokerRefusedError(
-                "NO_COMMIT_LOG",
-                f"there is no commit log topic {topic!r} on this cluster; correct --bootstrap-servers, or name the write's "
-                "commit.log.topic with --commit-log-topic",
-            )
+            raise refused("NO_COMMIT_LOG", topic=topic)
         # On a log that is not compacted alone, a missing record would prove nothing.
         ensure_commit_log(admin, topic, None, deadline)
         write = settings.write

@@ -422,6 +422,6 @@ def test_advice_for_an_expired_id_can_be_followed() -> None:
     with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
         copy_own(None, [TASK])
     with pytest.raises(
-        DecisionPendingError, match=rf"--write-id {RANDOM} --version 0 --as rewrite tells .* the job can run again"
+        DecisionPendingError, match=rf"the job can run again: .*--write-id {RANDOM} --version 0 --as rewrite;"
     ):
         copy_own(None, [replace(TASK, transactional_id=f"{RANDOM}.3.0")], write_id=RANDOM)
