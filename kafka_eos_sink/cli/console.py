@@ -275,9 +275,7 @@ def require_found(found: Sequence[Any], what: str, history_topic: str, config: C
     """Raise NO_HISTORY if the history lacks what the command was to show."""
     if not found:
         write = values.Write(write_id, COMMIT_LOG, config.command_options)
-        raise refused(
-            "NO_HISTORY", write=write, topic=history_topic, where=config.bootstrap_servers_text, found=what
-        )
+        raise refused("NO_HISTORY", write=write, topic=history_topic, where=config.bootstrap_servers_text, found=what)
 
 
 def echo(text: str, *, err: bool = False) -> None:

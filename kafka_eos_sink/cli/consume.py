@@ -14,7 +14,8 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.committed_records import follow
 from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, one_line
+from kafka_eos_sink.errors import KafkaEosError, one_line
+from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_reader import Record
 
@@ -57,7 +58,7 @@ def consume(
         )
     isolation: Isolation = "read_uncommitted" if uncommitted else "read_committed"
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        where = _partitions(admin, topic, partition)
+        where = partitions_of(admin, topic, partition, admin.client.clock() + console.TIMEOUT_MS)
         if offset is None:
             offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
         else:
@@ -68,23 +69,6 @@ def consume(
                 console.echo(record_json(topic, number, record) if as_json else record_line(number, record))
         except KeyboardInterrupt:
             return
-
-
-def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
-    described = admin.topic(topic, admin.client.clock() + console.TIMEOUT_MS)
-    if described is None:
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC",
-            f"there is no topic {topic!r}, or the Describe permission is missing; kafka-eos topics lists the topics",
-        )
-    where = [(topic, each.partition_index) for each in described.partitions]
-    if partition is None:
-        return where
-    if (topic, partition) not in where:
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC", f"topic {topic!r} has {console.counted(len(where), 'partition')}, and no {partition}"
-        )
-    return [(topic, partition)]
 
 
 def _offsets(admin: Admin, where: Sequence[TopicPartition], isolation: Isolation, timestamp: int) -> dict[int, int]:

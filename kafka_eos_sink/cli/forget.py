@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -19,8 +19,6 @@ from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.old_writes import find_old_writes
 from kafka_eos_sink.operations.operator import OperatorSettings
 
-_SHOWN = 100
-"""Rows of each list; a prefix may have thousands of write ids."""
 _DURATION = re.compile(r"([0-9]{1,6})([dh])", re.ASCII)
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
 
@@ -68,20 +66,22 @@ def forget(
         )
     settings = console.operator_settings(bootstrap_servers, properties, write_id or prefix or "", commit_log_topic)
     if older_than is not None:
-        _forget_old(settings, older_than, yes=yes)
+        _forget_old(settings, older_than, duration_ms(older_than), yes=yes)
         return
     if not yes:
-        found = operator.preview(settings, forget_write)
-        require_consent(settings, found, _effect([settings.write_id]))
+        require_consent(settings, operator.preview(settings, forget_write), _effect([settings.write_id]))
     tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: it wrote {console.counted(tombstones, 'tombstone')}.")
 
 
-def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> None:
+def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes: bool) -> None:
     """Forget the writes whose ids begin with the settings' write id."""
-    age_ms, prefix = duration_ms(older_than), settings.write_id
+    prefix = settings.write_id
     found = find_old_writes(settings, prefix, age_ms)
-    _show_left(found.left)
+    for part in console.listed(
+        ("not forgotten", "reason"), [*found.left.items()], list, limit=console.MOST, rest="kafka-eos status"
+    ):
+        console.show(part)
     ids = found.write_ids
     if not ids:
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
@@ -99,17 +99,6 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
     console.echo(f"The commit log forgets {console.counted(len(ids) - failed, 'write id')} with the prefix {prefix}.")
     if failed:
         raise typer.Exit(EXIT_FAILURE)
-
-
-def _show_left(left: Mapping[str, str]) -> None:
-    if left:
-        console.echo(f"Not forgotten, {console.counted(len(left), 'write id')}:")
-    for write_id, reason in list(left.items())[:_SHOWN]:
-        console.echo(f"  {write_id}: {reason}")
-    if len(left) > _SHOWN:
-        console.echo(f"  and {len(left) - _SHOWN} more")
-    if left:
-        console.echo("")
 
 
 def _effect(ids: Sequence[str]) -> str:

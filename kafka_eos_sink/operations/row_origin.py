@@ -14,7 +14,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
 from kafka_eos_sink.commit.values import iso_utc
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.producer import dead_letters
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
@@ -92,13 +93,7 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
     """Read the record batch at the offset; add its producer, or a reason."""
     where, offset = (row.topic, row.partition), row.offset
     deadline = admin.client.clock() + timeout_ms
-    topic = admin.topic(row.topic, deadline)
-    if topic is None or row.partition not in {each.partition_index for each in topic.partitions}:
-        what = f"no topic {row.topic!r}" if topic is None else f"no partition {row.partition} of topic {row.topic!r}"
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC",
-            f"there is {what}, or the Describe permission is missing; kafka-eos topics lists the topics",
-        )
+    partitions_of(admin, row.topic, row.partition, deadline)
     start = admin.list_offsets([where], deadline, isolation="read_uncommitted", timestamp=EARLIEST)[where]
     end = admin.list_offsets([where], deadline, isolation="read_uncommitted")[where]
     stable = admin.list_offsets([where], deadline)[where]
