@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_view import LogView
@@ -55,6 +56,15 @@ class HeldOpen:
     def is_attempt(self) -> bool:
         """Whether no decision lists it, and the next transaction of its id can end it."""
         return self.version is None and not self.is_forgotten
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("transactional_id", "start_offset", "version", "is_forgotten")},
+            "topic": self.where[0],
+            "partition": self.where[1],
+            "producer_id": self.producer.producer_id,
+            "producer_epoch": self.producer.producer_epoch,
+        }
 
     @property
     def abort_marker(self) -> TransactionMarker:

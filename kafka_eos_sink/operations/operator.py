@@ -165,6 +165,11 @@ class EndedTransaction:
         return self.error in END_TXN_REJECTED
 
     @property
+    def answer(self) -> str:
+        """The name of Kafka's error code."""
+        return "no response" if self.error is None else ErrorCode.of(self.error).name
+
+    @property
     def is_over(self) -> bool:
         return self.succeeded or self.had_ended
 
