@@ -28,7 +28,7 @@ _PARTITIONS = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 def _name_and_partitions(text: str) -> tuple[str, int]:
     name, _, partitions = text.partition(":")
     if not is_topic_name(name) or _PARTITIONS.fullmatch(partitions) is None:
-        raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3")
+        raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3", param_hint="--topic")
     return name, int(partitions)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.errors import Job, WriteRefusedError

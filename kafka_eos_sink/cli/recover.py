@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.commit.refusals import run_again, some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision

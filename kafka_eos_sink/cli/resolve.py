@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.commit import resolve as procedures
 from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import run_again

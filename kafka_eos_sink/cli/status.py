@@ -72,14 +72,16 @@ def status(
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
         if write_id is not None:
-            _show_ways_out(found, config, Write(write_id, commit_log_topic, config.command_options), watch.producer_ids)
+            _show_ways_out(
+                found, config, Write(write_id, commit_log_topic, config.command_options), watch.log.producer_ids
+            )
     for failure in found.not_read:
         console.echo(f"kafka-eos: not shown: {failure}", err=True)
     _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is not None and not found.writes:
-        if not watch.knows_write:
+        if not watch.log.knows_write:
             raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
         if not as_json:
             console.echo(console.no_decision(Write(write_id, commit_log_topic, config.command_options)))

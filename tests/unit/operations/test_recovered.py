@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cluster_views import transaction
-from kafka_eos_sink.cli import confirmation
+from kafka_eos_sink.cli import view
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.steps import (
@@ -279,7 +279,7 @@ def test_yes_is_offered_only_where_nobody_can_answer(
     previewed(monkeypatch)
     assert main([*RECOVER]) == 1
     assert "--yes" in capsys.readouterr().err
-    monkeypatch.setattr(confirmation, "has_terminal", lambda: True)
+    monkeypatch.setattr(view, "has_terminal", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     assert main([*RECOVER]) == 1
     assert capsys.readouterr().err == "Nothing was changed.\n"
