@@ -213,7 +213,9 @@ def listed(
     rest: str = "--json",
     wraps: bool = False,
 ) -> Iterator[Table | Text]:
-    """Build a table of the columns that are not empty in all rows, below an empty line; nothing without rows.
+    """Build a table below an empty line; nothing without rows.
+
+    It leaves out the columns that are empty in all rows.
 
     Args:
         limit: The most rows; a line below says how many more there are, and how to see them: ``rest``.

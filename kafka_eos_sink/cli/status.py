@@ -60,6 +60,7 @@ def status(
     To watch the same live: kafka-eos top
     """
     config = console.client_config(bootstrap_servers, properties)
+    write = Write(write_id or "", commit_log_topic, config.command_options)
     # The reading makes a million objects that live until the end of the process. Searching them for garbage takes a tenth of the time.
     gc.disable()
     with connected(config) as admin:
@@ -82,9 +83,9 @@ def status(
         raise typer.Exit(EXIT_FAILURE)
     if write_id is not None and not found.writes:
         if not watch.log.knows_write:
-            raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
+            raise refused("UNKNOWN_WRITE_ID", write=write)
         if not as_json:
-            console.echo(console.no_decision(Write(write_id, commit_log_topic, config.command_options)))
+            console.echo(console.no_decision(write))
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: Collection[int]) -> None:

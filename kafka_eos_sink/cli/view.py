@@ -1,4 +1,4 @@
-"""What ``status`` and ``top`` show, and what a command that changes a write shows before its question."""
+"""What ``status`` and ``top`` show, and other commands before their question."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool
 
 
 def _is_certain(settled: Decision, request: ResolveRequest) -> bool:
-    """Whether a version that counts as written makes the resolution impossible, whatever recovery finds."""
+    """Whether a version that counts as written rules the resolution out."""
     return request.resolution == "rewrite" and not (request.allow_duplicates or settled.is_empty)
 
 

@@ -33,6 +33,7 @@ from kafka_eos_sink.runtime.history_reading import HistoryTail
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that give its rate."""
+_UNLISTED = "hidden offsets of transactions that no coordinator lists"
 _GROUP_OFFSETS = "__consumer_offsets"
 T = TypeVar("T")
 
@@ -174,13 +175,12 @@ class ClusterWatch:
         records = part("history", self._history.read)
         writes = part("writes", self.log.writes)
         topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
-        name = "hidden offsets of transactions that no coordinator lists"
-        before = part(name, lambda: [*self._open_on(topics)], unlisted)
+        before = part(_UNLISTED, lambda: [*self._open_on(topics)], unlisted)
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
         unlisted_on: dict[TopicPartition, HangingTransaction] = {}
         if not any(each.startswith("transactions") for each in not_read):
-            unlisted_on |= part(name, lambda: [*self._hanging(before, states).items()], unlisted)
+            unlisted_on |= part(_UNLISTED, lambda: [*self._hanging(before, states).items()], unlisted)
         ours = tuple(filter(self._is_ours, states))
         # The oldest transaction's first. The sink reads its commit log with read_uncommitted.
         held = (where for state in ours for where in sorted(state.partitions) if where[0] not in self._internal)

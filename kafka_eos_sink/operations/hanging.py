@@ -130,16 +130,13 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
     # An attempt may have begun, or begun and ended, between these requests. Then its coordinator reports another state now.
     again = _described(executor, {each.transactional_id for each in held if not each.is_forgotten})
     silent = [f"{topic}-{partition}" for topic, partition in no_response]
-    if again is None:
-        silent.append("the coordinators")
-    return Found(
-        held=tuple(
-            each
-            for each in held
-            if each.is_forgotten or (again and again[each.transactional_id] == described[each.transactional_id])
-        ),
-        not_checked=tuple(_not_checked(silent, unreadable)),
-    )
+    silent += ["the coordinators"] * (again is None)
+
+    def is_unchanged(name: str) -> bool:
+        return again is not None and again[name] == described[name]
+
+    hangs = tuple(each for each in held if each.is_forgotten or is_unchanged(each.transactional_id))
+    return Found(held=hangs, not_checked=tuple(_not_checked(silent, unreadable)))
 
 
 def _not_checked(silent: Iterable[str], unreadable: Iterable[str]) -> Iterator[str]:

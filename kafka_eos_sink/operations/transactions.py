@@ -1,4 +1,4 @@
-"""What several commands read of a cluster: partitions of a topic, open transactions."""
+"""What several commands read: partitions of a topic, open transactions."""
 
 from __future__ import annotations
 
