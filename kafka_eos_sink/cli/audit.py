@@ -56,10 +56,7 @@ def audit(
         batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
         console.require_found(records, batch, history_topic, config, write_id)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
-    if as_json:
-        console.print_json(audits)
-    else:
-        console.show(audit_table(audits))
+    console.present(audits, as_json, audit_table)
     if wrong := [each for each in audits if not each.is_as_decided]:
         raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
 

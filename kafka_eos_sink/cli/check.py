@@ -43,10 +43,7 @@ def check(
             history_topic=history_topic,
             timeout_ms=console.TIMEOUT_MS,
         )
-    if as_json:
-        console.print_json(found)
-    else:
-        console.show(check_table(found))
+    console.present(found, as_json, check_table)
     if fails := sum(finding.result is CheckResult.FAILS for finding in found):
         console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)

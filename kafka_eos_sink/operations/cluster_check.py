@@ -40,35 +40,9 @@ from kafka_eos_sink.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from kafka_eos_sink.runtime import requirements, topics
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.runtime.history_reading import WITHOUT_HISTORY
-from kafka_eos_sink.runtime.requirements import (
-    EXPIRATION,
-    MAX_TIMEOUT,
-    NEEDED,
-    OPTIONAL,
-    OTHER_SERVICES,
-    REQUEST_BYTES,
-    UNVERIFIED,
-    broker_count,
-    broker_settings,
-    missing_apis,
-    no_sign_of_verification,
-    number,
-    short_expiration,
-    small_requests,
-    verifies_appends,
-    way_to_verify,
-)
-from kafka_eos_sink.runtime.topics import (
-    FEW_TASKS_BYTES,
-    MAX_BYTES,
-    create_commit_log,
-    created_configs,
-    small_decisions,
-    visible_configs,
-    weaknesses,
-)
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
@@ -137,12 +111,12 @@ def check_cluster(
     """
     deadline = admin.client.clock() + timeout_ms
     versions = admin.client.versions(admin.client.any_node(deadline))
-    if missing_apis(versions, [MetadataRequest]):
+    if requirements.missing_apis(versions, [MetadataRequest]):
         return [_offers("connection", admin.client.config.bootstrap_servers_text, versions)]
     admin.client.wait_for_metadata(deadline)
     found = [*_brokers(admin, deadline)]
     # The other checks send some of these requests.
-    if missing_apis(versions, NEEDED):
+    if requirements.missing_apis(versions, requirements.NEEDED):
         return found
     found += _transactions(admin, deadline)
     found += (coordinators := [_coordinator(admin, each, deadline) for each in (TRANSACTIONS, GROUPS)])
@@ -191,8 +165,11 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
 
 
 def _offers(what: str, found: str, versions: BrokerVersions) -> CheckLine:
-    needed, optional = missing_apis(versions, NEEDED), missing_apis(versions, OPTIONAL)
-    fails = needed, _FAILS, f"does not offer {needed}. {OTHER_SERVICES}"
+    needed, optional = (
+        requirements.missing_apis(versions, requirements.NEEDED),
+        requirements.missing_apis(versions, requirements.OPTIONAL),
+    )
+    fails = needed, _FAILS, f"does not offer {needed}. {requirements.OTHER_SERVICES}"
     return _rule("", what, found, fails, (optional, _WARN, f"does not offer {optional}"))
 
 
@@ -203,21 +180,21 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         "transaction.version=2"
     )
     yield _rule("", "transaction.version", version, (version < 2, _OK, upgrade))
-    settings = broker_settings(admin, deadline)
+    settings = requirements.broker_settings(admin, deadline)
     if version >= 2:
         yield CheckLine("", "verified appends", "part of transaction.version 2")
     else:
-        verifies = verifies_appends(admin, settings, deadline)
-        shown = None if verifies is None else "yes" if verifies else no_sign_of_verification(settings)
-        unread = verifies is None, _UNKNOWN, f"{_UNREAD}; without it, {UNVERIFIED}"
-        fails = not verifies, _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"
+        verifies = requirements.verifies_appends(admin, settings, deadline)
+        shown = None if verifies is None else "yes" if verifies else requirements.no_sign_of_verification(settings)
+        unread = verifies is None, _UNKNOWN, f"{_UNREAD}; without it, {requirements.UNVERIFIED}"
+        fails = not verifies, _FAILS, f"{requirements.UNVERIFIED}; {requirements.way_to_verify(admin, settings)}"
         yield _rule("", "verified appends", shown, unread, fails)
-    value = number(settings, MAX_TIMEOUT)
+    value = requirements.number(settings, requirements.MAX_TIMEOUT)
     limit, needs = value or 0, f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
     never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
     yield _rule(
         "",
-        MAX_TIMEOUT,
+        requirements.MAX_TIMEOUT,
         value,
         (value is None, _UNKNOWN, f"the sink tries 900000 and then smaller values; {_UNREAD}"),
         (limit < DRIVER_TRANSACTION_TIMEOUT_MS, _FAILS, needs),
@@ -225,8 +202,8 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         (limit == NEVER_TIMES_OUT_MS, _OK, never),
     )
     for name, problem in (
-        (EXPIRATION, short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
-        (REQUEST_BYTES, small_requests(settings, ProducerConfig().max_request_size)),
+        (requirements.EXPIRATION, requirements.short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
+        (requirements.REQUEST_BYTES, requirements.small_requests(settings, ProducerConfig().max_request_size)),
     ):
         yield _rule("", name, settings.get(name), (name not in settings, _UNKNOWN, _UNREAD), (problem, _WARN, problem))
 
@@ -273,7 +250,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
-    yield from _configs(admin, about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
+    yield from _configs(admin, about, topic, topics.visible_configs(admin, name, None, deadline), is_commit_log)
     yield _rights_on(about, response.topic_authorized_operations, _FAILS)
 
 
@@ -294,15 +271,15 @@ def _described(admin: Admin, name: str, deadline: int) -> MetadataResponse.Topic
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:
     """Validate on the cluster how the first write would create the commit log."""
-    brokers = broker_count(admin, deadline)
+    brokers = requirements.broker_count(admin, deadline)
     try:
-        made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
+        made = topics.create_commit_log(admin, name, brokers, deadline, validate_only=True)
     except ConfigurationError as rejected:
         return CheckLine(about, "topic", "does not exist", _FAILS, str(rejected))
-    replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
+    replicas, configs = (-1, {}) if made is None else (made.replication_factor, topics.created_configs(made))
     size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
     created = f"does not exist yet, the first write creates it with {size}"
-    weak = weaknesses(replicas, brokers, configs)
+    weak = topics.weaknesses(replicas, brokers, configs)
     meaning = f"{weak}: the loss of a broker can lose decisions; create it yourself"
     return _rule(about, "topic", created, (weak, _WARN, meaning))
 
@@ -335,7 +312,7 @@ def _configs(
         grant = "grant DescribeConfigs on the topic to check them"
         yield CheckLine(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
-    shown = number(configs, "min.insync.replicas")
+    shown = requirements.number(configs, "min.insync.replicas")
     insync, factor = 1 if shown is None else shown, _replication_factor(topic)
     least = required_in_sync(admin, insync, factor)
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < least]
@@ -357,9 +334,9 @@ def _configs(
         policy = peer_text(configs.get("cleanup.policy", ""))
         meaning = "set it to compact: any other policy can lose decisions, and the sink rejects it"
         yield _rule(about, "cleanup.policy", policy, (policy != "compact", _FAILS, meaning))
-        room, small = number(configs, MAX_BYTES), small_decisions(configs)
-        worst = _FAILS if (room or 0) < FEW_TASKS_BYTES else _WARN
-        yield _rule(about, MAX_BYTES, room, (small, worst, f"{small}; raise it"))
+        room, small = requirements.number(configs, topics.MAX_BYTES), topics.small_decisions(configs)
+        worst = _FAILS if (room or 0) < topics.FEW_TASKS_BYTES else _WARN
+        yield _rule(about, topics.MAX_BYTES, room, (small, worst, f"{small}; raise it"))
 
 
 def _rights_on(about: str, operations: int, lacking: CheckResult, cost: str = "") -> CheckLine:

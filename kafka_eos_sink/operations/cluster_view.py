@@ -55,10 +55,7 @@ class WriteLine:
         return None if self.record is None else self.record.parts_copied
 
     def as_json(self) -> dict[str, Any]:
-        return self.write.as_json() | {
-            "rows_per_second": self.rows_per_second,
-            "parts_copied": self.parts_copied,
-        }
+        return self.write.as_json() | {"rows_per_second": self.rows_per_second, "parts_copied": self.parts_copied}
 
 
 @dataclass(frozen=True, slots=True)

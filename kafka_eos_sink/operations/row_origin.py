@@ -45,20 +45,13 @@ class RowOrigin:
     reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        producer_id, producer_epoch = self.producer or (None, None)
+        found = {name: getattr(self, name) for name in ("topic", "partition", "offset")}
+        found["producer_id"], found["producer_epoch"] = self.producer or (None, None)
+        found |= {name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")}
+        found["state"] = None if self.record is None else "finished"
         of_record = ("finished_at", "recovered_by", "application_id", "user_metadata")
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-            "producer_id": producer_id,
-            "producer_epoch": producer_epoch,
-            **{name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")},
-            "state": None if self.record is None else "finished",
-            **{name: getattr(self.record, name, None) for name in of_record},
-            "notes": self.notes,
-            "reason": self.reason,
-        }
+        found |= {name: getattr(self.record, name, None) for name in of_record}
+        return found | {"notes": self.notes, "reason": self.reason}
 
 
 def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, timeout_ms: int) -> RowOrigin:

@@ -61,14 +61,6 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
 def transaction_json(state: TransactionState, now_ms: int) -> dict[str, Any]:
     age, left = times_ms(state, now_ms)
     partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
-    return {
-        "transactional_id": state.transactional_id,
-        "producer_id": state.producer_id,
-        "producer_epoch": state.producer_epoch,
-        "transaction_timeout_ms": state.transaction_timeout_ms,
-        "transaction_start_time_ms": state.transaction_start_time_ms,
-        "state": state.transaction_state,
-        "partitions": partitions,
-        "age_ms": age,
-        "time_left_ms": left,
-    }
+    names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
+    found = {name: getattr(state, name) for name in names} | {"state": state.transaction_state}
+    return found | {"partitions": partitions, "age_ms": age, "time_left_ms": left}
