@@ -252,13 +252,19 @@ def _report_recovered(settings: OperatorSettings, executor: Executor) -> None:
     """Write the history records of the batches that the command finished; best effort."""
     if not settings.history_topic or not executor.stopwatch.finished:
         return
-    view = LogView(settings.write_id)
     try:
         # Recovery may have decided copies since it read the log.
-        executor.run(read_to_end(view))
+        view = read_log(executor, settings.write_id)
         history.report_recovered(executor, settings.history_topic, view, settings.command, create=False)
     except KafkaEosError as failure:
         log.warning("kafka-eos: the history lacks the batch that %s has finished: %s", settings.command, failure)
+
+
+def read_log(executor: Executor, write_id: str) -> LogView:
+    """Return the whole commit log of a write."""
+    view = LogView(write_id)
+    executor.run(read_to_end(view))
+    return view
 
 
 def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]], shown: Collection[str] = ()) -> T:
@@ -277,8 +283,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     with connected_to_log(settings) as (admin, executor, run):
         warnings: list[str] = []
         executor.run(up_to_fence(procedure(run), warnings))
-        view = LogView(settings.write_id)
-        executor.run(read_to_end(view))
+        view = read_log(executor, settings.write_id)
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that repair.
         found = executor.run(list_open(run, LIST_WITHIN_MS))
         ids = [each.transactional_id for each in found]
@@ -330,17 +335,14 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
     """
     with connected_to_log(settings) as (admin, executor, run):
         # take_over writes done records, and reads the log again after it has copied transactions.
-        before = LogView(settings.write_id)
-        executor.run(read_to_end(before))
+        before = read_log(executor, settings.write_id)
         by_marker: tuple[HeldOpen, ...] = ()
         if discard and (forgotten := find_hanging(admin, executor, run, before, settings.timeout_ms).forgotten):
             # BLIND: the decision notes what no reader has seen, before it is discarded. Recovery fails while this still hangs.
             try:
                 executor.run(recovery(run, abort_unknown=abort_unknown))
             except DecisionPendingError:
-                noted = LogView(settings.write_id)
-                executor.run(read_to_end(noted))
-                if without_note(noted, forgotten):
+                if without_note(read_log(executor, settings.write_id), forgotten):
                     raise
             by_marker = discard_forgotten(admin, forgotten, settings.timeout_ms)
             # Now, because the recovery that follows may fail.
