@@ -427,14 +427,6 @@ def single(
     )
 
 
-def by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, list[int]], T]) -> tuple[T, ...]:
-    """Group partitions by topic, in order, as most requests do."""
-    indexes: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        indexes.setdefault(topic, []).append(partition)
-    return tuple(topic_of(topic, each) for topic, each in indexes.items())
-
-
 def _find_coordinator(route: Route, on_code: OnCode) -> Call[str, FindCoordinatorResponse.Coordinator]:
     """FindCoordinator, many keys per request (KIP-699)."""
     return Call(

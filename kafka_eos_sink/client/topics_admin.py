@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
-from kafka_eos_sink.client.requests import Call, Requests, Result, Route, by_topic, single
+from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
+from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker, by_topic
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 

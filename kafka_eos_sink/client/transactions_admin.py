@@ -15,7 +15,6 @@ from kafka_eos_sink.client.requests import (
     OnCode,
     Requests,
     Route,
-    by_topic,
     single,
 )
 from kafka_eos_sink.client.retry import Retry
@@ -23,7 +22,7 @@ from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, Ka
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import LONGEST_STRING, ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.identity import LONGEST_STRING, ProducerIdentity, TopicPartition, by_topic
 from kafka_eos_sink.protocol.reactions import RETRIES, in_words, reaction, refusal
 
 CommittedOffset = m.OffsetFetchResponse.Group.Topic.Partition
@@ -105,9 +104,10 @@ class TransactionsAdmin(Requests):
     def init_producer_id(
         self, transactional_id: str | None, transaction_timeout_ms: int, deadline_ms: int
     ) -> tuple[int, int]:
-        """Return a fresh (producer id, producer epoch); without transactional id from any broker.
+        """Return a fresh (producer id, producer epoch).
 
-        The coordinator fences the id's former owner and aborts its open transaction. This call waits for the abort.
+        Any broker gives one without a transactional id. Otherwise the coordinator fences the id's former owner and aborts its open
+        transaction. This call waits for the abort.
 
         Raises:
             BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT.
@@ -141,7 +141,7 @@ class TransactionsAdmin(Requests):
         deadline_ms: int,
         on_code: OnCode = OnCode.RETURN,
     ) -> AddedPartitions:
-        """Add partitions to a transaction (AddPartitionsToTxn), below transaction version 2.
+        """Add partitions to a transaction, below transaction version 2.
 
         In version 3 of the API, the last one for clients. Every retry is identical.
         """

@@ -120,6 +120,7 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "previous": lambda fields: fields["batch"].version - 1,
     "offsets_of_group": lambda fields: fields["write"].offsets_command("G"),
     "recover": lambda fields: fields["write"].command("recover"),
+    "rewrite_random": lambda fields: resolve_command(fields["write"], BATCH_QUERY_ID, 0, "rewrite"),
     "rewrite": lambda fields: _resolve(fields, fields["about"], "rewrite"),
     "status": lambda fields: fields["write"].command("status"),
 }

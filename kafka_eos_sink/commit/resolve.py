@@ -87,6 +87,8 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     was_unwritten = before in (VersionState.VOID, VersionState.REWRITE)
     if before is None:
         _require_at_rest(request, query, opened)
+    elif was_settled and newest is not None and _rules_out(newest, request):
+        raise refused("ROWS_ARE_VISIBLE.written", write=run.write, decision=newest, why="it counts as written")
     for warning in resolve_refusals.warnings(view, query, request):
         yield from Warn(warning)
     taken = yield from taking_over(takes_over)
@@ -123,6 +125,11 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     # What only this version's decision kept open.
     yield from end_open(taken.left_open, still_to_commit(view, but=query.query_id))
     return Resolved(decision=decision, superseded=superseded)
+
+
+def _rules_out(settled: Decision, request: ResolveRequest) -> bool:
+    """Whether a version that counts as written cannot be resolved so."""
+    return request.resolution == "rewrite" and not (request.allow_duplicates or settled.is_empty)
 
 
 def _decision_of(
@@ -236,10 +243,9 @@ def _require_resolvable(
     if _is_finished(query, taken):
         if decision.is_empty:
             return  # no row of it is visible
-        # Also with --allow-duplicates, which was meant for what could not be finished.
-        just_finished = "" if was_settled else f"this command has just finished it, and {text('all_visible')}"
-        if just_finished or not request.allow_duplicates:
-            why = just_finished or "it counts as written"
+        if not was_settled:
+            # Also with --allow-duplicates, which was meant for what could not be finished.
+            why = f"this command has just finished it, and {text('all_visible')}"
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)

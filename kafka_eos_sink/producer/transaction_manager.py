@@ -128,7 +128,7 @@ class TransactionManager:
             self.partitions.add(partition)
 
     def add_pending(self, deadline_ms: int) -> None:
-        """Add the pending partitions to the transaction; at the deadline they stay pending.
+        """Add the pending partitions to the transaction, until the deadline.
 
         Raises:
             KafkaEosError: The coordinator rejected a partition. The state allows an abort unless the producer is fenced.

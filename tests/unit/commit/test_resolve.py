@@ -258,6 +258,16 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     assert cluster.newest().resolution == "rewrite"
 
 
+def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
+    """So that the command refuses it before it asks, and no running query is fenced for nothing."""
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.plan("finishes it")
+    cluster.before(steps.InitProducerId, lambda: pytest.fail("fenced"))
+    with pytest.raises(WriteRefusedError, match="counts as written"):
+        cluster.resolve("rewrite")
+
+
 def test_start_version_of_a_query() -> None:
     cluster = Cluster()
     assert cluster.resolve("committed", 7, "5f1c").superseded is None
