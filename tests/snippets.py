@@ -19,6 +19,7 @@ from documents import Block, all_blocks, is_kafka_eos, output_blocks, submitted
 
 PAGE_OF_A_CLUSTER = "docs/standalone.md"
 _MESSAGES = "unit/test_error_codes_are_documented.py::test_page_shows_messages_as_the_code_makes_them"
+_DECIDED = "unit/test_error_codes_are_documented.py::test_runbook_shows_the_message_of_a_decided_batch"
 _AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the_change_of_a_sink_shows_the_message"
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
@@ -65,6 +66,7 @@ RUNS_IN = {
     "docs/jobs.md#batch_to_kafkapy:2": "spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs",
     "docs/jobs.md#stream_to_kafkapy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     "docs/jobs.md#verify_exactly_oncepy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    "docs/runbooks.md#a-job-says-decided_not_finished": _DECIDED,
     "docs/errors.md#read-a-message": _MESSAGES,
     "docs/errors.md#read-a-message:2": _EXPLAINED,
     "docs/errors.md#read-a-message:3": _EXPLAINED,
@@ -123,7 +125,7 @@ NOT_RUN = {
     "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
     "docs/read.md#kafka-connect": "needs Kafka Connect",
     "docs/read.md#kcat": "needs kcat",
-    "docs/runbooks.md#runbooks": "sets variables that every test of a command sets",
+    "docs/runbooks.md#before-you-begin": "sets variables that every test of a command sets",
     "docs/monitor.md#watch-your-writes": "sets a variable that every test of a command sets",
     "docs/monitor.md#prometheus": "installs a package",
     "docs/monitor.md#logs": "sets a variable; unit/test_logs.py tests its values",
@@ -155,8 +157,11 @@ SHOWN_AFTER: dict[str, str] = {
     "docs/cli.md#kafka-eos-recover": "decided",
     "docs/cli.md#kafka-eos-offsets": "group",
     "docs/runbooks.md#consumers-stand-still": "prepared",
-    "docs/runbooks.md#a-job-says-decided_not_finished": "decided",
+    "docs/runbooks.md#if-the-job-is-a-stream": "prepared_query",
+    "docs/runbooks.md#a-job-says-decided_not_finished:2": "decided",
+    "docs/runbooks.md#if-the-query-has-failed": "killed_query",
     "docs/runbooks.md#the-commit-log": "no_commit_log",
+    "docs/runbooks.md#the-commit-log-of-a-stream": "query_without_commit_log",
     "docs/runbooks.md#a-transaction-that-no-coordinator-lists": "hanging",
     "docs/runbooks.md#a-checkpoint": "group",
     "docs/alerts.md#kafkaeosrowscopied": "copied",

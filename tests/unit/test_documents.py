@@ -42,7 +42,7 @@ WORDS = {"README.md": 750}
 """The most words of a page, as `words` counts them."""
 FIGURES = "docs/internals/benchmarks.md"
 """The one page with commits and dates. Its tables do not count as words."""
-AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 1_900
+AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 2_090
 """What an operator reads at night, and the most words of it."""
 COMMIT = re.compile(r"[`(](?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?=[`),;: ])")
 DATE = re.compile(r"(?<![\w-])20\d\d-\d\d-\d\d(?![\w-])|(?<!\d)20\d{6}(?!\d)")
