@@ -23,7 +23,6 @@ _DECIDED = "unit/test_error_codes_are_documented.py::test_runbook_shows_the_mess
 _AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the_change_of_a_sink_shows_the_message"
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
-_MIGRATED = "spark/test_checkpoint_changes.py::test_query_moves_between_spark_sink_and_ours_exactly_once"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 RUNS_IN = {
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
@@ -32,8 +31,9 @@ RUNS_IN = {
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
     "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
-    "docs/migrate.md#a-query-and-its-checkpoint": _AFTER_ANOTHER_SINK,
-    "docs/migrate.md#a-query-and-its-checkpoint:2": _MIGRATED,
+    "docs/migrate.md#prepare:2": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/migrate.md#prepare:3": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/migrate.md#a-stream:4": _AFTER_ANOTHER_SINK,
     "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
@@ -121,6 +121,8 @@ NOT_RUN = {
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
     "docs/deploy.md#kubernetes:2": "needs Kubernetes; spark/test_kubernetes.py runs the command of the Job with a stand-in for it",
     "docs/read.md#flink": "needs Flink",
+    "docs/migrate.md#prepare": "installs what the environment of the tests has",
+    "docs/migrate.md#a-stream": "lists two folders of the reader",
     "docs/stream.md#consumer-lag-in-kafkas-own-tools": "needs a topic to read; spark/test_lost_checkpoint.py runs such a query",
     "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
     "docs/read.md#kafka-connect": "needs Kafka Connect",
@@ -165,6 +167,9 @@ SHOWN_AFTER: dict[str, str] = {
     "docs/runbooks.md#a-transaction-that-no-coordinator-lists": "hanging",
     "docs/runbooks.md#a-checkpoint": "group",
     "docs/alerts.md#kafkaeosrowscopied": "copied",
+    "docs/migrate.md#prepare:4": "empty",
+    "docs/migrate.md#a-stream:5": "query_of_another_sink",
+    "docs/migrate.md#a-stream:7": "~ next_batch",
     "docs/metrics.md#json-of-status": "foreign",
     "docs/monitor.md#status": "prepared",
     "docs/monitor.md#status:3": "~ next_run",

@@ -235,6 +235,12 @@ def query_without_commit_log(world: World) -> None:
         world.write(_of_query(world, 2))
 
 
+def query_of_another_sink(world: World) -> None:
+    """A query wrote batches 0 to 41 with Spark's sink, and its first batch with ours failed."""
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        world.write(_of_query(world, 42))
+
+
 def new_cluster(world: World) -> None:
     """A cluster to which only rows were copied: its commit log is new."""
     if COMMIT_LOG in topic_names(world.servers):
@@ -307,6 +313,11 @@ def next_start(world: World) -> None:
     world.write(_of_query(world, 1))
 
 
+def next_batch(world: World) -> None:
+    """The query continues with its next batch."""
+    world.write(_of_query(world, 42))
+
+
 STATES: dict[str, Callable[[World], None]] = {
     each.__name__: each
     for each in (
@@ -319,6 +330,7 @@ STATES: dict[str, Callable[[World], None]] = {
         hanging,
         no_commit_log,
         query_without_commit_log,
+        query_of_another_sink,
         new_cluster,
         no_history,
         group,
@@ -328,6 +340,7 @@ STATES: dict[str, Callable[[World], None]] = {
         without_rows,
         next_run,
         next_start,
+        next_batch,
     )
 }
 
@@ -335,8 +348,9 @@ STATES: dict[str, Callable[[World], None]] = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(properties=TEST_PROPERTIES) as started, connected(started.bootstrap_servers) as admin:
-        # Kafka creates the topic of consumer groups at its first use, which depends on the order of the tests.
-        find_coordinators(admin, ["any"], admin.client.clock() + 60_000, key_type=0)
+        # Kafka creates the topics of groups and of transactions at their first use, which depends on the order of the tests.
+        for key_type in (0, 1):
+            find_coordinators(admin, ["any"], admin.client.clock() + 60_000, key_type=key_type)
         yield started
 
 
