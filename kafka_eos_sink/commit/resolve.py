@@ -87,7 +87,9 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     was_unwritten = before in (VersionState.VOID, VersionState.REWRITE)
     if before is None:
         _require_at_rest(request, query, opened)
-    elif was_settled and newest is not None and _rules_out(newest, request):
+    elif (
+        was_settled and newest and request.resolution == "rewrite" and not (request.allow_duplicates or newest.is_empty)
+    ):
         raise refused("ROWS_ARE_VISIBLE.written", write=run.write, decision=newest, why="it counts as written")
     for warning in resolve_refusals.warnings(view, query, request):
         yield from Warn(warning)
@@ -125,11 +127,6 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     # What only this version's decision kept open.
     yield from end_open(taken.left_open, still_to_commit(view, but=query.query_id))
     return Resolved(decision=decision, superseded=superseded)
-
-
-def _rules_out(settled: Decision, request: ResolveRequest) -> bool:
-    """Whether a version that counts as written cannot be resolved so."""
-    return request.resolution == "rewrite" and not (request.allow_duplicates or settled.is_empty)
 
 
 def _decision_of(

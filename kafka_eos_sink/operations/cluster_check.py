@@ -360,4 +360,4 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
         return CheckLine("", what, "missing Describe permission", _WARN, meaning)
     except BrokerUnavailableError as failure:
         return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
-    return CheckLine("", what, "may be described")
+    return CheckLine("", what, "may be described", meaning="Write on them shows only when a write uses them")

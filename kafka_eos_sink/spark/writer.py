@@ -71,10 +71,8 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         settings = self._planned_settings()
-        batch = dataclasses.replace(
-            settings.batch, foreach_call=_foreach_call(context), foreach_query=_foreach_query(context)
-        )
-        settings = dataclasses.replace(settings, batch=batch)
+        if settings.batch.foreach_call is None:
+            settings = _in_call(settings, _foreach_query(context), _foreach_call(context))
         return run_task(context, settings, self._plan, self._columns, iterator)
 
     @states_safety
@@ -122,7 +120,13 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             write_id = batch_write_id(prefix, app_id, options.topic)
         else:
             write_id = random_write_id(prefix, run_id)
-        return self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
+        settings = self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
+        return settings if options.foreach_batch_call is None else _in_call(settings, *options.foreach_batch_call)
+
+
+def _in_call(settings: WriteSettings, query: str, call: str | None) -> WriteSettings:
+    batch = dataclasses.replace(settings.batch, foreach_query=query, foreach_call=call)
+    return dataclasses.replace(settings, batch=batch)
 
 
 def _foreach_query(context: TaskContext) -> str:
