@@ -95,7 +95,7 @@ def test_task_keeps_query_and_call_of_the_options(monkeypatch: pytest.MonkeyPatc
             return None
 
     module = "kafka_eos_sink.spark.writer"
-    monkeypatch.setattr(f"{module}.task_context", Context)
+    monkeypatch.setattr(f"{module}.TaskContext.get", Context)
     monkeypatch.setattr(f"{module}.run_task", lambda _, settings, *__: seen.append(settings.batch))
     writer.write(iter(()))
     assert (seen[0].foreach_query, seen[0].foreach_call) == ("q", "c")
