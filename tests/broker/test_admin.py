@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,22 +11,19 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.requests import KeyResult, Route
+from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, TopicSettingsError
+from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
-    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnResponse,
     ListTransactionsResponse,
-    OffsetFetchRequest,
     ProduceRequest,
-    TxnOffsetCommitRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
@@ -132,35 +127,12 @@ class Transaction:
         return EndTransaction(**(fields | changes))
 
 
-def test_the_transaction_version_is_a_finalized_feature(admin: Admin) -> None:
-    assert admin.transaction_version(deadline(admin)) == admin.client.finalized_features().get("transaction.version", 0)
-
-
 def test_a_topic_is_created_once(admin: Admin) -> None:
     name = f"created-{uuid.uuid4()}"
     assert admin.create_topic(name, 2, 1, {"cleanup.policy": "compact"}, deadline(admin))
     assert set(admin.leaders([(name, 0), (name, 1)], deadline(admin))) == {(name, 0), (name, 1)}
     assert not admin.create_topic(name, 5, 1, {}, deadline(admin))
     assert admin.describe_configs("topic", name, ["cleanup.policy"], deadline(admin)) == {"cleanup.policy": "compact"}
-
-
-@pytest.mark.parametrize(
-    ("replicas", "policy", "code"), [(9, "compact", "INVALID_REPLICATION_FACTOR"), (1, "nonsense", "INVALID_CONFIG")]
-)
-def test_rejected_topic_settings_raise_an_error_of_their_own(
-    admin: Admin, replicas: int, policy: str, code: str
-) -> None:
-    with pytest.raises(TopicSettingsError, match=code):
-        admin.create_topic("rejected", 2, replicas, {"cleanup.policy": policy}, deadline(admin))
-
-
-def test_a_topic_that_is_only_validated_is_not_created(admin: Admin) -> None:
-    name = f"validated-{uuid.uuid4()}"
-    found = admin.create_topic(name, 2, -1, {"segment.bytes": "20000000"}, deadline(admin), validate_only=True)
-    assert found is not None
-    assert (found.num_partitions, found.replication_factor) == (2, 1)
-    assert {each.name: each.value for each in found.configs or ()}["segment.bytes"] == "20000000"
-    assert admin.topic(name, deadline(admin)) is None
 
 
 def test_configurations_are_read(admin: Admin) -> None:
@@ -171,22 +143,6 @@ def test_configurations_are_read(admin: Admin) -> None:
     with pytest.raises(BrokerRefusedError) as refused:
         admin.describe_configs("topic", "no-such-topic", None, deadline(admin))
     assert refused.value.code == "UNKNOWN_TOPIC"
-
-
-@pytest.mark.parametrize(("name", "said"), [("no-such-topic", "there is no such topic"), (None, "it has 3 partitions")])
-def test_missing_partition_raises_unknown_topic_at_deadline(
-    admin: Admin, topic: str, name: str | None, said: str
-) -> None:
-    admin.client.want_topics([name or topic])
-    assert admin.client.wait_for_metadata(deadline(admin))
-    with pytest.raises(BrokerRefusedError, match=said) as unknown:
-        admin.leaders([(name or topic, 7)], deadline(admin, 500))
-    assert unknown.value.code == "UNKNOWN_TOPIC"
-
-
-def test_a_name_that_no_topic_can_have_is_refused_at_once(admin: Admin) -> None:
-    with pytest.raises(BrokerRefusedError, match="INVALID_TOPIC_EXCEPTION"):
-        admin.leaders([("no/topic", 0)], deadline(admin))
 
 
 @pytest.mark.feature("producer id", "fencing")
@@ -236,11 +192,6 @@ def test_known_and_unknown_transactions_are_described(admin: Admin, topic: str, 
     admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
-def test_thousands_of_ids_are_described_in_some_requests(admin: Admin) -> None:
-    ids = [f"many.{partition}.{slot}" for partition in range(400) for slot in range(8)]
-    assert admin.describe_transactions(ids, deadline(admin)) == dict.fromkeys(ids)
-
-
 def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
     pattern = transactional_id.replace(".", r"\.")
@@ -256,29 +207,6 @@ def test_open_transactions_are_listed_by_their_ids(admin: Admin, topic: str, tra
     assert listed not in admin.list_transactions(deadline_ms=deadline(admin))
     with pytest.raises(BrokerRefusedError, match="Sleeping"):
         admin.list_transactions(states=("Sleeping",), deadline_ms=deadline(admin))
-
-
-@pytest.mark.parametrize("admin", ["kafka"], ids=["tv2"], indirect=True)
-def test_many_ids_of_others_do_not_hide_own_ones(
-    admin: Admin, topic: str, transactional_id: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    transactions = [Transaction(admin, f"others.{transactional_id}.{number}.{'x' * 200}") for number in range(20)]
-    transactions.append(Transaction(admin, transactional_id))
-    for transaction in transactions:
-        transaction.add(topic, 0)
-    monkeypatch.setattr("kafka_eos_sink.client.connection.MAX_LARGE_FRAME_BYTES", 2_000)
-    caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
-    # A new client, which has no connection to a broker whose node id it knows.
-    with NetworkClient(admin.client.config) as client:
-        new = Admin(client)
-        pattern = re.escape(transactional_id)
-        (listed,) = new.list_transactions(id_pattern=pattern, deadline_ms=deadline(new, 5_000))
-        assert listed.transactional_id == transactional_id
-        assert "lost response" not in caplog.text
-        assert new.list_transactions(deadline_ms=deadline(new, 5_000), partial=True) == ()
-    assert "larger than this client reads; continued without the transactions that it coordinates" in caplog.text
-    monkeypatch.undo()
-    admin.end_transactions([each.end(False) for each in transactions], deadline(admin))
 
 
 @pytest.mark.feature("commit and abort")
@@ -305,41 +233,6 @@ def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, tr
         "PRODUCER_FENCED",
         "INVALID_PRODUCER_ID_MAPPING",
     ]
-
-
-def test_unsupported_end_txn_version_is_not_substituted(admin: Admin, topic: str, transactional_id: str) -> None:
-    transaction = Transaction(admin, transactional_id)
-    transaction.add(topic, 0)
-    (refused,) = admin.end_transactions([transaction.end(True, version=99)], deadline(admin))
-    assert refused == KeyResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    state = admin.describe_transactions([transactional_id], deadline(admin))[transactional_id]
-    assert state is not None
-    assert state.transaction_state == "Ongoing"
-    admin.end_transactions([transaction.end(False)], deadline(admin))
-
-
-@pytest.mark.feature("commit and abort")
-def test_many_transactions_end_in_one_call_each_as_requested(admin: Admin, topic: str) -> None:
-    transactions = [Transaction(admin, f"pass.{uuid.uuid4()}") for _ in range(20)]
-    for transaction in transactions:
-        transaction.add(topic, 1)
-    ends = [transaction.end(committed=number % 2 == 0) for number, transaction in enumerate(transactions)]
-    assert {result.error_code for result in admin.end_transactions(ends, deadline(admin))} == {0}
-    wanted = ["CompleteCommit" if end.committed else "CompleteAbort" for end in ends]
-    until = deadline(admin)
-    while True:
-        states = admin.describe_transactions([end.transactional_id for end in ends], deadline(admin))
-        found = [state.transaction_state for state in states.values() if state is not None]
-        if found == wanted or admin.client.clock() > until:
-            break
-    assert found == wanted
-
-
-def test_end_txn_without_response_by_deadline_is_unknown(admin: Admin, topic: str, transactional_id: str) -> None:
-    transaction = Transaction(admin, transactional_id)
-    transaction.add(topic, 0)
-    assert admin.end_transactions([transaction.end(True)], admin.client.clock()) == [KeyResult()]
-    admin.end_transactions([transaction.end(False)], deadline(admin))
 
 
 def test_list_offsets_separates_last_stable_from_latest_offset(admin: Admin, topic: str, transactional_id: str) -> None:
@@ -382,10 +275,6 @@ def test_fetched_records_carry_their_transaction_outcome(
     assert aborted == (set() if committed else {(transaction.producer_id, 0)})
 
 
-def test_fetch_out_of_range_returns_error_code_without_raising(admin: Admin, topic: str) -> None:
-    assert admin.fetch((topic, 0), 5, deadline_ms=deadline(admin)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
 @pytest.mark.feature("markers")
 def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, topic: str, transactional_id: str) -> None:
     transaction = Transaction(admin, transactional_id)
@@ -412,81 +301,6 @@ def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, top
     assert ended.current_txn_start_offset == -1
     assert admin.list_offsets([(topic, 0)], deadline(admin)) == {(topic, 0): 2}
     admin.end_transactions([transaction.end(False)], deadline(admin))
-
-
-def test_partitions_with_many_producers_are_described_in_parts(
-    admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = [(topic, partition) for partition in range(3)]
-    # Right after its creation a topic's leader may not know yet that it is; this waits for it.
-    admin.list_offsets(where, deadline(admin))
-    for producer_id in range(1 << 40, (1 << 40) + 80):
-        batch = seal(
-            encode_rows([(None, b"a", ())], 1),
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=0,
-            transactional=False,
-        )
-        records = b"".join(map(bytes, batch))
-        partitions = tuple(ProduceRequest.Topic.Partition(index=partition, records=records) for _, partition in where)
-        data = (ProduceRequest.Topic(name=topic, partition_data=partitions),)
-        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
-        answer = admin.client.call(1, request, deadline_ms=deadline(admin))
-        assert {each.error_code for each in answer.responses[0].partition_responses} == {0}
-    # In place of a million, which a topic of 100 partitions reaches with 10,000 producers.
-    monkeypatch.setattr("kafka_eos_sink.protocol.schema.MAX_VALUES", 150)
-    found = admin.describe_producers(where, deadline(admin))
-    assert {each: len(producers) for each, producers in found.items()} == dict.fromkeys(where, 80)
-
-
-def stable_offsets(admin: Admin, group: str, topic: str) -> dict[tuple[str, int], int] | int:
-    """The group's offsets without those of open transactions (KIP-447), or UNSTABLE_OFFSET_COMMIT."""
-    partitions = OffsetFetchRequest.Group.Topic(name=topic, partition_indexes=(0, 1, 2))
-    asked = OffsetFetchRequest.Group(group_id=group, topics=(partitions,))
-    request = OffsetFetchRequest(groups=(asked,), require_stable=True)
-    until = deadline(admin)
-    while admin.client.clock() < until:
-        node_id = find_coordinators(admin, [group], until, key_type=0)[group]
-        (answer,) = admin.client.call(node_id, request, deadline_ms=until).groups
-        found = [each for found in answer.topics for each in found.partitions]
-        codes = {answer.error_code, *(each.error_code for each in found)} - {0}
-        if not codes:
-            offsets = {(topic, each.partition_index): each.committed_offset for each in found}
-            return {where: offset for where, offset in offsets.items() if offset >= 0}
-        if ErrorCode.UNSTABLE_OFFSET_COMMIT in codes:
-            return ErrorCode.UNSTABLE_OFFSET_COMMIT
-        admin.forget([group], Route.GROUP_COORDINATOR)
-        admin.client.wait(20, until)
-    raise AssertionError(f"OffsetFetch returned {codes}")
-
-
-@pytest.mark.feature("consumer offsets")
-def test_group_offsets_are_unstable_until_transaction_ends(admin: Admin, topic: str, transactional_id: str) -> None:
-    group = f"group-{uuid.uuid4()}"
-    assert stable_offsets(admin, group, topic) == {}
-    transaction = Transaction(admin, transactional_id)
-    identity = {
-        "transactional_id": transactional_id,
-        "group_id": group,
-        "producer_id": transaction.producer_id,
-        "producer_epoch": transaction.producer_epoch,
-    }
-    assert transaction.call(AddOffsetsToTxnRequest(**identity)).error_code == 0
-    committed = TxnOffsetCommitRequest.Topic.Partition(partition_index=1, committed_offset=42, committed_metadata=None)
-    request = TxnOffsetCommitRequest(
-        **identity, topics=(TxnOffsetCommitRequest.Topic(name=topic, partitions=(committed,)),)
-    )
-    node_id = find_coordinators(admin, [group], deadline(admin), key_type=0)[group]
-    answer = admin.client.call(node_id, request, deadline_ms=deadline(admin))
-    assert [each.error_code for each in answer.topics[0].partitions] == [0]
-    assert stable_offsets(admin, group, topic) == ErrorCode.UNSTABLE_OFFSET_COMMIT
-    admin.end_transactions([transaction.end(True)], deadline(admin))
-    until = deadline(admin)
-    # The marker of the group's partition follows the response to EndTxn.
-    while (found := stable_offsets(admin, group, topic)) == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-        assert admin.client.clock() < until
-    assert found == {(topic, 1): 42}
 
 
 @pytest.mark.feature("coordinator lookup", "fail-over")

@@ -5,7 +5,6 @@ Segments are as small as can be and the cleaner is always at work, so that secon
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,19 +12,12 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, varied, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit.log_records import barrier_key
-from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
-from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,
@@ -33,7 +25,6 @@ from kafka_testing import (
     create_topic,
     read_committed,
     read_uncommitted,
-    unique_topic,
     wait_until,
 )
 
@@ -181,33 +172,6 @@ def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 
-def test_planner_that_saw_forgotten_decision_writes_its_version(cleaning_kafka: EmbeddedKafka) -> None:
-    """The planner reads on where it stopped, and the cleaner has removed the tombstones before it gets there."""
-    servers, log = cleaning_kafka.bootstrap_servers, unique_topic("log")
-    create_topic(servers, log, partitions=16, configs=COMPACTED)
-    topic = create_topic(servers)
-    given = varied(write_settings(cleaning_kafka, topic), commit_log_topic=log)
-    for _ in range(2):  # the second one is skipped, and reads the decision
-        write_all(given)
-    where = ["--bootstrap-servers", servers, "--commit-log-topic", log]
-    assert main(["forget", "--yes", *where, "--write-id", given.write.id]) == 0
-    fitting = (varied(given, write_id=f"other-{number}") for number in itertools.count())
-    other = next(each for each in fitting if each.write.commit_log[1] == given.write.commit_log[1])
-    versions = itertools.count(1)
-
-    def forgotten() -> bool:
-        keys = {record.key or b"" for record in read_uncommitted(servers, log)}
-        # The barrier stays: so a later run can begin.
-        return {key for key in keys if given.write.id.encode() in key} == {barrier_key(given.write.id)}
-
-    def go_on() -> None:
-        session.plan(varied(other, version=next(versions)))
-
-    wait_until(forgotten, "the cleaner", meanwhile=go_on)
-    assert {message.outcome for message in write_all(given)} == {TaskOutcome.PREPARED}
-    assert len(read_committed(servers, topic)) == 4 * ROWS
-
-
 @pytest.mark.feature("readers")
 def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKafka) -> None:
     topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=DELETED)
@@ -221,45 +185,6 @@ def test_rows_deleted_by_retention_are_not_rewritten(cleaning_kafka: EmbeddedKaf
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
     following = writes.commit()
     assert set(numbers(cleaning_kafka, topic)) <= {following}
-
-
-@pytest.mark.feature("readers")
-def test_rows_older_than_retention_are_written_then_deleted(
-    cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention goes by the timestamps that the rows have, and does not wait for the end of their transaction."""
-    topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=DELETED)
-    writes = KeyedWrites(cleaning_kafka, topic)
-    given = writes.next
-    plan, messages = writes.prepared(given, timestamp_ms=1_500_000_000_000)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    wait_until(lambda: not stored(cleaning_kafka, topic), "retention")
-    session.plan(given)
-    assert session.commit(given, *writes.prepared(given)) is None
-    assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
-    following = writes.commit()
-    assert set(numbers(cleaning_kafka, topic)) <= {following}
-
-
-def test_aborted_rows_deleted_by_cleaner_are_not_visible(
-    cleaning_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the records the cleaner forgets that their transaction was aborted; at their offsets there is somebody else's."""
-    servers = cleaning_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1, configs=COMPACTED)
-    writes, others = KeyedWrites(cleaning_kafka, topic), KeyedWrites(cleaning_kafka, topic)
-    given = varied(writes.next, version=1_000)
-    plan, messages = writes.prepared(given)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    others.next = varied(others.next, version=2_000)
-    wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others.commit)
-    where = ["--bootstrap-servers", servers, "--write-id", given.write.id]
-    assert main(["resolve", "--yes", *where, "--version", "1000", "--as", "rewrite"]) == 0, capsys.readouterr().err
-    writes.next = given
-    writes.commit()
-    assert numbers(cleaning_kafka, topic)[-len(KEYS) :] == [1_000] * len(KEYS)
-    assert_nothing_open(servers, [topic])
 
 
 def tasks_with_keys(given: session.WriteSettings, plan: session.Plan) -> list[session.TaskMessage]:
@@ -318,67 +243,3 @@ def test_lost_rows_removed_by_compaction_are_not_copied(
         session.commit(given, plan, tasks_with_keys(given, plan))
         assert set(range(2 * ROWS)) <= set(numbers(cleaning_kafka, topic))
     assert_nothing_open(servers, [topic])
-
-
-def test_rows_are_found_when_compaction_removed_earlier_offsets(cleaning_kafka: EmbeddedKafka) -> None:
-    """The first row is superseded and gone, and somebody else's is the first one left between its offsets."""
-    servers = cleaning_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1, configs=COMPACTED)
-    ours = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    others = confluent_kafka.Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-
-    def write_one(producer: confluent_kafka.Producer, key: bytes) -> None:
-        producer.produce(topic, b"0", key)
-        assert producer.flush(30) == 0
-
-    ours.init_transactions(30)
-    ours.begin_transaction()
-    write_one(ours, b"hot")
-    write_one(others, b"hot")
-    write_one(ours, b"ours")
-    with NetworkClient(write_settings(cleaning_kafka, topic).client) as client:
-        admin = Admin(client)
-        producers = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
-        (owner,) = (each.producer_id for each in producers if each.current_txn_start_offset >= 0)
-        ours.commit_transaction(30)
-        wait_until(
-            lambda: read_committed(servers, topic)[0].offset > 0,
-            "compaction",
-            meanwhile=lambda: write_one(others, b"x"),
-        )
-        part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
-
-        assert executor.run(asked(part, owner)) == ()  # it is there, and not called aborted
-        assert executor.run(asked(part, owner + 1_000)) is Unseen.GONE  # of that one there is nothing
-
-
-def asked(part: OffsetRange, owner: int) -> Procedure[tuple[tuple[int, int], ...] | Unseen]:
-    answer = yield from AbortedTransactions((part,), (owner,))
-    return answer[part]  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
-def test_rows_are_found_when_retention_removed_earlier_offsets(kafka: EmbeddedKafka, commits: bool) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    ours = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": topic})
-    ours.init_transactions(30)
-    ours.begin_transaction()
-    for number in range(3):
-        ours.produce(topic, b"%d" % number)
-        assert ours.flush(30) == 0
-    with NetworkClient(write_settings(kafka, topic).client) as client:
-        admin = Admin(client)
-        (producer,) = admin.describe_producers([(topic, 0)], client.clock() + 30_000)[topic, 0]
-        part = OffsetRange(topic=topic, partition=0, first_offset=0, last_offset=2)
-        executor = Executor(admin, ("none", 0), ProducerConfig(delivery_timeout_ms=30_000))
-        assert executor.run(asked(part, producer.producer_id)) is Unseen.BLOCKED
-        ours.commit_transaction(30) if commits else ours.abort_transaction(30)
-        wait_until(lambda: executor.run(asked(part, producer.producer_id)) is not Unseen.BLOCKED, "the marker")
-        deleter = confluent_kafka.admin.AdminClient({"bootstrap.servers": servers})
-        for start, left in ((2, True), (3, False)):
-            where = confluent_kafka.TopicPartition(topic, 0, start)
-            deleter.delete_records([where])[where].result(30)
-            found = executor.run(asked(part, producer.producer_id))
-            assert found == ((() if commits else ((producer.producer_id, 0),)) if left else Unseen.GONE)

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, rows_of, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, decided, tasks, varied, write_all, write_settings
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
-from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 AFTER, BEFORE = "message.timestamp.after.max.ms", "message.timestamp.before.max.ms"
@@ -54,12 +54,10 @@ def values(kafka: EmbeddedKafka, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("ms", "limit"), [(HALF_AN_HOUR_MS, AFTER), (-HALF_AN_HOUR_MS, BEFORE)])
-@pytest.mark.parametrize("dead_letters", [True, False])
 def test_write_fails_when_its_clock_is_beyond_the_limit(
-    kafka: EmbeddedKafka, shifted: Any, ms: int, limit: str, dead_letters: bool
+    kafka: EmbeddedKafka, shifted: Any, ms: int, limit: str
 ) -> None:
-    given = write_settings(kafka, limited(kafka, AFTER, BEFORE))
-    given = with_letters(given, kafka) if dead_letters else given
+    given = with_letters(write_settings(kafka, limited(kafka, AFTER, BEFORE)), kafka)
     topic = given.batch.topic or ""
     plan = session.plan(given)
     shifted(ms)
@@ -71,8 +69,7 @@ def test_write_fails_when_its_clock_is_beyond_the_limit(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
     write_all(given, 1)
     assert values(kafka, topic) == list(range(ROWS))
-    if given.producer.dead_letter_topic is not None:
-        assert values(kafka, given.producer.dead_letter_topic) == []
+    assert values(kafka, given.producer.dead_letter_topic or "") == []
 
 
 def mixed_rows(topic: str, own_ms: int) -> Rows:
@@ -91,66 +88,16 @@ def write_mixed(given: session.WriteSettings, own_ms: int) -> list[session.TaskM
     return messages
 
 
-@pytest.mark.parametrize("ms", [0, HALF_AN_HOUR_MS])
-def test_only_rows_with_their_own_timestamp_become_dead_letters(kafka: EmbeddedKafka, shifted: Any, ms: int) -> None:
+def test_only_rows_with_their_own_timestamp_become_dead_letters(kafka: EmbeddedKafka) -> None:
     given = with_letters(write_settings(kafka, limited(kafka, AFTER)), kafka)
     own_ms = time.time_ns() // 1_000_000 + HALF_AN_HOUR_MS
-    shifted(ms)
     dead = given.producer.dead_letter_topic or ""
-    if ms:
-        with pytest.raises(KafkaEosError) as raised:
-            write_mixed(given, own_ms)
-        assert_names_the_clock(raised.value, given.batch.topic or "", AFTER)
-        assert values(kafka, dead) == []
-        return
     write_mixed(given, own_ms)
     own = [number for number in range(ROWS) if not number % 3]
     assert values(kafka, dead) == own
     assert values(kafka, given.batch.topic or "") == [number for number in range(ROWS) if number % 3]
     headers = [dict(record.headers) for record in read_committed(kafka.bootstrap_servers, dead)]
     assert {each["kafka-eos.timestamp"] for each in headers} == {b"%d" % own_ms}
-
-
-def test_rows_with_own_timestamps_are_written_under_any_clock(kafka: EmbeddedKafka, shifted: Any) -> None:
-    """Their topic has a limit, and the commit log has none below an hour."""
-    given = write_settings(kafka, limited(kafka, AFTER))
-    own_ms = time.time_ns() // 1_000_000
-    shifted(HALF_AN_HOUR_MS)
-    plan = session.plan(given)
-    rows = rows_of(given.batch.topic or "", 0)
-    timed = replace(rows, columns=replace(rows.columns, timestamp=pa.array([own_ms] * ROWS, pa.int64())))
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    session.commit(given, plan, [session.write_task(given, plan, task, iter([timed]))])
-    assert values(kafka, given.batch.topic or "") == list(range(ROWS))
-
-
-def test_letter_with_a_wrong_clock_fails_and_names_the_letters_topic(kafka: EmbeddedKafka, shifted: Any) -> None:
-    given = with_letters(write_settings(kafka, create_topic(kafka.bootstrap_servers)), kafka, AFTER)
-    shifted(HALF_AN_HOUR_MS)
-    plan = session.plan(given)
-    # A row that no topic accepts.
-    rows = replace(rows_of("", 0), topic=pa.array([None] * ROWS, pa.string()))
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    with pytest.raises(KafkaEosError) as raised:
-        session.write_task(given, plan, task, iter([rows]))
-    assert_names_the_clock(raised.value, given.producer.dead_letter_topic or "", AFTER)
-
-
-def test_at_least_once_write_fails_when_its_clock_is_ahead(kafka: EmbeddedKafka, shifted: Any) -> None:
-    given = with_letters(write_settings(kafka, limited(kafka, AFTER)), kafka)
-    shifted(HALF_AN_HOUR_MS)
-    with pytest.raises(KafkaEosError) as raised:
-        at_least_once.write_rows(given, iter([rows_of(given.batch.topic or "", 0)]))
-    assert_names_the_clock(raised.value, given.batch.topic or "", AFTER)
-    assert values(kafka, given.producer.dead_letter_topic or "") == []
-
-
-def test_topic_with_the_brokers_time_accepts_any_clock(kafka: EmbeddedKafka, shifted: Any) -> None:
-    configs = {AFTER: str(TEN_MINUTES_MS), "message.timestamp.type": "LogAppendTime"}
-    given = write_settings(kafka, create_topic(kafka.bootstrap_servers, configs=configs))
-    shifted(HALF_AN_HOUR_MS)
-    write_all(given, 1)
-    assert values(kafka, given.batch.topic or "") == list(range(ROWS))
 
 
 def with_limited_log(kafka: EmbeddedKafka, **of_batch: Any) -> session.WriteSettings:
@@ -203,16 +150,3 @@ def test_lost_rows_are_copied_with_their_own_timestamps(
         shifted(0)
     session.plan(given)
     assert values(kafka, given.batch.topic or "") == list(range(2 * ROWS))
-
-
-def test_history_that_rejects_the_clock_costs_one_warning(
-    kafka: EmbeddedKafka, shifted: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    history = limited(kafka, AFTER)
-    given = replace(write_settings(kafka, create_topic(kafka.bootstrap_servers)), history_topic=history)
-    shifted(HALF_AN_HOUR_MS)
-    write_all(given, 1)
-    assert values(kafka, given.batch.topic or "") == list(range(ROWS))
-    (warning,) = [record.getMessage() for record in caplog.records if "lacks records" in record.getMessage()]
-    assert f"the clock of host {platform.node()}" in warning
-    assert "Grant" not in warning

@@ -18,7 +18,7 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 from kafka_eos_sink.runtime import session
-from kafka_testing import create_topic, delete_topic, unique_topic
+from kafka_testing import create_topic, unique_topic
 
 TIMEOUT_MS = 30_000
 SHOWN = ("cleanup.policy", "min.insync.replicas", "segment.bytes")
@@ -108,18 +108,6 @@ def test_commit_log_is_as_safe_as_the_cluster_allows(
     assert ("has only 1 of 3 brokers as replicas" in caplog.text) == (result is CheckResult.WARNING)
 
 
-def test_commit_log_gets_three_replicas_while_a_node_is_down(three_nodes: EmbeddedKafka) -> None:
-    log = unique_topic("apache-log")
-    given = settings_of(three_nodes, log)
-    down = three_nodes.node_ids[-1]
-    three_nodes.stop_node(down)
-    try:
-        session.plan(given)
-        assert log_as_created(three_nodes, log)[0] == 3
-    finally:
-        three_nodes.start_node(down)
-
-
 def test_rejected_creation_names_the_smallest_command(three_nodes: EmbeddedKafka) -> None:
     log = unique_topic("closed-log")
     command = COMMAND.format(three_nodes.bootstrap_servers, log) + "--config cleanup.policy=compact"
@@ -131,54 +119,3 @@ def test_rejected_creation_names_the_smallest_command(three_nodes: EmbeddedKafka
     finding = checked(three_nodes, log)
     assert finding.result is CheckResult.FAILS
     assert command in finding.meaning
-
-
-def test_command_of_the_message_creates_a_log_that_is_taken(three_nodes: EmbeddedKafka) -> None:
-    servers = three_nodes.bootstrap_servers
-    log = create_topic(servers, unique_topic("confluent-log"), partitions=4, configs={"cleanup.policy": "compact"})
-    given = settings_of(three_nodes, log)
-    with pytest.raises(ConfigurationError, match=r"COMMIT_LOG_TOPIC\].*has 4 partitions and needs 16") as refused:
-        session.plan(given)
-    _, _, options = refused.value.message.partition(COMMAND.format(servers, log))
-    _, factor, *configs = options.replace("--config ", "").split()
-    delete_topic(servers, log)
-    create_topic(
-        servers, log, partitions=16, replication_factor=int(factor), configs=dict(each.split("=") for each in configs)
-    )
-    write_all(given)
-    assert log_as_created(three_nodes, log)[0] == 3
-
-
-@pytest.mark.feature("readers")
-@pytest.mark.parametrize(
-    ("replicas", "configs", "said"),
-    [
-        (1, {}, "only 1 of 3 brokers as replicas"),
-        (3, {}, "min.insync.replicas=1"),
-        (
-            3,
-            {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"},
-            "unclean.leader.election.enable=true",
-        ),
-        (3, {"min.insync.replicas": "2"}, ""),
-    ],
-)
-def test_weak_commit_log_is_logged_once(
-    three_nodes: EmbeddedKafka,
-    replicas: int,
-    configs: dict[str, str],
-    said: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    servers = three_nodes.bootstrap_servers
-    policy = {"cleanup.policy": "compact"}
-    log = create_topic(
-        servers, unique_topic("log"), partitions=16, replication_factor=replicas, configs=policy | configs
-    )
-    given = settings_of(three_nodes, log)
-    with caplog.at_level(logging.WARNING):
-        for write_id in (f"a-{log}", f"b-{log}"):
-            session.plan(varied(given, write_id=write_id))
-    warnings = [each.getMessage() for each in caplog.records if log in each.getMessage()]
-    assert len(warnings) == bool(said)
-    assert all(f"has {said}, so the loss of a broker can lose decisions" in each for each in warnings)

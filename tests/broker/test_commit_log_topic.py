@@ -12,7 +12,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
+from dead_writes import varied, write_all, write_settings
 from documents import ROOT
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
@@ -21,14 +21,13 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import ConfigurationError, InvalidRowError, WriteRefusedError
+from kafka_eos_sink.errors import ConfigurationError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_eos_sink.runtime import planning, session
+from kafka_eos_sink.runtime import session
 from kafka_testing import (
     assert_nothing_open,
     change_config,
     create_topic,
-    delete_topic,
     read_committed,
     unique_topic,
     wait_until,
@@ -148,62 +147,10 @@ def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -
     assert_nothing_open(servers)
 
 
-def test_planner_reads_recreated_log_longer_than_the_known_one(
-    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process has half finished a batch in the new log. Without its decision the rows would be written twice."""
-    servers = any_kafka.bootstrap_servers
-    topic, log = create_topic(servers), unique_topic("commits")
-    given = varied(write_settings(any_kafka, topic), commit_log_topic=log)
-    for version in range(3):
-        write_all(varied(given, version=version))
-    planner = planning._remembered.copy()
-    planning._remembered.clear()  # another process
-    delete_topic(servers, log)
-    later = varied(given, version=3)
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        session.plan(later)
-    where = ["--bootstrap-servers", servers, "--commit-log-topic", log, "--write-id", given.write.id]
-    assert main(["recover", "--yes", "--abort-unknown", *where]) == 0
-    plan = session.plan(later)
-    die_at("commit.between_ends", later, plan, tasks(later, plan), monkeypatch)
-    append_foreign_records(servers, log, given.write.commit_log[1], 100)
-    planning._remembered.update(planner)
-    write_all(later)
-    values = [record.value for record in read_committed(servers, topic)]
-    assert len(values) == 4 * 2 * ROWS
-    assert_nothing_open(servers)
-
-
-def append_foreign_records(servers: str, topic: str, partition: int, count: int) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-    for number in range(count):
-        producer.produce(topic, b"foreign", str(number), partition=partition)
-    assert producer.flush(30) == 0
-
-
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     with pytest.raises(ConfigurationError, match=r"COMMIT_LOG_TOPIC\].*is a commit log"):
         session.plan(varied(write_settings(kafka, topic), commit_log_topic=topic))
-
-
-def test_missing_commit_log_is_reported_missing(kafka: EmbeddedKafka) -> None:
-    given = write_settings(kafka, unique_topic("never-created"))
-    given = replace(given, producer=replace(given.producer, max_block_ms=10_000))
-    with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*10000 ms"):
-        session.plan(given)
-
-
-def test_a_large_decision_is_written_in_pieces_and_found_again(
-    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafka_eos_sink.commit.log_records.MAX_RECORD_BYTES", 400)
-    topic = create_topic(any_kafka.bootstrap_servers)
-    given = write_settings(any_kafka, topic)
-    for _ in range(2):
-        write_all(given, 3)
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 30
 
 
 def test_compaction_and_restart_keep_commit_log_start_offset() -> None:

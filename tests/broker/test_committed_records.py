@@ -68,23 +68,6 @@ def test_read_committed_matches_other_clients(
         ]
 
 
-def test_read_may_start_at_any_offset(kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    write(kafka.bootstrap_servers, topic, "cac", records=50)
-    with connected(kafka.bootstrap_servers) as admin:
-        (end,) = admin.list_offsets([(topic, 0)], monotonic_ms() + 60_000, isolation="read_committed").values()
-        whole = [record for batch in read_committed(admin, (topic, 0), 0, end) for record in batch.records]
-        for first in range(0, end, 7):
-            found = [
-                record
-                for batch in read_committed(admin, (topic, 0), first, end)
-                for record in batch.records
-                if record.offset >= first
-            ]
-            assert found == [record for record in whole if record.offset >= first]
-        assert list(read_committed(admin, (topic, 0), end, end)) == []
-
-
 @pytest.mark.feature("readers")
 def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)

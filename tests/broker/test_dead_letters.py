@@ -12,11 +12,8 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, varied, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.operations.cluster_view import ClusterWatch
-from kafka_eos_sink.operations.write_metrics import WriteMetrics
-from kafka_eos_sink.runtime import at_least_once, session
+from kafka_eos_sink.runtime import session
 from kafka_testing import create_topic, read_committed, unique_topic
 
 TASKS = 2
@@ -109,53 +106,18 @@ def test_dead_letters_are_counted_for_the_operator(
     assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize("copied", [False, True])
 def test_run_that_finishes_a_batch_counts_its_dead_letters(
     kafka: EmbeddedKafka,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    copied: bool,
 ) -> None:
     given = settings_of(kafka)
     plan = session.plan(given)
     messages = tasks(given, plan)
     die_at("commit.decided", given, plan, messages, monkeypatch)
-    if copied:
-        abort_by_hand(given, messages)
+    abort_by_hand(given, messages)
     assert warnings(caplog) == []
     session.plan(given)
     assert_one_warning(caplog, given, f"version 3 of write id {given.write.id!r}")
     assert_counted(given, capsys)
-
-
-def test_exporter_counts_dead_letters(kafka: EmbeddedKafka) -> None:
-    given = settings_of(kafka)
-    metrics = WriteMetrics()
-    with connected(given.client) as admin:
-        watch = ClusterWatch(admin, given.write.log_topic, given.history_topic, timeout_ms=30_000)
-        for version in (3, 4):  # the exporter counts what follows its first view of the history
-            given = varied(given, version=version)
-            plan = session.plan(given)
-            session.commit(given, plan, tasks(given, plan))
-            metrics.looked(watch.look(), 0.1)
-    found = {
-        sample.labels["app_id"]: sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-        if sample.name == "kafka_eos_dead_letters_total"
-    }
-    assert [*found.values()] == [6]
-
-
-def test_at_least_once_write_warns_of_its_dead_letters(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
-    given = settings_of(kafka)
-    done = [
-        at_least_once.write_rows(given, iter([rows_with_bad_ones(given.batch.topic or "", task)]))
-        for task in range(TASKS)
-    ]
-    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
-        at_least_once.report(given, done)
-    assert_one_warning(caplog, given, "version 3 of a write with delivery.guarantee=at-least-once")
-    (line,) = [record for record in caplog.records if "written at least once" in record.getMessage()]
-    assert (line.__dict__["rows"], line.__dict__["dead_letters"]) == (TASKS * ROWS, 6)

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.values import DecisionStatus
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, DecisionPendingError, TransactionAbortedError
+from kafka_eos_sink.errors import DecisionPendingError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
@@ -82,59 +81,6 @@ def test_decided_rows_of_deleted_topic_raise_topic_gone(
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_resolve_gives_up_the_rows_of_a_deleted_topic(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given, _ = decided(kafka, topic, monkeypatch)
-    delete_topic(kafka.bootstrap_servers, topic)
-    with pytest.raises(DecisionPendingError, match="TOPIC_GONE"):
-        session.plan(given)
-    resolved(kafka, given, "committed")
-    other = create_topic(kafka.bootstrap_servers)
-    later = varied(given, version=4)
-    plan = session.plan(later)
-    session.commit(later, plan, tasks(of_topic(later, other), plan))
-    assert len(read_committed(kafka.bootstrap_servers, other)) == 2 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers)
-
-
-def test_uncommitted_decision_is_void_when_its_topic_is_deleted(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = settings_for(kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(of_topic(given, topic), plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    delete_topic(kafka.bootstrap_servers, topic)
-    started = time.monotonic()
-    session.plan(given)
-    assert time.monotonic() - started < SOON_S
-    create_topic(kafka.bootstrap_servers, topic)
-    write_all(of_topic(given, topic))
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers)
-
-
-def test_commit_fails_when_topic_is_deleted_after_the_write(
-    kafka: EmbeddedKafka,
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = settings_for(kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(of_topic(given, topic), plan)
-    delete_topic(kafka.bootstrap_servers, topic)
-    started = time.monotonic()
-    with pytest.raises(BrokerRefusedError, match=rf"UNKNOWN_TOPIC\] {topic}-.*there is no such topic"):
-        session.commit(given, plan, messages)
-    session.abort(given, plan, messages)
-    assert time.monotonic() - started < SOON_S
-    assert_nothing_open(kafka.bootstrap_servers)
-    create_topic(kafka.bootstrap_servers, topic)
-    write_all(of_topic(given, topic))
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-
-
 def test_commit_fails_when_topic_is_recreated_after_the_write(kafka: EmbeddedKafka) -> None:
     """The new topic ends where the rows began in the old one, at offset 0."""
     topic = create_topic(kafka.bootstrap_servers)
@@ -151,30 +97,3 @@ def test_commit_fails_when_topic_is_recreated_after_the_write(kafka: EmbeddedKaf
     assert_nothing_open(kafka.bootstrap_servers)
     write_all(of_topic(given, topic), 1)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == ROWS
-
-
-@pytest.mark.parametrize("aborted", [False, True], ids=["open", "aborted"])
-def test_decided_batch_is_finished_after_one_topic_is_deleted(
-    kafka: EmbeddedKafka, aborted: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    deleted, kept = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)
-    given = settings_for(kafka, kept)
-    plan = session.plan(given)
-    messages = [
-        session.write_task(
-            given,
-            plan,
-            session.TaskIdentity(partition=task, attempt_number=0, task_attempt_id=task),
-            iter([rows_of(topic, task)]),
-        )
-        for task, topic in enumerate((deleted, kept))
-    ]
-    die_at("commit.between_ends", given, plan, messages, monkeypatch)
-    if aborted:
-        abort_by_hand(given, messages[1:])
-    delete_topic(kafka.bootstrap_servers, deleted)
-    plan = session.plan(given)
-    assert [decision.status for decision in plan.decisions] == [DecisionStatus.FINISHED]
-    assert f"rows in topic {deleted} are gone" in caplog.text
-    assert len(read_committed(kafka.bootstrap_servers, kept)) == ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [kept], of=given.write.id)

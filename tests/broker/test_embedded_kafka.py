@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
-from kafka_eos_sink.embedded import cluster
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.node import HOST
-from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 
@@ -48,10 +45,6 @@ def is_running(process_id: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_transaction_version_is_the_requested_one(kafka: EmbeddedKafka, kafka_tv0: EmbeddedKafka) -> None:
-    assert (transaction_version(kafka), transaction_version(kafka_tv0)) == (2, 0)
 
 
 def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
@@ -91,20 +84,6 @@ def test_port_in_use_fails_before_any_start() -> None:
         port = server.getsockname()[1]
         with pytest.raises(KafkaEosError, match=f"Port {port} on 127.0.0.1 is in use"):
             EmbeddedKafka(port=port).start()
-
-
-def test_port_lost_during_start_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((HOST, 0)) as server:
-        taken = server.getsockname()[1]
-        answers: Iterator[tuple[int, ...]] = iter([(taken,)])
-
-        def choose(host: str, count: int, **others: object) -> tuple[int, ...]:
-            return next(answers, None) or choose_free_ports(host, count)
-
-        monkeypatch.setattr(cluster, "choose_free_ports", choose)
-        with EmbeddedKafka() as kafka:
-            assert kafka.bootstrap_servers != f"{HOST}:{taken}"
-            assert transaction_version(kafka) == 2
 
 
 @pytest.mark.parametrize(
@@ -147,15 +126,6 @@ def test_three_nodes_serve_while_one_is_down() -> None:
         folder, pids = three.folder, three.pids
     assert not folder.exists()
     assert not any(is_running(process_id) for process_id in pids.values())
-
-
-def test_failure_reports_a_node_that_ended_by_itself() -> None:
-    with EmbeddedKafka() as kafka:
-        os.kill(kafka.pids[1], signal.SIGKILL)
-        wait_until(lambda: kafka.failure() is not None, "the failure", patience_s=30)
-        assert "Node 1 of the embedded Kafka ended by itself (signal 9)" in str(kafka.failure())
-        kafka.start_node(1)
-        assert kafka.failure() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

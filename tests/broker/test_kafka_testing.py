@@ -38,11 +38,6 @@ def test_readers_return_only_committed_records(any_kafka: EmbeddedKafka, reader:
     assert len(read_uncommitted(any_kafka.bootstrap_servers, topic, reader=reader)) == 12
 
 
-def test_an_empty_topic_is_read_to_its_end(kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    assert [read_committed(kafka.bootstrap_servers, topic, reader=reader) for reader in READERS] == [[], []]
-
-
 @pytest.mark.feature("readers")
 @pytest.mark.parametrize("reader", READERS)
 def test_an_open_transaction_is_found_and_holds_back_its_readers(kafka: EmbeddedKafka, reader: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dead_writes import rows_of, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS, coordinator_state
+from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS
 from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
@@ -23,7 +23,6 @@ from kafka_testing import (
     create_topic,
     read_committed,
     unique_topic,
-    wait_until,
 )
 
 FACTOR, IN_SYNC = TRANSACTIONS.factor, TRANSACTIONS.in_sync
@@ -128,31 +127,3 @@ def _requires_a_commit_log(kafka: EmbeddedKafka, topic: str) -> None:
     )
     write_all(given, 1)
     assert len(read_committed(servers, topic)) == 20
-
-
-def test_too_few_replicas_in_sync_are_named_until_the_broker_is_back() -> None:
-    with EmbeddedKafka(brokers=3, heap="256m", properties={IN_SYNC: "3"}) as three:
-        topic = create_topic(three.bootstrap_servers, partitions=1)
-        write_all(write_settings(three, topic), 1)
-        down = three.node_ids[-1]
-        three.kill(down)
-        with connected(three.bootstrap_servers) as admin:
-
-            def problem() -> str:
-                return coordinator_state(admin, TRANSACTIONS, admin.client.clock() + 10_000).problem
-
-            wanted = f"4 of 4 partitions of {TRANSACTIONS.name} have fewer replicas in sync than min.insync.replicas=3"
-            wait_until(lambda: problem() == wanted, "the partitions without the broker")
-
-            def refusal() -> str:
-                with pytest.raises(KafkaEosError) as raised:
-                    admin.init_producer_id(unique_topic("id"), 60_000, admin.client.clock() + 5_000)
-                return str(raised.value)
-
-            # Another error comes first while the coordinators move.
-            wait_until(lambda: f"{wanted}: start the brokers" in refusal(), "the reason")
-            found = lines(three)[TRANSACTIONS.name]
-            assert (found.result, wanted in found.meaning) == (CheckResult.FAILS, True)
-            three.start_node(down)
-            wait_until(lambda: problem() == "", "the replicas of the broker")
-        assert lines(three)[TRANSACTIONS.name].result is CheckResult.WORKS

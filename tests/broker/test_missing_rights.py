@@ -6,20 +6,17 @@ Each case has a user of its own, who may do what a write needs but for one thing
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import confluent_kafka.admin as confluent
 import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, rows_of, tasks, varied, write_all, write_settings
-from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin, connected
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.commit.decide import GroupOffsets
@@ -27,16 +24,14 @@ from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.values import ResolveRequest
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import AuthorizationError, ConfigurationError, DecisionPendingError, KafkaEosError
-from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
-from kafka_eos_sink.operations.cluster_view import ClusterWatch
+from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError, KafkaEosError
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, open_transaction, read_committed, read_uncommitted, wait_until
-from unmarked_transactions import committed_without_a_marker
+from kafka_testing import assert_nothing_open, read_committed, read_uncommitted, wait_until
 
 PASSWORD = "correct-horse"
 PATIENCE_S = 30.0
@@ -89,18 +84,6 @@ REFUSALS = [
         says=r"transactional id .*Write and Describe on the transactional id",
     ),
     Refusal(
-        user="transactional-id-described",
-        rights=(*without("transactional-id", "WRITE"), Right("transactional-id", "DESCRIBE")),
-        code="TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        says=r"the initialisation of transactional id .*Write and Describe on the transactional id",
-    ),
-    Refusal(
-        user="no-topic",
-        rights=without("topic", "READ", "WRITE"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"data-no-topic.*Write and Describe",
-    ),
-    Refusal(
         user="topic-read",
         rights=without("topic", "WRITE"),
         code="TOPIC_AUTHORIZATION_FAILED",
@@ -111,12 +94,6 @@ REFUSALS = [
         rights=without("topic", "READ"),
         code="TOPIC_AUTHORIZATION_FAILED",
         says=r"the principal may not Read data-no-topic-read\. .*Nothing was committed.*Grant the principal Read on data-no-topic-read",
-    ),
-    Refusal(
-        user="no-commit-log",
-        rights=without("commit-log", "READ", "WRITE", "DESCRIBE_CONFIGS"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"log-no-commit-log.*Write and Describe",
     ),
     Refusal(
         user="commit-log-read",
@@ -145,31 +122,15 @@ REFUSALS = [
 ]
 PREFIX = (Right("prefix", "READ"), Right("prefix", "WRITE"))
 NOTHING = "nothing-at-all"
-NO_SETTINGS = "no-settings"
-READ_REVOKED = {point: f"read-revoked-{point}" for point in ("commit.between_ends", "commit.decided")}
-NO_LOG_YET = "no-log-yet"
+READ_REVOKED = "read-revoked"
 USERS: dict[str, tuple[Right, ...]] = {
     **{refusal.user: refusal.rights for refusal in REFUSALS},
     "everything": EVERYTHING,
-    "heals": NEEDED,
-    "recovers-unread": without("topic", "READ"),
-    NO_SETTINGS: NEEDED,
-    **dict.fromkeys(READ_REVOKED.values(), EVERYTHING),
+    READ_REVOKED: EVERYTHING,
     "revoked": EVERYTHING,
     "column": without("topic", "READ"),
     "letters": (*EVERYTHING, *LETTERS),
-    "letters-unread": (*EVERYTHING, Right("letters", "WRITE")),
     **{f"prefix-{verb}": (*without("topic", "READ", "WRITE"), *PREFIX) for verb in ("allows", "denies")},
-    NO_LOG_YET: EVERYTHING,
-    "history": EVERYTHING,
-    "history-unread": (*EVERYTHING, Right("letters", "WRITE")),
-    "top": without("commit-log", "READ"),
-    "watch": (
-        Right("commit-log", "READ"),
-        Right("source", "READ"),
-        Right("topic", "DESCRIBE"),
-        Right("transactional-id", "DESCRIBE"),
-    ),
     "topic-write": (Right("topic", "WRITE"), Right("letters", "WRITE")),
     NOTHING: (),
 }
@@ -241,15 +202,8 @@ def guarded() -> Iterator[EmbeddedKafka]:
         topics = [
             confluent.NewTopic("source", 1),
             *(confluent.NewTopic(f"data-{user}", 2) for user in USERS),
-            *(
-                confluent.NewTopic(f"letters-{user}", 1)
-                for user in ("letters", "letters-unread", "topic-write", "history-unread")
-            ),
-            *(
-                confluent.NewTopic(f"log-{user}", 16, config={"cleanup.policy": "compact"})
-                for user in USERS
-                if user != NO_LOG_YET
-            ),
+            *(confluent.NewTopic(f"letters-{user}", 1) for user in ("letters", "topic-write")),
+            *(confluent.NewTopic(f"log-{user}", 16, config={"cleanup.policy": "compact"}) for user in USERS),
         ]
         for future in admin.create_topics(topics, operation_timeout=30).values():
             future.result(PATIENCE_S)
@@ -283,7 +237,7 @@ def settings_of(guarded: EmbeddedKafka, user: str) -> session.WriteSettings:
         given,
         client=client_of(guarded, user),
         commit_log_topic=f"log-{user}",
-        group_offsets=None if user == NO_SETTINGS else offsets,
+        group_offsets=offsets,
         producer=replace(given.producer, delivery_timeout_ms=15_000, max_block_ms=15_000),
     )
 
@@ -328,36 +282,6 @@ def test_with_all_rights_a_write_that_dies_is_recovered(
         write_all(given)
     assert "right" not in caplog.text
     assert_every_row_once(guarded, "everything")
-
-
-def test_write_without_rights_on_settings_succeeds_with_warnings(
-    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = settings_of(guarded, NO_SETTINGS)
-    with caplog.at_level(logging.WARNING):
-        plan = session.plan(given)
-        die_at("commit.between_ends", given, plan, tasks(given, plan), monkeypatch)
-        write_all(given)
-    assert f"the cleanup.policy of the commit log topic 'log-{NO_SETTINGS}' may not be read" in caplog.text
-    assert "transaction.max.timeout.ms may not be read" in caplog.text
-    assert_every_row_once(guarded, NO_SETTINGS)
-
-
-def test_plan_without_read_on_the_topic_writes_nothing(guarded: EmbeddedKafka) -> None:
-    with pytest.raises(AuthorizationError, match="may not Read data-no-topic-read"):
-        session.plan(settings_of(guarded, "no-topic-read"))
-    for topic in ("data-no-topic-read", "log-no-topic-read"):
-        assert read_uncommitted(guarded.plaintext_servers, topic) == []
-
-
-def test_plan_without_read_on_the_dead_letter_topic_fails(guarded: EmbeddedKafka) -> None:
-    given = settings_of(guarded, "letters-unread")
-    given = replace(given, producer=replace(given.producer, dead_letter_topic="letters-letters-unread"))
-    with pytest.raises(
-        AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\] .*may not Read letters-letters-unread\. "
-    ):
-        session.plan(given)
-    assert read_uncommitted(guarded.plaintext_servers, "log-letters-unread") == []
 
 
 def test_read_by_a_prefixed_acl_is_enough_unless_it_is_denied(guarded: EmbeddedKafka) -> None:
@@ -415,20 +339,18 @@ def test_batch_with_a_topic_without_read_is_not_decided(guarded: EmbeddedKafka, 
     assert_nothing_open(guarded.plaintext_servers)
 
 
-@pytest.mark.parametrize("point", READ_REVOKED)
 def test_unreadable_lost_rows_are_copied_after_read_is_granted(
-    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, point: str
+    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read is taken away after the decision. No operator without it gives the rows up, although none may be visible."""
-    user = READ_REVOKED[point]
+    user = READ_REVOKED
     topic = f"data-{user}"
     read = list(bindings(user, [Right("topic", "READ")]))
     given = settings_of(guarded, user)
     plan = session.plan(given)
     messages = tasks(given, plan)
-    die_at(point, given, plan, messages, monkeypatch)
-    kept = 1 if point == "commit.between_ends" else 0
-    abort_by_hand(given, messages[kept:])
+    die_at("commit.between_ends", given, plan, messages, monkeypatch)
+    abort_by_hand(given, messages[1:])
     revoke(guarded, read)
     with pytest.raises(AuthorizationError, match=f"may not Read {topic}"):
         session.plan(varied(given, client=client_of(guarded, user, "another process")))
@@ -440,112 +362,11 @@ def test_unreadable_lost_rows_are_copied_after_read_is_granted(
             operator_without_read,
             lambda run: resolve(ResolveRequest(run=run, query_id=None, version=3, resolution="committed")),
         )
-    assert len(read_committed(guarded.plaintext_servers, topic)) == kept * ROWS
+    assert len(read_committed(guarded.plaintext_servers, topic)) == ROWS
     assert_nothing_open(guarded.plaintext_servers)
     allow(guarded, read)
     session.plan(given)
     assert_every_row_once(guarded, user)
-
-
-def test_missing_right_on_history_topic_warns_once_and_commits(
-    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("kafka_eos_sink.runtime.history.AGAIN_AFTER_S", 0.0)
-    given = replace(settings_of(guarded, "history"), history_topic="log-everything")
-    for version in (3, 4):
-        write_all(varied(given, version=version))
-    unread, warning = [record.getMessage() for record in caplog.records if "history topic" in record.getMessage()]
-    assert "may not Read the history topic 'log-everything'" in unread
-    assert "TOPIC_AUTHORIZATION_FAILED" in warning
-    assert "'log-everything'" in warning
-    assert "Grant Write and Read on the topic, and Create" in warning
-    assert len(read_committed(guarded.plaintext_servers, "data-history")) == 4 * ROWS
-
-
-def unread_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "may not Read the history" in record.getMessage()]
-
-
-def test_history_that_may_not_be_read_is_one_warning(guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
-    """Also for a write whose first run had the right, or was older: such a run does not read the history."""
-    history = "letters-history-unread"
-    given = replace(settings_of(guarded, "history-unread"), history_topic=history)
-    before = read_committed(guarded.plaintext_servers, history)
-    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    write_all(varied(given, client=super_user, version=2))
-    assert unread_warnings(caplog) == []
-    for version in (3, 4):
-        write_all(varied(given, version=version))
-    # Of another write, whose first plan reads the history.
-    write_all(varied(given, write_id="kafka-eos/another/data-history-unread"))
-    (warning,) = unread_warnings(caplog)
-    assert f"history topic {history!r}" in warning
-    assert "7 days" in warning
-    grant = f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add --allow-principal P --operation Read"
-    assert warning.endswith(f"{grant} --topic {history}")
-    assert len(read_committed(guarded.plaintext_servers, history)) == len(before) + 4
-    assert_nothing_open(guarded.plaintext_servers)
-
-
-def test_first_plan_of_a_write_warns_of_a_history_that_it_may_not_read(
-    guarded: EmbeddedKafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A planner is another process than the commit, and its warning comes before the rows are written."""
-    given = replace(settings_of(guarded, "history-unread"), history_topic="letters-history-unread")
-    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    write_all(varied(given, client=super_user))
-    session.plan(varied(given, write_id="kafka-eos/new/data-history-unread"))
-    assert len(unread_warnings(caplog)) == 1
-
-
-def test_top_names_missing_rights_and_shows_the_rest(guarded: EmbeddedKafka) -> None:
-    transactional_id = "kafka-eos/top/data.0.0"
-    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    write_all(varied(write_settings(guarded, "data-top"), client=super_user, commit_log_topic="log-top"))
-    producer = open_transaction(guarded.plaintext_servers, transactional_id, "data-top", partitions=1)
-    try:
-        with connected(client_of(guarded, "top")) as admin:
-            watch = ClusterWatch(admin, "log-top", "data-everything", timeout_ms=30_000, prefix=transactional_id)
-            views = [watch.look(), watch.look()]
-    finally:
-        producer.abort_transaction(60)
-    for found in views:
-        history, writes = found.not_read
-        assert re.match(r"writes: .*TOPIC_AUTHORIZATION_FAILED.*log-top.*Read", writes)
-        assert re.match(r"history: .*TOPIC_AUTHORIZATION_FAILED.*data-everything.*Describe", history)
-        (blocked,) = found.blocked
-        assert (blocked.topic, blocked.hidden_offsets, blocked.blocked_by) == ("data-top", 1, (transactional_id,))
-
-
-def test_read_and_describe_are_enough_to_watch(guarded: EmbeddedKafka) -> None:
-    super_user = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    given = varied(write_settings(guarded, "data-watch"), client=super_user, commit_log_topic="log-watch")
-    given = replace(given, history_topic="source")
-    with connected(client_of(guarded, "watch")) as admin:
-        watch = ClusterWatch(admin, "log-watch", "source", timeout_ms=30_000, write_id=given.write.id)
-        assert watch.look().writes == ()
-        write_all(given)
-        producer = open_transaction(guarded.plaintext_servers, f"{given.write.id}.0.0", "data-watch", partitions=1)
-        try:
-            found, searched = watch.look(), watch.look(hanging=True)
-        finally:
-            producer.abort_transaction(60)
-    assert found.not_read == ()
-    (refused,) = searched.not_read
-    assert refused.startswith(
-        "hidden offsets of transactions that no coordinator lists: [KAFKA_EOS.TOPIC_AUTHORIZATION_FAILED] Read on data-watch"
-    )
-    assert (searched.blocked, searched.writes) == (found.blocked, found.writes)
-    assert [(each.write_id, each.rows) for each in found.batches] == [(given.write.id, 2 * ROWS)]
-    assert [(line.write.state, line.record is not None) for line in found.writes] == [("finished", True)]
-    assert [(each.topic, each.hidden_offsets) for each in found.blocked] == [("data-watch", 1)]
-
-
-@pytest.mark.feature("retries and errors")
-def test_missing_create_right_on_commit_log_names_the_command(guarded: EmbeddedKafka) -> None:
-    command = rf"kafka-topics\.sh .*--create --topic log-{NO_LOG_YET} --partitions 16"
-    with pytest.raises(ConfigurationError, match=rf"COMMIT_LOG_TOPIC\].*TOPIC_AUTHORIZATION_FAILED.*Create.*{command}"):
-        session.plan(settings_of(guarded, NO_LOG_YET))
 
 
 def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafka) -> None:
@@ -559,33 +380,6 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
     assert_every_row_once(guarded, "topic-write")
     with pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite"):
         write_as(NOTHING)
-
-
-def test_what_hangs_is_discarded_with_the_rights_of_a_write(guarded: EmbeddedKafka) -> None:
-    """A marker by hand would need Alter on the cluster."""
-    given = varied(settings_of(guarded, "heals"), group_offsets=None)
-    committed_without_a_marker(guarded, given)
-    assert read_committed(guarded.plaintext_servers, "data-heals") == []
-    session.plan(given)
-    records = read_committed(guarded.plaintext_servers, "data-heals")
-    assert Counter(int(record.value or b"") for record in records) == Counter(range(ROWS))
-    assert_nothing_open(guarded.plaintext_servers, ["data-heals"])
-
-
-def test_preview_of_recover_lists_topics_without_read(
-    guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    user = "recovers-unread"
-    anyone = ClientConfig(bootstrap_servers=parse_bootstrap_servers(guarded.plaintext_servers))
-    given = varied(settings_of(guarded, user), client=anyone, group_offsets=None)
-    plan = session.plan(given)
-    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
-    properties = tmp_path / "client.properties"
-    properties.write_text("".join(f"{name}={value}\n" for name, value in properties_of(guarded, user).items()))
-    where = ["--properties", str(properties), "--write-id", given.write.id, "--commit-log-topic", f"log-{user}"]
-    assert main(["recover", *where]) == 1, "not confirmed"
-    shown = capsys.readouterr().err
-    assert f"Not checked: data-{user} (missing Read permission). Grant Read and run the command again." in shown
 
 
 @pytest.mark.feature("retries and errors")
@@ -619,18 +413,3 @@ def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:
     log = "commit log log-commit-log-write"
     assert found("commit-log-write")[log, "rights"] == ("Read missing", CheckResult.FAILS)
     assert CheckResult.FAILS not in {result for _, result in found("everything").values()}
-
-    def of_history(user: str, topic: str) -> CheckLine:
-        with NetworkClient(client_of(guarded, user)) as client:
-            findings = check_cluster(
-                Admin(client), topic=None, commit_log_topic=f"log-{user}", history_topic=topic, timeout_ms=15_000
-            )
-        (line,) = (each for each in findings if each.about.startswith("history"))
-        return line
-
-    unread = of_history("history-unread", "letters-history-unread")
-    assert (unread.what, unread.found, unread.result) == ("rights", "Read missing", CheckResult.WARNING)
-    assert "a lost commit log is noticed for 7 days only" in unread.meaning
-    hidden = of_history("history-unread", "log-everything")
-    assert (hidden.what, hidden.result) == ("topic", CheckResult.WARNING)
-    assert "a lost commit log is noticed for 7 days only" in hidden.meaning

@@ -16,15 +16,14 @@ import pytest
 from kafka_eos_sink.client import node as node_module
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.connection import ANY_VERSION, Completion, ConnectionLost, LostResponse, RequestTimedOut
+from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
 from kafka_eos_sink.client.transport import Address
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest, FetchRequest, ListTransactionsRequest
-from quotas import client_quota
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest, FetchRequest
 
 
 class Clock:
@@ -73,13 +72,6 @@ def collect(client: NetworkClient, count: int) -> list[Completion]:
     return completions
 
 
-def wait_until_ready(client: NetworkClient, node_id: int) -> None:
-    until = deadline(client)
-    while not client.ready(node_id):
-        assert client.clock() < until
-        client.poll(1_000)
-
-
 def long_fetch(topic: str) -> FetchRequest:
     """A request that the broker answers only after 20 s: the topic is empty."""
     partition = FetchRequest.Topic.Partition(partition=0, fetch_offset=0, partition_max_bytes=1)
@@ -115,36 +107,6 @@ def test_responses_of_a_node_arrive_in_request_order(client: NetworkClient) -> N
     assert client.in_flight(node_id) == 0
 
 
-def test_response_during_blocking_call_is_kept_for_next_poll(client: NetworkClient) -> None:
-    node_id = connected_broker(client)
-    sent = client.send(node_id, describe("mine"))
-    client.call(node_id, describe("theirs"), deadline_ms=deadline(client))
-    assert [completion.pending for completion in collect(client, 1)] == [sent]
-
-
-def test_request_larger_than_socket_buffers_arrives_whole(client: NetworkClient) -> None:
-    node_id = connected_broker(client)
-    ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
-    response = client.call(node_id, describe(*ids), deadline_ms=deadline(client, 60_000))
-    assert sorted(state.transactional_id for state in response.transaction_states) == ids
-
-
-def test_call_all_returns_responses_in_request_order(client: NetworkClient) -> None:
-    node_id = connected_broker(client)
-    results = client.call_all([(node_id, describe(f"{n}"), ANY_VERSION) for n in range(500)], deadline(client))
-    assert [result.transaction_states[0].transactional_id for result in results] == [f"{n}" for n in range(500)]
-
-
-def test_exact_version_is_never_replaced(client: NetworkClient) -> None:
-    node_id = connected_broker(client)
-    assert client.versions(node_id).negotiate(ListTransactionsRequest, "broker", (None, 0)) == 0
-    (refused,) = client.call_all([(node_id, ListTransactionsRequest(), (7, 7))], deadline(client))
-    assert isinstance(refused, BrokerRefusedError)
-    assert refused.code == "NO_COMMON_VERSION"
-    (taken,) = client.call_all([(node_id, ListTransactionsRequest(), (1, 1))], deadline(client))
-    assert taken.error_code == 0
-
-
 @pytest.mark.feature("timeouts")
 def test_overdue_response_closes_connection_and_loses_later_ones(client: NetworkClient, clock: Clock) -> None:
     Admin(client).create_topic("overdue", 1, 1, {}, deadline(client))
@@ -178,61 +140,7 @@ def test_call_fails_at_its_deadline(client: NetworkClient, clock: Clock) -> None
     assert unsent.value.code == "REQUEST_DEADLINE"
 
 
-def test_idle_connection_is_closed_and_reopened_on_demand(kafka: Any, clock: Clock) -> None:
-    # Metadata is refreshed more often than that, which keeps one connection in use.
-    settings = config(kafka.bootstrap_servers, metadata_max_age_ms=10_000_000)
-    with NetworkClient(settings, clock) as client:
-        node_id = connected_broker(client)
-        clock.advance(settings.connections_max_idle_ms - 10_000)
-        client.poll(0)
-        assert client.ready(node_id)
-        clock.advance(20_000)
-        client.poll(0)
-        assert not client.ready(node_id)
-        wait_until_ready(client, node_id)
-
-
-@pytest.mark.feature("metadata")
-def test_old_metadata_is_refreshed(client: NetworkClient, clock: Clock) -> None:
-    connected_broker(client)
-    version = client.metadata.version
-    client.poll(200)
-    assert client.metadata.version == version
-    clock.advance(client.config.metadata_max_age_ms)
-    until = deadline(client)
-    while client.metadata.version == version:
-        assert client.clock() < until
-        client.poll(1_000)
-
-
 # quotas
-
-
-@pytest.mark.feature("quotas")
-def test_client_waits_as_long_as_broker_throttles(kafka: Any, client: NetworkClient) -> None:
-    clock = Clock()
-    settings = ClientConfig(
-        bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), client_id="throttled-client"
-    )
-    with (
-        client_quota(kafka.bootstrap_servers, "request_percentage", 0.01, "throttled-client"),
-        NetworkClient(settings, clock) as throttled,
-    ):
-        node_id = connected_broker(throttled)
-        throttle_time_ms = 0
-        for _ in range(200):
-            wait_until_ready(throttled, node_id)
-            pending = throttled.send(node_id, describe(*(f"quota.{number}" for number in range(2_000))))
-            (completion,) = collect(throttled, 1)
-            assert completion.pending is pending
-            assert completion.response is not None
-            throttle_time_ms = completion.response.throttle_time_ms
-            if throttle_time_ms > 500:
-                break
-        assert throttle_time_ms > 500
-        assert not throttled.ready(node_id)
-        clock.advance(throttle_time_ms)
-        assert throttled.ready(node_id)
 
 
 # unreachable and broken peers
@@ -270,23 +178,6 @@ def peer(answer: bytes | None) -> Iterator[str]:
             connection.close()
 
 
-def test_unreachable_error_names_servers_and_reason() -> None:
-    servers = f"127.0.0.1:{free_port()},localhost:{free_port()}"
-    with NetworkClient(config(servers)) as client, pytest.raises(BrokerUnavailableError) as unreachable:
-        client.any_node(deadline(client, 500))
-    assert unreachable.value.code == "BROKER_UNREACHABLE"
-    assert servers in str(unreachable.value)
-    assert "Connection refused" in str(unreachable.value)
-
-
-def test_error_names_unknown_host(clock: Clock) -> None:
-    with (
-        NetworkClient(config("no-such-host.invalid:9092"), clock) as client,
-        pytest.raises(BrokerUnavailableError, match="cannot resolve the host name"),
-    ):
-        client.any_node(deadline(client, 300))
-
-
 @pytest.mark.feature("connections")
 def test_silent_peer_fails_after_request_timeout() -> None:
     with (
@@ -295,15 +186,6 @@ def test_silent_peer_fails_after_request_timeout() -> None:
         pytest.raises(BrokerUnavailableError, match=r"the request timeout \(request\.timeout\.ms is 200\)"),
     ):
         client.any_node(deadline(client, 1_000))
-
-
-def test_error_names_peer_that_is_no_kafka_broker() -> None:
-    with (
-        peer(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server,
-        NetworkClient(config(server)) as client,
-        pytest.raises(BrokerUnavailableError, match=r"not a Kafka broker, or it expects another security\.protocol"),
-    ):
-        client.any_node(deadline(client, 2_000))
 
 
 @pytest.mark.feature("fail-over", "metadata", "large records and lost brokers")
@@ -316,21 +198,6 @@ def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: Network
         assert client.clock() < until
         assert not client.ready(99)
         client.poll(10)
-
-
-def test_call_to_unreachable_node_fails_before_deadline() -> None:
-    with NetworkClient(config(f"127.0.0.1:{free_port()}")) as client:
-        began = client.clock()
-        with pytest.raises(BrokerUnavailableError) as unreachable:
-            client.call(-1, describe("a"), deadline_ms=deadline(client, 600_000))
-        assert client.clock() - began < 60_000
-    assert unreachable.value.code == "BROKER_UNREACHABLE"
-
-
-def test_one_reachable_bootstrap_server_suffices(kafka: Any) -> None:
-    servers = ",".join([f"127.0.0.1:{free_port()}" for _ in range(4)] + [kafka.bootstrap_servers])
-    with NetworkClient(config(servers)) as client:
-        assert connected_broker(client) >= 0
 
 
 @pytest.mark.feature("connections")

@@ -1,13 +1,10 @@
-"""Equal keys go to equal partitions, whoever writes them: Kafka's Java producer, librdkafka, or this one."""
+"""Equal keys go to equal partitions, whoever writes them: librdkafka, or this producer."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-from pathlib import Path
 
 import confluent_kafka
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,34 +13,12 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.partitioner import key_partitions
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.murmur2 import murmur2_bytes
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import create_topic, read_committed
 
 KEYS = [random.Random(length).randbytes(length) for length in (*range(70), 255, 256, 1_000, 4_099) for _ in range(4)]
-
-
-@pytest.mark.feature("partitioning")
-def test_murmur2_and_partition_are_those_of_kafkas_own_classes(kafka_jars: Path) -> None:
-    program = Path(__file__).with_name("PartitionForKey.java")
-    questions = [(key, partitions) for key in KEYS for partitions in (1, 3, 16, 1_000)]
-    answered = subprocess.run(
-        ["java", "-cp", f"{kafka_jars}/*", str(program)],
-        input="".join(f"{key.hex()} {partitions}\n" for key, partitions in questions),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    ).stdout.split("\n")
-    java = [tuple(map(int, line.split())) for line in answered if line]
-    ours = []
-    for key, partitions in questions:
-        signed = int(np.array(murmur2_bytes(key), np.uint32).astype(np.int32))
-        ours.append((signed, int(key_partitions(pa.array([key], pa.binary()), partitions)[0])))
-    assert ours == java
 
 
 @pytest.mark.feature("partitioning")

@@ -6,10 +6,8 @@ import pytest
 
 from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
-from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
@@ -49,22 +47,6 @@ def test_decision_above_the_commit_logs_limit_names_the_option(
     assert "Raise max.message.bytes of the commit log topic to 1048576" in raised.value.message
     session.abort(settings, plan, messages)
     assert_nothing_open(kafka.bootstrap_servers)
-
-
-def test_check_shows_the_commit_logs_limit(kafka: EmbeddedKafka) -> None:
-    for limit, result in ((65_535, CheckResult.FAILS), (65_536, CheckResult.WARNING), (1_000_000, CheckResult.WORKS)):
-        log = of_log(kafka, limit).write.log_topic
-        with connected(kafka.bootstrap_servers) as admin:
-            found = check_cluster(admin, topic=None, commit_log_topic=log, timeout_ms=30_000)
-        (row,) = (each for each in found if (each.about, each.what) == (f"commit log {log}", "max.message.bytes"))
-        assert (row.found, row.result) == (str(limit), result)
-
-
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_decision_of_any_size_fits_the_limit_that_messages_name(kafka: EmbeddedKafka, pieces: int) -> None:
-    settings = varied(of_log(kafka, LARGEST_BATCH_BYTES), schema='"\\' * (pieces * 120_000))
-    write_all(settings, 1)
-    assert len(read_committed(kafka.bootstrap_servers, settings.batch.topic or "")) == ROWS
 
 
 # two clusters

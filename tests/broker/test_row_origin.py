@@ -16,13 +16,10 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_testing import (
-    change_config,
     create_topic,
-    delete_topic,
     open_transaction,
     read_committed,
     unique_topic,
-    wait_until,
 )
 
 pytestmark = pytest.mark.feature("which run wrote this row")
@@ -110,45 +107,6 @@ def test_rows_of_interleaved_writes_name_their_own(
     assert "no row has this offset yet" in unnamed(one, end + 100, capsys)
 
 
-@pytest.mark.parametrize("end", ["committed", "aborted", "above an open transaction"])
-def test_marker_has_one_reason_and_no_note_about_a_row(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], end: str
-) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = settings_of(kafka, topic)
-    is_blocked = end == "above an open transaction"
-    blocker = open_transaction(servers, unique_topic("blocker"), topic, partitions=1) if is_blocked else None
-    of_marker = 1 + is_blocked
-    producer = open_transaction(servers, unique_topic("other"), topic, partitions=1)
-    (producer.abort_transaction if end == "aborted" else producer.commit_transaction)(60)
-    assert unnamed(given, of_marker, capsys) == "the offset holds the end marker of a transaction, not a row"
-    _, out, err = ask(given, of_marker, capsys, "--json")
-    assert json.loads(out)["notes"] == []
-    assert "compaction" not in err
-    if blocker is not None:
-        blocker.abort_transaction(60)
-
-
-def test_row_without_history_names_its_producer(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before its decision, after it, and when it is finished without a record."""
-    given = settings_of(any_kafka, create_topic(any_kafka.bootstrap_servers, partitions=1))
-    plan = session.plan(given)
-    message = task(given, plan, 0)
-    (prepared,) = prepared_by([message])
-    for happens in (
-        lambda: None,
-        lambda: die_at("commit.decided", given, plan, [message], monkeypatch),
-        lambda: write_all(replace(given, history_topic=""), 1),
-    ):
-        happens()
-        why = unnamed(given, offsets_of(message)[0], capsys)
-        assert f"has no batch of producer id {prepared.identity.producer_id} with epoch" in why
-        assert "its batch has not finished, its record has expired" in why
-
-
 def test_row_of_a_recovered_batch_names_the_run_that_wrote_it(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,23 +144,6 @@ def test_row_of_another_program_is_not_guessed(kafka: EmbeddedKafka, capsys: pyt
     assert "delivery.guarantee=at-least-once" in unnamed(given, before + 3, capsys)
 
 
-def test_row_whose_history_does_not_exist_names_its_option(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers = kafka.bootstrap_servers
-    given = settings_of(kafka, create_topic(servers, partitions=1))
-    write_all(given, 1)
-    delete_topic(servers, given.history_topic)
-    why = unnamed(given, 0, capsys)
-    assert f"the history {given.history_topic!r}, which is empty or does not exist, has no batch of producer id" in why
-    assert "its write has another history (--history-topic)" in why
-    # A history that exists and holds nothing of the write.
-    others = settings_of(kafka, create_topic(servers, partitions=1))
-    write_all(others, 1)
-    why = unnamed(others, 0, capsys, topic=given.batch.topic)
-    assert "does not exist" not in why
-
-
 def test_dead_letter_names_its_write_and_its_reason(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     servers = kafka.bootstrap_servers
     letters = create_topic(servers, partitions=1)
@@ -227,60 +168,3 @@ def test_removed_row_is_not_guessed(kafka: EmbeddedKafka, capsys: pytest.Capture
     assert "DeleteRecords or compaction has removed the row" in unnamed(given, 2, capsys)
     # DeleteRecords has ended within the batch, which the broker keeps.
     assert named(given, 3, capsys)["write_id"] == given.write.id
-
-
-def test_compacted_row_is_named_while_its_batch_is_left(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    given = settings_of(kafka, topic)
-    plan = session.plan(given)
-    keys = pa.array([b"%d" % (number % 2) for number in range(ROWS)])
-    rows = rows_of(topic, 0)
-    rows = replace(rows, columns=replace(rows.columns, key=keys))
-    identity = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    session.commit(given, plan, [session.write_task(given, plan, identity, iter([rows]))])
-    for name, value in {
-        "cleanup.policy": "compact",
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.001",
-        "max.compaction.lag.ms": "100",
-    }.items():
-        change_config(servers, "topic", topic, name, value)
-
-    def is_compacted() -> bool:
-        # Only closed segments are compacted.
-        producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-        producer.produce(topic, b"x", key=b"x", partition=0)
-        assert producer.flush(60) == 0
-        return len([each for each in read_committed(servers, topic) if each.offset < ROWS]) == 2
-
-    wait_until(is_compacted, "compaction", patience_s=120)
-    found = named(given, 0, capsys)
-    assert found["write_id"] == given.write.id
-    assert any("compaction has removed the row" in note for note in found["notes"])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--topic", "t", "--partition", "0"],
-        ["--write-id", "w", "--offset", "3"],
-        ["--write-id", "w", "--topic", "t", "--partition", "0", "--offset", "3"],
-    ],
-)
-def test_half_a_row_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert main(["history", "--bootstrap-servers", "127.0.0.1:1", *arguments]) == 2
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "--topic, --partition and --offset belong together" in said if arguments else "--write-id" in said
-
-
-def test_missing_topic_and_partition_are_named(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    where = ["history", "--bootstrap-servers", kafka.bootstrap_servers, "--offset", "0"]
-    assert main([*where, "--topic", topic, "--partition", "9"]) == 1
-    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] there is no partition 9 in topic {topic!r}" in capsys.readouterr().err
-    assert main([*where, "--topic", unique_topic("none"), "--partition", "0"]) == 1
-    assert "[KAFKA_EOS.UNKNOWN_TOPIC] there is no topic" in capsys.readouterr().err

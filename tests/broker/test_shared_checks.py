@@ -43,13 +43,6 @@ def test_second_random_write_skips_the_checks(any_kafka: EmbeddedKafka, caplog: 
     assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
-def test_check_covers_only_its_own_topic(any_kafka: EmbeddedKafka) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    session.plan(random_write(any_kafka, topic, max_block_ms=500))
-    with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\]"):
-        session.plan(random_write(any_kafka, f"{topic}-other", max_block_ms=500))
-
-
 def test_topic_deleted_after_the_check_fails_the_next_plan(any_kafka: EmbeddedKafka) -> None:
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers)

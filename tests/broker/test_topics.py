@@ -7,18 +7,16 @@ import threading
 from dataclasses import replace
 
 import confluent_kafka
-import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, rows_of, varied, write_all, write_settings
+from dead_writes import rows_of, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, InvalidRowError, KafkaEosError
+from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, InvalidRowError
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once, session
-from kafka_testing import create_topic, read_committed, topic_names, unique_topic
+from kafka_testing import create_topic, topic_names, unique_topic
 
 
 class CreatesWhenAsked(logging.Handler):
@@ -98,51 +96,6 @@ def test_missing_topic_fails_the_write_and_is_not_created(kafka: EmbeddedKafka, 
     with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
         write_rows(given, guarantee, rows_of(missing, 0))
     assert missing not in topic_names(kafka.bootstrap_servers)
-
-
-@GUARANTEES
-def test_missing_topics_among_others_are_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
-    """In one slab, and in later ones: a task that knows some topics asks for the others."""
-    topic, missing = create_topic(kafka.bootstrap_servers), [unique_topic("misspelled") for _ in range(3)]
-    mixed = Rows(
-        topic=pa.array([topic, *missing[:2], topic]),
-        partition=None,
-        columns=RecordColumns(value=pa.array([b"0", b"1", b"2", b"3"])),
-    )
-    for batches in ((mixed,), (rows_of(topic, 0), rows_of(missing[2], 1))):
-        with pytest.raises(InvalidRowError, match=r"UNKNOWN_TOPIC\].*misspelled"):
-            write_rows(settings_for(kafka, None), guarantee, *batches)
-    assert not topic_names(kafka.bootstrap_servers) & set(missing)
-
-
-@GUARANTEES
-def test_missing_topic_beside_a_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
-    letters, missing = create_topic(kafka.bootstrap_servers, partitions=1), unique_topic("misspelled")
-    given = settings_for(kafka, None, dead_letter_topic=letters)
-    write_rows(given, guarantee, rows_of(missing, 0))
-    assert missing not in topic_names(kafka.bootstrap_servers)
-    found = read_committed(kafka.bootstrap_servers, letters)
-    assert [dict(each.headers)["kafka-eos.error"] for each in found] == [b"UNKNOWN_TOPIC"] * ROWS
-
-
-@GUARANTEES
-def test_misspelled_option_topic_makes_no_dead_letters(kafka: EmbeddedKafka, guarantee: str) -> None:
-    """Every row would end there, and the write would look whole."""
-    letters, missing = create_topic(kafka.bootstrap_servers, partitions=1), unique_topic("misspelled")
-    given = settings_for(kafka, missing, dead_letter_topic=letters)
-    with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
-        write_rows(given, guarantee, rows_of(missing, 0))
-    assert read_committed(kafka.bootstrap_servers, letters) == []
-    assert missing not in topic_names(kafka.bootstrap_servers)
-
-
-@GUARANTEES
-def test_missing_dead_letter_topic_is_not_created(kafka: EmbeddedKafka, guarantee: str) -> None:
-    letters, missing = unique_topic("letters"), unique_topic("misspelled")
-    given = settings_for(kafka, None, dead_letter_topic=letters)
-    with pytest.raises(KafkaEosError, match=letters):
-        write_rows(given, guarantee, rows_of(missing, 0))
-    assert not topic_names(kafka.bootstrap_servers) & {letters, missing}
 
 
 def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -> None:
