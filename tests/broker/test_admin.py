@@ -13,7 +13,6 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.client.retry import Retry
-from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError
@@ -127,24 +126,6 @@ class Transaction:
         return EndTransaction(**(fields | changes))
 
 
-def test_a_topic_is_created_once(admin: Admin) -> None:
-    name = f"created-{uuid.uuid4()}"
-    assert admin.create_topic(name, 2, 1, {"cleanup.policy": "compact"}, deadline(admin))
-    assert set(admin.leaders([(name, 0), (name, 1)], deadline(admin))) == {(name, 0), (name, 1)}
-    assert not admin.create_topic(name, 5, 1, {}, deadline(admin))
-    assert admin.describe_configs("topic", name, ["cleanup.policy"], deadline(admin)) == {"cleanup.policy": "compact"}
-
-
-def test_configurations_are_read(admin: Admin) -> None:
-    keys = ["transaction.max.timeout.ms"]
-    assert admin.describe_configs("broker", None, keys, deadline(admin)) == {"transaction.max.timeout.ms": "900000"}
-    node_id = str(admin.client.metadata.controller)
-    assert admin.describe_configs("broker", node_id, keys, deadline(admin)) == {"transaction.max.timeout.ms": "900000"}
-    with pytest.raises(BrokerRefusedError) as refused:
-        admin.describe_configs("topic", "no-such-topic", None, deadline(admin))
-    assert refused.value.code == "UNKNOWN_TOPIC"
-
-
 @pytest.mark.feature("producer id", "fencing")
 def test_second_init_producer_id_bumps_epoch_and_fences_first(admin: Admin, transactional_id: str) -> None:
     first = admin.init_producer_id(transactional_id, TIMEOUT_MS, deadline(admin))
@@ -233,20 +214,6 @@ def test_end_txn_error_codes_are_returned_unchanged(admin: Admin, topic: str, tr
         "PRODUCER_FENCED",
         "INVALID_PRODUCER_ID_MAPPING",
     ]
-
-
-def test_list_offsets_separates_last_stable_from_latest_offset(admin: Admin, topic: str, transactional_id: str) -> None:
-    transaction = Transaction(admin, transactional_id)
-    assert transaction.produce(topic, 0, b"a", b"b") == 0
-    partitions = [(topic, 0), (topic, 1)]
-    assert admin.list_offsets(partitions, deadline(admin)) == {(topic, 0): 0, (topic, 1): 0}
-    everything = admin.list_offsets(partitions, deadline(admin), isolation="read_uncommitted")
-    assert everything == {(topic, 0): 2, (topic, 1): 0}
-    admin.end_transactions([transaction.end(True)], deadline(admin))
-    until = deadline(admin)
-    while admin.list_offsets([(topic, 0)], deadline(admin)) != {(topic, 0): 3}:
-        assert admin.client.clock() < until
-    assert admin.list_offsets([(topic, 0)], deadline(admin), timestamp=EARLIEST) == {(topic, 0): 0}
 
 
 @pytest.mark.feature("markers")

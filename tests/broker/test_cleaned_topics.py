@@ -6,7 +6,6 @@ Segments are as small as can be and the cleaner is always at work, so that secon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import confluent_kafka
 import pyarrow as pa
@@ -138,37 +137,6 @@ def test_compaction_keeps_newest_committed_and_no_aborted_rows(
     seen = numbers(cleaning_kafka, topic)
     assert not set(seen) & set(aborted)
     assert newest(cleaning_kafka, topic) == {b"%d" % key: last for key in KEYS}
-    assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
-
-
-@pytest.mark.feature("readers")
-def test_compaction_keeps_decided_rows_that_are_not_yet_visible(
-    cleaning_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(cleaning_kafka.bootstrap_servers, partitions=1, configs=COMPACTED)
-    before, others = KeyedWrites(cleaning_kafka, topic), KeyedWrites(cleaning_kafka, topic)
-    old = before.commit()
-    decided = varied(before.next, version=1_000)
-    plan, messages = before.prepared(decided)
-    die_at("commit.decided", decided, plan, messages, monkeypatch)
-    others.next = varied(others.next, version=2_000)
-
-    def others_write() -> None:
-        """Behind the open transaction, where readers do not get and the cleaner neither."""
-        given = others._take()
-        other_plan, other_messages = others.prepared(given)
-        settings = replace(given, producer=replace(given.producer, delivery_timeout_ms=30_000))
-        session.commit(settings, other_plan, other_messages)
-
-    for _ in range(3):
-        others_write()
-    assert stored(cleaning_kafka, topic) == {old, 1_000, 2_000, 2_001, 2_002}
-    session.plan(decided)  # recovers
-    # Readers are let past all of them at once, and the cleaner too.
-    assert newest(cleaning_kafka, topic) == dict.fromkeys((b"%d" % key for key in KEYS), 2_002)
-    wait_until(lambda: 1_000 not in stored(cleaning_kafka, topic), "compaction", meanwhile=others_write)
-    assert session.commit(decided, *before.prepared(decided)) is None  # committed, although nothing of it is left
-    assert 1_000 not in stored(cleaning_kafka, topic)
     assert_nothing_open(cleaning_kafka.bootstrap_servers, [topic])
 
 

@@ -71,38 +71,6 @@ def test_topic_that_could_lose_a_decision_is_rejected(
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("configs", "said"),
-    [
-        ({"cleanup.policy": "compact"}, r"--add-config cleanup.policy=delete \(kafka-eos explain"),
-        ({"cleanup.policy": "compact,delete"}, r"--add-config cleanup.policy=delete \(kafka-eos explain"),
-        ({"max.message.bytes": "16383"}, r"--add-config max.message.bytes=1048576 \(kafka-eos explain"),
-    ],
-)
-def test_dead_letter_topic_that_would_lose_letters_is_refused(
-    kafka: EmbeddedKafka, configs: Mapping[str, str], said: str
-) -> None:
-    given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
-    letters = create_topic(kafka.bootstrap_servers, configs=configs)
-    with pytest.raises(ConfigurationError, match=rf"DEAD_LETTER_TOPIC\] .*{letters}.* {said}"):
-        session.plan(replace(given, producer=replace(given.producer, dead_letter_topic=letters)))
-
-
-def test_dead_letter_topic_with_doubts_is_a_warning(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
-    given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
-    small = create_topic(kafka.bootstrap_servers, configs={"max.message.bytes": "16384"})
-    missing, good = unique_topic("missing"), create_topic(kafka.bootstrap_servers)
-    for letters in (small, missing, good):
-        session.plan(replace(given, producer=replace(given.producer, dead_letter_topic=letters)))
-    about = {
-        name: [each.getMessage() for each in caplog.records if name in each.getMessage()]
-        for name in (small, missing, good)
-    }
-    assert "letters lose the value" in about[small][0]
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in about[missing][0]
-    assert about[good] == []
-
-
 def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partition: int) -> None:
     """All of a partition, once its log follows a policy that has just been set: it does after the broker shows it."""
     end = confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_END)
@@ -149,7 +117,7 @@ def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -
 
 def test_a_data_topic_is_refused(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
-    with pytest.raises(ConfigurationError, match=r"COMMIT_LOG_TOPIC\].*is a commit log"):
+    with pytest.raises(ConfigurationError, match=r"COMMIT_LOG_TOPIC\]"):
         session.plan(varied(write_settings(kafka, topic), commit_log_topic=topic))
 
 

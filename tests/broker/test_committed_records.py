@@ -6,13 +6,11 @@ import uuid
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.committed_records import read_committed
 from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import READERS, await_markers, create_topic
 from kafka_testing import read_committed as read_with_another_client
 
@@ -66,17 +64,3 @@ def test_read_committed_matches_other_clients(
         assert found == [
             (record.offset, record.timestamp, record.key, record.value, record.headers) for record in others
         ]
-
-
-@pytest.mark.feature("readers")
-def test_deleted_records_raise_topic_not_read(kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    write(kafka.bootstrap_servers, topic, "c", records=50)
-    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    (deleted,) = client.delete_records([confluent_kafka.TopicPartition(topic, 0, 30)]).values()
-    deleted.result(60)
-    with connected(kafka.bootstrap_servers) as admin:
-        with pytest.raises(KafkaEosError, match=r"TOPIC_NOT_READ\] .*-0 no longer holds offset 5"):
-            list(read_committed(admin, (topic, 0), 5, 51))
-        (rest,) = [batch.records for batch in read_committed(admin, (topic, 0), 30, 51) if batch.last_offset >= 40]
-        assert rest[-1].value == b"c0-49"

@@ -19,7 +19,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
 
-MAX_BLOCK_MS = 3_000
+MAX_BLOCK_MS = 1_000
 SOON_S = 30.0
 """Far below delivery.timeout.ms, which is 120 s in these tests."""
 

@@ -1,14 +1,13 @@
 """The same random tables written by us and by librdkafka: other clients cannot tell who wrote which.
 
 A table has rows for topics of every shape, made from a seed: null and empty keys and values, single bytes and a megabyte,
-unicode, headers, timestamps in no order. Both write it in one transaction with each codec; kafka-python, librdkafka and
-Kafka's own console consumer read both. A row is recognised by its timestamp, which no other row of its table has.
+unicode, headers, timestamps in no order. Both write it in one transaction with each codec; kafka-python and librdkafka
+read both. A row is recognised by its timestamp, which no other row of its table has.
 """
 
 from __future__ import annotations
 
 import random
-import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import varied, write_settings
-from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.rows import Rows
@@ -31,17 +29,11 @@ from kafka_testing import PATIENCE_S, READERS, assert_nothing_open, await_marker
 SEEDS = range(12)
 CODECS = tuple(codec.name.lower() for codec in Compression)
 WRITERS = ("ours", "theirs")
-CONSOLE = "console"
 ROWS = 600
 LARGEST = 1 << 20
 LATEST_MS = 1_700_000_000_000
 """Brokers refuse records from the future."""
 SIZES_OF_BATCHES = (1, 700, 16_384, 1_000_000)
-AS_BYTES_PRINTS = [chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in range(256)]
-"""How Kafka's class Bytes writes itself."""
-HEADERS_SEPARATOR = "\x1f"
-NULL = f"null-{uuid.uuid4().hex}"
-"""What the console consumer prints for null; no row holds it."""
 
 
 # tables
@@ -231,31 +223,15 @@ def write_theirs(kafka: EmbeddedKafka, run: str, codec: str, table: list[Row]) -
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as a reader shows it: `content` is all but place and time, in the reader's own form."""
+    """A record as a reader shows it: `content` is all but place and time."""
 
     partition: int
     timestamp: int
-    content: tuple[object, ...] | str
+    content: tuple[object, ...]
 
 
 def shown_by_clients(row: Row) -> tuple[object, ...]:
     return row.key, row.value, row.headers
-
-
-def shown_by_console(row: Row) -> str:
-    """What is left of a line of the console consumer behind timestamp and partition."""
-
-    def escaped(data: bytes | None) -> str:
-        return "".join(map(AS_BYTES_PRINTS.__getitem__, NULL.encode() if data is None else data))
-
-    written = HEADERS_SEPARATOR.join(f"{key}:{escaped(value)}" for key, value in row.headers) or "NO_HEADERS"
-    return f"{written}\t{escaped(row.key)}\t{escaped(row.value)}"
-
-
-@pytest.fixture(scope="session")
-def console_class_path() -> str:
-    (tools,) = distribution.resolve_coordinates([f"org.apache.kafka:kafka-tools:{distribution.DEFAULT_KAFKA_VERSION}"])
-    return f"{tools}:{distribution.resolve()}/*"
 
 
 @dataclass(slots=True)
@@ -270,14 +246,10 @@ class Written:
     def topics(self, writer: str) -> list[str]:
         return [topic_of(self.run, writer, codec, shape) for codec in CODECS for shape in SHAPES]
 
-    def seen_by(self, reader: str, class_path: str) -> dict[str, list[Seen]]:
+    def seen_by(self, reader: str) -> dict[str, list[Seen]]:
         """By topic, in order of partition and offset."""
         if reader not in self.seen:
-            if reader == CONSOLE:
-                found = [self._read_with_console(writer, class_path) for writer in WRITERS]
-                self.seen[reader] = found[0] | found[1]
-            else:
-                self.seen[reader] = self._read_with_client(reader)
+            self.seen[reader] = self._read_with_client(reader)
         return self.seen[reader]
 
     def _read_with_client(self, reader: str) -> dict[str, list[Seen]]:
@@ -287,39 +259,6 @@ class Written:
             topic: [Seen(each.partition, each.timestamp, (each.key, each.value, each.headers)) for each in found]
             for topic, found in records.items()
         }
-
-    def _read_with_console(self, writer: str, class_path: str) -> dict[str, list[Seen]]:
-        """It prints no topics, so a record is taken for one of the topic of its timestamp; the clients see where it is."""
-        as_bytes = "org.apache.kafka.common.serialization.BytesDeserializer"
-        properties = {
-            **{f"print.{what}": "true" for what in ("timestamp", "partition", "headers", "key", "value")},
-            **{f"{what}.deserializer": as_bytes for what in ("headers", "key", "value")},
-            "headers.separator": HEADERS_SEPARATOR,
-            "null.literal": NULL,
-        }
-        expected = sum(len(table) for table in self.tables.values())
-        command = [
-            "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-cp", class_path, "org.apache.kafka.tools.consumer.ConsoleConsumer",
-            "--bootstrap-server", self.kafka.bootstrap_servers, "--include", f"{self.run}-{writer}-.*",
-            "--from-beginning", "--isolation-level", "read_committed",
-            "--max-messages", str(expected), "--timeout-ms", "30000",
-        ]  # fmt: skip
-        for name, value in properties.items():
-            command += ["--formatter-property", f"{name}={value}"]
-        printed = subprocess.run(command, capture_output=True, timeout=120, check=True).stdout.decode()
-        topics = {
-            row.timestamp: topic_of(self.run, writer, codec, row.shape)
-            for codec, table in self.tables.items()
-            for row in table
-        }
-        found: dict[str, list[Seen]] = {topic: [] for topic in self.topics(writer)}
-        for line in printed.removesuffix("\n").split("\n"):
-            time, partition, content = line.split("\t", 2)
-            timestamp = int(time.removeprefix("CreateTime:"))
-            found[topics[timestamp]].append(Seen(int(partition.removeprefix("Partition:")), timestamp, content))
-        return found
 
 
 @pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: f"seed {seed}")
@@ -336,12 +275,9 @@ def written(request: pytest.FixtureRequest, kafka: EmbeddedKafka) -> Written:
 
 @pytest.mark.feature("partitioning", "compression")
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("reader", [*READERS, CONSOLE])
-def test_records_are_those_that_librdkafka_writes(
-    written: Written, reader: str, codec: str, console_class_path: str
-) -> None:
-    seen = written.seen_by(reader, console_class_path)
-    shown = shown_by_console if reader == CONSOLE else shown_by_clients
+@pytest.mark.parametrize("reader", READERS)
+def test_records_are_those_that_librdkafka_writes(written: Written, reader: str, codec: str) -> None:
+    seen = written.seen_by(reader)
     places: dict[str, dict[int, int]] = {}
     for writer in WRITERS:
         places[writer] = {}
@@ -351,7 +287,7 @@ def test_records_are_those_that_librdkafka_writes(
             assert sorted(record.timestamp for record in records) == sorted(row.timestamp for row in rows)
             contents = {record.timestamp: record.content for record in records}
             # Not compared in one piece: what pytest would print of a difference has megabytes.
-            assert [row.timestamp for row in rows if contents[row.timestamp] != shown(row)] == []
+            assert [row.timestamp for row in rows if contents[row.timestamp] != shown_by_clients(row)] == []
             for partition in range(SHAPES[shape].partitions):
                 times = [record.timestamp for record in records if record.partition == partition]
                 assert times == [row.timestamp for row in rows if row.timestamp in set(times)]

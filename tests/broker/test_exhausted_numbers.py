@@ -129,39 +129,6 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
     assert_every_row(any_kafka, topic, 2)
 
 
-@pytest.mark.feature("fail-over")
-@pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
-def test_producer_gets_a_new_id_after_the_last_epoch(any_kafka: EmbeddedKafka, committed: bool) -> None:
-    topic, transactional_id = create_topic(any_kafka.bootstrap_servers, partitions=1), unique_topic("tx")
-    use_up(any_kafka, transactional_id)
-    identities, after_first = [], None
-    with client_of(any_kafka) as client:
-        for number in range(3):
-            with closing(started_producer(client, transactional_id)) as producer:
-                identities.append((producer.producer_id, producer.producer_epoch))
-                producer.write(numbered(topic, number, 1))
-                producer.flush()
-                if committed or number > 0:
-                    commit_as_driver(client, producer)
-                else:
-                    ended = producer.abort(deadline(client))
-                    assert ended is not None
-                    assert ended.error_code == 0
-            assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-            if number == 0:
-                found = Admin(client).describe_transactions([transactional_id], deadline(client))[transactional_id]
-                assert found is not None
-                after_first = found.producer_id
-        assert identities[0][1] == LAST_EPOCH
-        # Below transaction.version 2 an end leaves the epoch as it is, so only the next InitProducerId brings a new id.
-        assert (after_first != identities[0][0]) == (producer.transaction_version >= 2)
-        assert identities[1][0] != identities[0][0]
-        assert identities[2][0] == identities[1][0]
-    values = [int(record.value or b"") for record in read_committed(any_kafka.bootstrap_servers, topic)]
-    assert values == [0, 1, 2] if committed else [1, 2]
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-
-
 # sequence numbers
 
 

@@ -154,14 +154,3 @@ def operate(given: session.WriteSettings, command: str, *more: str) -> int:
     host, port = given.client.bootstrap_servers[0]
     where = ["--bootstrap-servers", f"{host}:{port}", "--write-id", given.write.id]
     return main([command, "--yes", *where, *more])
-
-
-def test_history_command_without_topic_names_the_option(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", "w"]
-    assert main(["history", *where, "--history-topic", unique_topic("none")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
-    assert "--history-topic" in line
-    assert f": kafka-eos topics --bootstrap-servers {kafka.bootstrap_servers} (kafka-eos explain NO_HISTORY)" in line

@@ -16,7 +16,6 @@ import pytest
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, SecurityConfig
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.messages.cluster import Broker
@@ -144,19 +143,6 @@ def silent(peer: socket.socket, asked: ReadRequest) -> None:
     peer.recv(1)
 
 
-def without_password(first: Callable[[str], str]) -> Answer:
-    """As a broker that does not know the password: any proof is right, and the signature is wrong (RFC 5802)."""
-
-    def harm(peer: socket.socket, asked: ReadRequest) -> None:
-        message = asked.request.auth_bytes.decode()
-        answer = first(message.rpartition("r=")[2]) if message.startswith("n,,") else f"v={'A' * 43}="
-        peer.sendall(
-            framed(asked, m.SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=answer.encode()))
-        )
-
-    return harm
-
-
 APIS = (m.ApiVersionsRequest, m.MetadataRequest, m.ListOffsetsRequest)
 HARMS: dict[str, Answer] = {
     "largest length": lying_length(2**31 - 1),
@@ -196,30 +182,4 @@ def soon_and_small() -> Iterator[None]:
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_hostile_response_fails_soon_and_in_little_memory(api: type, harm: Answer) -> None:
     with hostile(api, harm) as admin, soon_and_small(), pytest.raises(KafkaEosError):
-        admin.list_offsets([(TOPIC, 0)], admin.client.clock() + DEADLINE_MS, isolation="read_committed")
-
-
-@pytest.mark.feature("security")
-@pytest.mark.parametrize(
-    ("first", "said"),
-    [
-        (lambda nonce: f"r={nonce}more,s=c2FsdA==,i=4096", "signature is wrong"),
-        (lambda nonce: f"r={nonce}more,s=c2FsdA==,i=2147483647", "iterations"),
-        (lambda nonce: "r=another,s=c2FsdA==,i=4096", "nonce"),
-        (lambda nonce: f"r={nonce}more,s={'A' * 60_000},i=4096", "signature is wrong"),
-        (lambda nonce: "", "SCRAM"),
-    ],
-    ids=["wrong signature", "most iterations", "another nonce", "long salt", "nothing"],
-)
-def test_broker_without_the_password_is_refused_soon(first: Callable[[str], str], said: str) -> None:
-    credentials = PasswordCredentials(username="alice", password=Secret("correct horse"))
-    security = SecurityConfig(
-        protocol="SASL_PLAINTEXT", sasl=SaslConfig(mechanism="SCRAM-SHA-256", credentials=credentials)
-    )
-    refused = pytest.raises(KafkaEosError, match=rf"SASL_SERVER_UNTRUSTED\].*{said}")
-    with (
-        hostile(m.SaslAuthenticateRequest, without_password(first), security=security) as admin,
-        soon_and_small(),
-        refused,
-    ):
         admin.list_offsets([(TOPIC, 0)], admin.client.clock() + DEADLINE_MS, isolation="read_committed")

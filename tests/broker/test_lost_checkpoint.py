@@ -62,7 +62,7 @@ def test_plan_waits_for_a_decision_of_the_lost_query(any_kafka: EmbeddedKafka, m
     old = batch_of_a_query(any_kafka, source, group, begins=0, ends=7)
     decided(old, "commit.decision_written", monkeypatch, 2)
     new = batch_of_a_query(any_kafka, source, group, begins=0, ends=9)
-    hasty = replace(new, producer=ProducerConfig(delivery_timeout_ms=5_000))
+    hasty = replace(new, producer=ProducerConfig(delivery_timeout_ms=2_000))
     with pytest.raises(BrokerUnavailableError, match="UNSTABLE_OFFSET_COMMIT"):
         session.plan(hasty)
     assert main(["recover", "--yes", "--bootstrap-servers", servers, "--write-id", old.write.id]) == 0

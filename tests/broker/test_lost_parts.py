@@ -65,13 +65,6 @@ HeldCommit = Callable[
 ]
 
 
-def initialise_by_hand(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
-    """As a person or a program does that uses the sink's transactional ids."""
-    with NetworkClient(given.client) as client:
-        for entry in prepared_by(messages):
-            Admin(client).init_producer_id(entry.identity.transactional_id, 60_000, client.clock() + 30_000)
-
-
 def await_timeout(given: session.WriteSettings, messages: Sequence[session.TaskMessage]) -> None:
     ids = [entry.identity.transactional_id for entry in prepared_by(messages)]
     with NetworkClient(given.client) as client:
@@ -83,7 +76,7 @@ def await_timeout(given: session.WriteSettings, messages: Sequence[session.TaskM
         wait_until(have_timed_out, f"the timeout of {ids}")
 
 
-LOSE = {"end": abort_by_hand, "initialise": initialise_by_hand, "timeout": await_timeout}
+LOSE = {"end": abort_by_hand, "timeout": await_timeout}
 
 
 def recover(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -222,24 +215,20 @@ def assert_equal_but_for_offsets(copies: list[ReadRecord], originals: list[ReadR
     assert [replace(each, offset=0) for each in copies] == [replace(each, offset=0) for each in originals]
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "usual"),
-    [("max.message.bytes", "80", "1048588"), ("message.timestamp.before.max.ms", "1", "9223372036854775807")],
-)
 def test_copies_that_the_topic_refuses_leave_nothing_open(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, usual: str
+    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the topic takes them again, as it took the originals."""
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     given = write_settings(kafka, topic)
     messages = decided(given, "commit.between_ends", monkeypatch, TASKS)
     abort_by_hand(given, messages[1:])
-    change_config(kafka.bootstrap_servers, "topic", topic, setting, value)
+    change_config(kafka.bootstrap_servers, "topic", topic, "max.message.bytes", "80")
     with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*could not be copied.*{topic}"):
         session.plan(given)
     assert values(kafka, topic) == Counter(range(ROWS))
     assert_none_of_ours_open(kafka, given)
-    change_config(kafka.bootstrap_servers, "topic", topic, setting, usual)
+    change_config(kafka.bootstrap_servers, "topic", topic, "max.message.bytes", "1048588")
     assert_next_run_skips(given)
     assert_every_row_once(kafka, given)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from dead_writes import ROWS, rows_of, tasks, write_all, write_settings
+from dead_writes import ROWS, tasks, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.steps import InitProducerId
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
-from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
@@ -70,24 +68,6 @@ def test_expired_driver_id_is_named_at_the_commit(low: EmbeddedKafka) -> None:
     session.abort(settings, plan, messages)
     write_all(settings, 1)
     assert len(read_committed(low.bootstrap_servers, topic)) == ROWS
-
-
-def test_expired_task_id_is_named_at_the_first_row(low: EmbeddedKafka) -> None:
-    topic = create_topic(low.bootstrap_servers)
-    settings = write_settings(low, topic)
-    slow = replace(settings, producer=replace(settings.producer, linger_ms=600_000))  # the producer waits for more rows
-
-    def rows() -> Iterator[Rows]:
-        yield rows_of(topic, 0)
-        await_expired(low, task_transactional_id(settings.write.id, 0, 0))
-        yield rows_of(topic, 1)
-
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    with pytest.raises(KafkaEosError) as raised:
-        session.write_task(slow, session.plan(slow), task, rows())
-    assert raised.value.code == "TRANSACTION_ABORTED"
-    assert "INVALID_PRODUCER_ID_MAPPING" in raised.value.message
-    assert "transactional.id.expiration.ms" in raised.value.message
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["untouched", "joined by a late attempt"])

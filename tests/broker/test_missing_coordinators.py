@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dead_writes import rows_of, write_all, write_settings
+from dead_writes import rows_of, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS
@@ -19,10 +19,8 @@ from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, chec
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_testing import (
-    change_config,
     create_topic,
     read_committed,
-    unique_topic,
 )
 
 FACTOR, IN_SYNC = TRANSACTIONS.factor, TRANSACTIONS.in_sync
@@ -99,31 +97,6 @@ def test_every_way_in_names_the_setting_that_needs_three_brokers(
 
     # Brokers that join, or the topic that somebody creates, end the wait.
     create_topic(servers, TRANSACTIONS.name, partitions=TRANSACTION_PARTITIONS, replication_factor=1)
-    _is_content_with_one_replica(bare)
-    _requires_a_commit_log(bare, topic)
     first = FirstBatch(query_id="q", checkpoint="/c", group_id="g", sources=())
     with pytest.raises(KafkaEosError, match=rf"NO_COORDINATOR\].*{GROUPS.factor}=3"):
         session.plan(replace(given, first_batch=first))
-
-
-def _is_content_with_one_replica(kafka: EmbeddedKafka) -> None:
-    """From Kafka 4.0 on, min.insync.replicas never asks for more replicas than a topic has."""
-    change_config(kafka.bootstrap_servers, "topic", TRANSACTIONS.name, "min.insync.replicas", "2")
-    assert lines(kafka)[TRANSACTIONS.name].result is CheckResult.WORKS
-    with connected(kafka.bootstrap_servers) as admin:
-        admin.init_producer_id(unique_topic("id"), 60_000, admin.client.clock() + 30_000)
-
-
-def _requires_a_commit_log(kafka: EmbeddedKafka, topic: str) -> None:
-    """The command of the error can be pasted, and makes the write work."""
-    servers = kafka.bootstrap_servers
-    given = write_settings(kafka, topic)
-    with pytest.raises(KafkaEosError) as raised:
-        session.plan(given)
-    assert raised.value.code == "COMMIT_LOG_TOPIC"
-    assert "--replication-factor 1 " in str(raised.value)
-    create_topic(
-        servers, given.write.log_topic, partitions=16, replication_factor=1, configs={"cleanup.policy": "compact"}
-    )
-    write_all(given, 1)
-    assert len(read_committed(servers, topic)) == 20

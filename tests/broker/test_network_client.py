@@ -6,9 +6,8 @@ The client has its own clock, which the tests move forward instead of waiting fo
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -127,19 +126,6 @@ def test_overdue_response_closes_connection_and_loses_later_ones(client: Network
     assert client.call(node_id, describe("after"), deadline_ms=deadline(client)).transaction_states
 
 
-def test_call_fails_at_its_deadline(client: NetworkClient, clock: Clock) -> None:
-    Admin(client).create_topic("too-late", 1, 1, {}, deadline(client))
-    Admin(client).list_offsets([("too-late", 0)], deadline(client))  # until its leader has made the log
-    node_id = connected_broker(client)
-    with pytest.raises(RequestTimedOut):
-        client.call(
-            node_id, long_fetch("too-late"), deadline_ms=deadline(client, 300), max_version=LAST_FETCH_WITH_NAMES
-        )
-    with pytest.raises(BrokerUnavailableError) as unsent:
-        client.call(node_id, describe("late"), deadline_ms=clock())
-    assert unsent.value.code == "REQUEST_DEADLINE"
-
-
 # quotas
 
 
@@ -151,41 +137,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-@contextmanager
-def peer(answer: bytes | None) -> Iterator[str]:
-    """A listener that takes connections and answers each with some bytes, or keeps silent (None)."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        taken: list[socket.socket] = []
-
-        def take() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                taken.append(connection)
-                if answer is not None:
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=take, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in taken:
-            connection.close()
-
-
-@pytest.mark.feature("connections")
-def test_silent_peer_fails_after_request_timeout() -> None:
-    with (
-        peer(None) as server,
-        NetworkClient(config(server, request_timeout_ms=200)) as client,
-        pytest.raises(BrokerUnavailableError, match=r"the request timeout \(request\.timeout\.ms is 200\)"),
-    ):
-        client.any_node(deadline(client, 1_000))
 
 
 @pytest.mark.feature("fail-over", "metadata", "large records and lost brokers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -137,42 +136,6 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     for reader in READERS:
         assert_exactly_once_in_order(any_kafka, topic, 30_000, reader)
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-
-
-@pytest.mark.feature("timeouts")
-def test_rows_that_come_after_the_delivery_timeout_are_written(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
-) -> None:
-    """Most batches wait behind the first one of their partition, and nobody sends them while Spark computes the next rows."""
-    topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
-    producer = started(delivery_timeout_ms=1_500, linger_ms=0, batch_size=1_000, compression="none")
-    producer.write(rows(topic, 0, 1_000))
-    time.sleep(2)
-    producer.write(rows(topic, 1_000, 1_000))
-    commit(client, producer)
-    assert_exactly_once_in_order(any_kafka, topic, 2_000)
-
-
-@pytest.mark.feature("partitioning")
-def test_rows_reach_their_own_topic_and_given_partition(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
-) -> None:
-    names = [create_topic(any_kafka.bootstrap_servers, partitions=3) for _ in range(3)]
-    count = 3_000
-    topics = pa.array([names[n % 3] for n in range(count)])
-    partition = pa.array([None if n % 2 else n % 3 for n in range(count)], pa.int32())
-    producer = started(batch_size=2_000)
-    producer.write(Rows(topic=topics, partition=partition, columns=columns(0, count)))
-    commit(client, producer)
-    seen = 0
-    for at, name in enumerate(names):
-        for record in read_committed(any_kafka.bootstrap_servers, name):
-            number = int(record.value or b"")
-            assert number % 3 == at
-            if number % 2 == 0:
-                assert record.partition == number % 3
-            seen += 1
-    assert seen == count
 
 
 @pytest.mark.feature("commit and abort", "producer states")

@@ -26,7 +26,6 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import ANY_VERSION, Connection
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -311,18 +310,6 @@ def test_error_suggests_wrong_security_protocol(mutual_tls: EmbeddedKafka, autho
     assert "during the TLS handshake" in tls
 
 
-def test_error_names_peer_without_tls(authority: Authority) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        servers = f"127.0.0.1:{listener.getsockname()[1]}"
-        with NetworkClient(config(ssl(Servers(servers), authority))) as client:
-            until = client.clock() + PATIENCE_MS
-            assert client.ready(-1) is False
-            peer, _ = listener.accept()
-            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            with closing(peer), pytest.raises(AuthenticationError, match="does not speak TLS"):
-                client.any_node(until)
-
-
 class Servers:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -360,22 +347,10 @@ def prolonged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
-@pytest.fixture
-def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A margin of almost two seconds on a machine that may stall. Kafka takes no other authentication within the first second."""
-    monkeypatch.setattr("kafka_eos_sink.client.connection.REAUTHENTICATE_AFTER", (0.36, 0.40))
-
-
 def describe(client: NetworkClient, node_id: int) -> Any:
     until = client.clock() + PATIENCE_MS
     (answer,) = client.call_all([(node_id, DescribeTransactionsRequest(transactional_ids=("a",)), ANY_VERSION)], until)
     return answer
-
-
-def describe_for(client: NetworkClient, node_id: int, seconds: float) -> None:
-    give_up_at = time.monotonic() + seconds
-    while time.monotonic() < give_up_at:
-        describe(client, node_id)
 
 
 def test_idle_connection_works_after_its_session_expired(
@@ -390,21 +365,6 @@ def test_idle_connection_works_after_its_session_expired(
         assert prolonged == []
         assert describe(client, node_id).transaction_states
         assert len(prolonged) == 1
-
-
-@pytest.mark.usefixtures("early")
-def test_changed_password_ends_session_at_reauthentication(
-    sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    properties = scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256")
-    with NetworkClient(config(properties)) as client:
-        node_id = connected_broker(client)
-        connection = client._nodes[node_id].connection
-        assert connection is not None
-        connection.authentication = authentication_for(config({**properties, "sasl.password": WRONG}).security)
-        with pytest.raises(AuthenticationError, match="invalid credentials"):
-            describe_for(client, node_id, PATIENCE_MS / 1_000)
-        assert client.in_flight(node_id) == 0
 
 
 # a whole write

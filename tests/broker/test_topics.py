@@ -63,7 +63,7 @@ def test_a_topic_of_kafkas_own_is_refused_before_a_task_starts(kafka: EmbeddedKa
 def settings_for(kafka: EmbeddedKafka, topic: str | None, **producer: object) -> session.WriteSettings:
     """A write that waits for missing topics for a moment only."""
     given = write_settings(kafka, topic or "by-column", schema="topic string, value binary")
-    return varied(given, topic=topic, producer=replace(given.producer, max_block_ms=3_000, **producer))
+    return varied(given, topic=topic, producer=replace(given.producer, max_block_ms=1_000, **producer))
 
 
 def write_rows(given: session.WriteSettings, guarantee: str, *rows: Rows) -> None:
@@ -103,7 +103,7 @@ def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -
     with connected(kafka.bootstrap_servers) as admin:
 
         def deadline() -> int:
-            return admin.client.clock() + 2_000
+            return admin.client.clock() + 500
 
         assert admin.topic(missing, deadline()) is None
         for request in (

@@ -47,17 +47,8 @@ class Script:
     def committed_rows(self) -> set[Any]:
         return invariants.committed_rows(self.cluster)
 
-    @property
-    def hanging(self) -> tuple[str, ...]:
-        """Transactional ids that a partition holds open although their coordinator has ended them."""
-        return invariants.hanging_ids(self.cluster, self.world.setting.write_ids)
-
     def driver(self, number: int) -> Driver:
         return self.state.drivers[number]
-
-    def failures(self, kind: str) -> list[str]:
-        """The error codes that procedures of a kind have ended with."""
-        return [what.partition(":")[2] for what in self.world.reached if what.startswith(f"{kind}:")]
 
     def take(self, what: str, wanted: Callable[[Label], bool]) -> None:
         for label, after in self.world.successors(self.state):
@@ -143,16 +134,6 @@ class Script:
 def ends(transactional_id: str) -> Callable[[Request], bool]:
     """The EndTxn of an id is next."""
     return lambda request: request[0] == "end" and request[1].transactional_id == transactional_id
-
-
-def produces(partition: int) -> Callable[[Request], bool]:
-    """A Produce to a partition is next (or, below version 2, what has to come before it)."""
-    return lambda request: request[0] in ("add", "produce") and request[2] == partition
-
-
-def asks(request: Request) -> bool:
-    """DescribeTransactions is next."""
-    return bool(request[0] == "describe")
 
 
 def is_open(script: Script, transactional_id: str) -> bool:

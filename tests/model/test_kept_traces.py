@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from .exhausted import UNRESOLVABLE, one_row
-from .mutations import GOES_ON, STAYS_OPEN, planted
-from .scripted import DATA, Script, asks, ends, is_open, produces
+from .scripted import DATA, Script, ends, is_open
 from .settings import Setting, faults
 from .simulated_cluster import LOG
 
@@ -25,71 +23,6 @@ def script(version: int, **changes: Any) -> Script:
     )
 
 
-@pytest.fixture
-def unasked() -> Iterator[None]:
-    """Attempts do not ask whether they are overtaken: whoever joins a committed transaction, the driver has to leave it alone."""
-    with planted((GOES_ON, STAYS_OPEN)):
-        yield
-
-
-def committed_with_a_late_attempt(version: int, without_marker: int, **changes: Any) -> Script:
-    """A batch whose task transaction is committed, its marker missing on one partition; a copy of the task, started before, has then
-    found the id free, and, where it did not ask, joined the transaction that is still open there."""
-    found = script(version, faults=faults(skip_marker=1, speculate=1, compact=1, timeout=1, pause=9), **changes)
-    found.run(0, "plan")
-    found.happens("spark", "speculate")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.commit_without_marker(0, TASK, without_marker)
-    found.run(0, "task", 1)
-    return found
-
-
-@pytest.mark.usefixtures("unasked")
-def test_visible_batch_with_aborted_marker_is_not_copied(version: int) -> None:
-    """The coordinator times the late attempt out; its ABORT marker is then the first after the decided part record."""
-    found = committed_with_a_late_attempt(version, LOG)
-    found.run(0, "commit", until=ends(TASK))
-    found.happens("spark", "restart beside")
-    found.happens("cluster", "timeout", TASK)
-    found.write_markers()
-    assert found.rows == {ROW: 1}
-    found.happens("cluster", "compact", "no")
-    found.run(1, "plan")
-    assert found.driver(1).code == ""
-    assert found.rows == {ROW: 1}
-
-
-@pytest.mark.usefixtures("unasked")
-def test_rows_that_a_late_attempt_has_joined_are_copied(version: int) -> None:
-    """The attempt holds the id, so the commit cannot discard what hangs. The abort ends the attempt first, which discards both."""
-    found = committed_with_a_late_attempt(version, DATA)
-    found.run(0, "commit")
-    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-    found.run(0, "abort")
-    assert found.rows == {ROW: 1}
-    found.happens("spark", "restart")
-    found.run(1, "plan")
-    assert (found.driver(1).code, found.rows) == ("", {ROW: 1})
-
-
-@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "behind others"])
-def test_commit_waits_for_delayed_marker(version: int, foreign: bool) -> None:
-    found = script(version, foreign=foreign, faults=faults(pause=1))
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.held.add((TASK, DATA))
-    found.step(0, "commit")
-    found.happens("cluster", "marker", TASK, LOG)
-    for _ in range(20):
-        found.step(0, "commit")
-    found.held.clear()
-    found.run(0, "commit")
-    assert found.driver(0).phase == "committed"
-    assert found.committed_rows == {ROW}
-
-
 def decided_without_marker(version: int, queries: str) -> Script:
     found = script(
         version,
@@ -102,61 +35,6 @@ def decided_without_marker(version: int, queries: str) -> Script:
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(DRIVER))
     return found
-
-
-@pytest.mark.parametrize("queries", ["q", "ab"], ids=["one query", "two queries"])
-def test_decision_without_marker_is_undecided(version: int, queries: str) -> None:
-    """Nobody has acted on it, and nobody will: its batch is written again."""
-    found = decided_without_marker(version, queries)
-    found.commit_without_marker(0, DRIVER, LOG)
-    found.run(0, "commit")
-    assert found.driver(0).code == "DECISION_UNKNOWN"
-    found.run(0, "abort")
-    assert found.rows == {}
-    for number in range(1, 1 + len(queries)):
-        found.happens("spark", "restart")
-        found.run(number, "plan")
-        found.run(number, "task", 0)
-        found.run(number, "commit")
-        assert found.driver(number).phase == "committed"
-        found.happens("spark", "record", number)
-    assert found.rows == {("row", query, 0, 0): 1 for query in queries}
-
-
-def ended_without_marker(found: Script, outcome: str, partition: int) -> None:
-    """The decided part is committed, or lost by its timeout, and its marker is missing on one partition."""
-    found.run(0, "plan")
-    found.run(0, "task", 0)
-    found.run(0, "commit", until=ends(TASK))
-    found.held.add((TASK, partition))
-    if outcome == "committed":
-        found.step(0, "commit")
-    else:
-        found.happens("cluster", "timeout", TASK)
-    found.happens("cluster", "skip marker", TASK, partition)
-    found.held.clear()
-    found.write_markers()
-
-
-@pytest.mark.parametrize("outcome", ["committed", "lost"])
-@pytest.mark.parametrize("partition", [LOG, DATA], ids=["commit log", "data"])
-def test_commit_heals_what_hangs(version: int, outcome: str, partition: int) -> None:
-    """It discards what the data partition holds open, and copies the rows."""
-    found = script(version, faults=faults(skip_marker=1, pause=20, timeout=1))
-    ended_without_marker(found, outcome, partition)
-    found.run(0, "commit")
-    assert found.driver(0).phase == "committed"
-    assert found.rows == {ROW: 1}
-    assert found.hanging == ((TASK,) if partition == LOG else ()), "nobody reads the part record in the log"
-
-
-def test_what_hangs_under_a_forgotten_id_is_loud(version: int) -> None:
-    found = script(version, faults=faults(skip_marker=1, pause=20, expire=1))
-    ended_without_marker(found, "committed", DATA)
-    found.happens("cluster", "expire", TASK)
-    found.run(0, "commit")
-    assert found.driver(0).code == "DECIDED_NOT_FINISHED"
-    assert found.hanging == ()  # the coordinator knows another producer id
 
 
 def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> None:
@@ -178,34 +56,6 @@ def test_later_transactions_marker_does_not_block_the_write_id(version: int) -> 
     found.run(2, "commit")
     assert found.driver(2).phase == "committed"
     assert found.rows == {("row", query, 0, 0): 1 for query in "ab"}
-
-
-def test_sweep_ends_losing_attempts_but_no_newer_drivers_ones(version: int) -> None:
-    found = script(version, sweeps=True, same_slot=False, faults=faults(speculate=1))
-    found.run(0, "plan")
-    found.happens("spark", "speculate")
-    found.run(0, "task", 0)
-    found.run(0, "task", 1, until=produces(DATA))
-    found.run(0, "commit")
-    found.run(0, "task", 1, until=asks)
-    assert is_open(found, "w.0.1"), "it has opened after the last look, and not asked yet"
-    found.run(0, "sweep")
-    assert not is_open(found, "w.0.1")
-    assert found.rows == {ROW: 1}
-
-
-def test_sweep_after_abort_ends_a_late_workers_transaction(version: int) -> None:
-    """Spark kills a failed job's workers at any later time."""
-    found = script(version, attempts=1, faults=faults(kill_task=1), rows=lambda _, batch: ((0,), (1,)))
-    found.run(0, "plan")
-    found.happens((0, "task", 0, 0, 0), "kill")
-    found.run(0, "task", until=produces(DATA))
-    found.run(0, "abort")
-    assert found.driver(0).phase == "failed"
-    found.run(0, "task", until=asks)
-    assert is_open(found, "w.1.1")
-    found.run(0, "sweep")
-    assert not is_open(found, "w.1.1")
 
 
 def until_init(transactional_id: str) -> Any:

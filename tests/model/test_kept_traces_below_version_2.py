@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from . import simulated_cluster as kafka
 from .scripted import DATA, Script, ends
 from .settings import faults
 from .simulated_cluster import LOG
 from .test_kept_traces import ROW, TASK, script
+
+OTHER = DATA + 1
+BOTH = {("row", "q", 0, 0), ("row", "q", 0, 1)}
 
 
 def decided_with_a_late_add(partition: int, **changes: Any) -> Script:
@@ -23,32 +24,6 @@ def decided_with_a_late_add(partition: int, **changes: Any) -> Script:
     found.run(0, "task", 0)
     found.run(0, "commit", until=ends(TASK))
     return found
-
-
-@pytest.mark.parametrize("foreign", [False, True], ids=["readers pass", "others hold readers"])
-def test_committed_part_behind_others_is_not_copied(foreign: bool) -> None:
-    """A late request opens a committed transaction again whose marker in the log is missing, and its timeout leaves an ABORT there. While
-    readers do not get to the rows, the partition's own marker tells."""
-    found = decided_with_a_late_add(
-        LOG, drivers=3, foreign=foreign, faults=faults(skip_marker=1, float=1, timeout=1, pause=9)
-    )
-    found.commit_without_marker(0, TASK, LOG)
-    found.write_markers()
-    assert ROW in found.committed_rows
-    found.happens("network", "late")
-    found.happens("cluster", "timeout", TASK)
-    found.write_markers()
-    found.happens("spark", "restart beside")
-    found.run(1, "plan")
-    assert found.driver(1).code == ""
-    assert sum(outcome is True and entry.key == ROW for entry, outcome in data_of(found)) == 1
-
-
-def data_of(found: Script) -> Iterator[tuple[kafka.Data, bool | None]]:
-    """The records of the data partition, and whether they are committed."""
-    for entry, outcome in zip(found.cluster.logs[DATA], kafka.outcomes(found.cluster, DATA), strict=True):
-        if isinstance(entry, kafka.Data):
-            yield entry, outcome
 
 
 def test_commit_of_a_transaction_that_was_opened_again_proves_nothing_of_rows_that_are_gone() -> None:
@@ -68,3 +43,48 @@ def test_commit_of_a_transaction_that_was_opened_again_proves_nothing_of_rows_th
     found.run(0, "commit")
     assert found.driver(0).code == "UNRESOLVED"
     assert found.rows == {}
+
+
+def test_rows_discarded_within_a_second_are_not_committed() -> None:
+    """A late AddPartitionsToTxn opens the committed transaction again. An attempt's InitProducerId aborts it at once."""
+    found = decided_with_a_late_add(DATA, drivers=3, faults=faults(skip_marker=1, float=1, foreign_init=1, pause=9))
+    found.commit_without_marker(0, TASK, DATA)
+    found.write_markers()
+    found.happens("network", "late")
+    found.happens("somebody", "initialises", TASK)
+    found.write_markers()
+    found.run(0, "commit")
+    assert found.driver(0).phase != "committed" or ROW in found.committed_rows
+
+
+def finished(found: Script) -> Script:
+    """The commit, and if it fails, the abort and the next driver's plan."""
+    found.run(0, "commit")
+    if found.driver(0).phase != "committed":
+        found.run(0, "abort")
+        found.happens("spark", "restart")
+        found.run(1, "plan")
+        assert found.driver(1).code == ""
+    return found
+
+
+@pytest.mark.parametrize("reopened", [LOG, DATA], ids=["commit log", "data"])
+def test_part_reopened_beside_what_hangs_has_each_row_once(reopened: int) -> None:
+    """Somebody aborts the decided transaction. One broker omits its ABORT markers in the commit log and in one data partition. A late
+    AddPartitionsToTxn opens the transaction again in the commit log or in the other data partition, so EndTxn(commit) finds it open, and
+    its coordinator calls it committed. The other data partition has discarded its rows."""
+    found = decided_with_a_late_add(
+        reopened,
+        drivers=3,
+        data_partitions=2,
+        rows=lambda driver, batch: ((0, 1),),
+        faults=faults(foreign_abort=1, float=1, skip_marker=2, pause=20),
+    )
+    found.held |= {(TASK, LOG), (TASK, OTHER)}
+    found.happens("somebody", "aborts", TASK)
+    found.happens("cluster", "skip marker", TASK, LOG)
+    found.happens("cluster", "skip marker", TASK, OTHER)
+    found.held.clear()
+    found.write_markers()
+    found.happens("network", "late")
+    assert finished(found).rows == dict.fromkeys(BOTH, 1)

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
-from faults.fault_proxy import Answer, AnswerAfter, Delay, LoseRequest, LoseResponse
+from faults.fault_proxy import Answer, AnswerAfter, LoseResponse
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kafka_eos_sink.errors import BrokerRefusedError, FencedError, KafkaEosError
-from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
+from kafka_eos_sink.errors import FencedError
+from kafka_eos_sink.producer.transaction_states import IllegalTransition
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from tests.tiers import Effort
 
 from .producer_faults import FOR_THE_CALL, Fault
 from .producer_ledger import Claim
-from .producer_machine import LARGEST_SEQUENCE, ProducerMachine
+from .producer_machine import ProducerMachine
 from .simulated_network import Meanwhile
 from .simulated_world import SimulatedWorld
 
@@ -75,55 +74,6 @@ def ends(machine: ProducerMachine) -> list[bool]:
     return [seen.request.committed for seen in machine.world.seen if seen.api is m.EndTxnRequest]
 
 
-@pytest.mark.feature("producer states")
-@versions
-def test_an_abort_after_an_abortable_error_ends_the_transaction(machine_of: Machines, version: int) -> None:
-    """aiokafka sends no EndTxn here, and the transaction holds up its readers until it times out."""
-    machine = machine_of(version)
-    machine.write(partitions=[0, 1])
-    machine.flush()
-    machine.write(partitions=[0, 1], faults=(Fault(m.ProduceRequest, Answer(ErrorCode.TRANSACTION_ABORTABLE)),))
-    machine.flush()
-    assert machine.actors[0].producer.state is State.ABORTABLE_ERROR
-    machine.abort()
-    assert ends(machine) == [False]
-    assert machine.ledger.attempts[0].claim is Claim.ABORTED
-
-
-@pytest.mark.feature("sequence numbers")
-@versions
-def test_the_sequence_after_the_largest_is_zero(machine_of: Machines, version: int) -> None:
-    """aiokafka goes on at -2147483648, which no leader takes."""
-    machine = machine_of(version)
-    machine.write(partitions=[0])
-    machine.flush()
-    machine.come_near_the_largest_sequence(partition=0, left=3)
-    machine.write(partitions=[0] * 14, faults=(Fault(m.ProduceRequest, LoseResponse(), 2),))
-    machine.commit()
-    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
-    sequences = [entry.sequence for entry in machine.world.brokers.log(0) if entry.row >= 0]  # -1: a round ago
-    assert sequences == [-1, *range(LARGEST_SEQUENCE - 2, LARGEST_SEQUENCE + 1), *range(11)]
-
-
-@versions
-def test_sequence_jump_does_not_overtake_a_delayed_request(machine_of: Machines, version: int) -> None:
-    """No producer sends two thousand million records within a second; the machine's leap over them must not either."""
-    machine = machine_of(version)
-    machine.write(partitions=[0], faults=(Fault(m.ProduceRequest, Delay(800)),))
-    machine.transact(
-        partitions=[0],
-        commits=True,
-        near_the_largest=True,
-        faults=(
-            Fault(m.ProduceRequest, LoseRequest()),
-            Fault(m.ProduceRequest, LoseRequest()),
-            Fault(m.ProduceRequest, LoseResponse(), 2),
-        ),
-    )
-    machine.what_was_said_is_so()
-    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
-
-
 @pytest.mark.feature("fenced producers")
 @versions
 @pytest.mark.parametrize("prepared", [False, True])
@@ -144,43 +94,6 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
         machine.commit(faults=fenced)
     assert ends(machine) == [True]
     assert machine.ledger.attempts[0].claim is Claim.UNKNOWN
-
-
-@pytest.mark.feature("commit and abort")
-@versions
-@pytest.mark.parametrize("loss", [LoseRequest(), LoseResponse()], ids=str)
-def test_abort_without_response_is_unknown(machine_of: Machines, version: int, loss: object) -> None:
-    """Doubt is a state, as franz-go's outcome that is unconfirmed: another abort does not claim anything either."""
-    machine = machine_of(version)
-    machine.write(partitions=[0, 1])
-    machine.flush()
-    producer, client = machine.actors[0].producer, machine.actors[0].client
-    machine.world.plan(Fault(m.EndTxnRequest, loss, FOR_THE_CALL))  # type: ignore[arg-type]
-    ended = producer.abort(client.clock() + 2_000)
-    assert ended is not None
-    assert ended.error_code is None
-    assert producer.abort(client.clock() + 2_000) is None
-    assert set(ends(machine)) == {False}
-    machine.ledger.attempts[0].claim = Claim.UNKNOWN
-
-
-@versions
-@pytest.mark.parametrize(
-    "lasting",
-    [LoseRequest(), LoseRequest(close=False), LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)],
-    ids=str,
-)
-def test_unacknowledged_rows_fail_at_delivery_timeout(
-    machine_of: Machines, version: int, lasting: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = machine_of(version)
-    monkeypatch.setattr(machine.world, "calm", lambda: None)
-    machine.write(partitions=[0, 1], faults=(Fault(m.ProduceRequest, lasting, FOR_THE_CALL),))  # type: ignore[arg-type]
-    machine.flush()
-    failure = machine.actors[0].producer._sender.failure
-    assert failure is not None
-    assert failure.code == "DELIVERY_TIMEOUT"
-    machine.abort()
 
 
 # what the search has found
@@ -237,30 +150,6 @@ def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines,
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
-@versions
-def test_unsendable_abort_is_not_awaited(machine_of: Machines, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brokers were set back to a version that does not know the request."""
-    machine = machine_of(version)
-    machine.write(partitions=[0])
-    machine.flush()
-    producer, client = machine.actors[0].producer, machine.actors[0].client
-    send = client.send
-
-    def too_old(node_id: int, request: Any, **how: Any) -> Any:
-        if isinstance(request, m.EndTxnRequest):
-            raise BrokerRefusedError("NO_COMMON_VERSION", "no common version")
-        return send(node_id, request, **how)
-
-    began = client.clock()
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "send", too_old)
-        ended = producer.abort(began + 8_000)
-    assert ended is not None
-    assert ended.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert client.clock() - began < 1_000
-    machine.ledger.attempts[0].claim = Claim.UNKNOWN
-
-
 @pytest.mark.feature("producer states")
 @pytest.mark.parametrize("in_doubt", [True, False])
 def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines, in_doubt: bool) -> None:
@@ -281,22 +170,6 @@ def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines,
         )
         assert producer.abort(client.clock() + 8_000) is None
         assert isinstance(producer._sender.failure, FencedError)
-
-
-@pytest.mark.feature("producer states")
-@versions
-def test_rows_that_a_write_refused_are_not_missing_from_a_commit(machine_of: Machines, version: int) -> None:
-    machine = machine_of(version)
-    machine.write(partitions=[0, 1], refused=True)
-    producer = machine.actors[0].producer
-    for call in (producer.flush, producer.prepare):
-        with pytest.raises(KafkaEosError, match="NO_SUCH_PARTITION"):
-            call()
-    machine.abort()
-    machine.start(begins=True)
-    machine.write(partitions=[0, 1])
-    machine.commit()
-    assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
 
 
 @pytest.mark.feature("producer without transactions")
@@ -324,18 +197,3 @@ def test_rows_dropped_in_one_transaction_do_not_taint_the_next(machine_of: Machi
     assert len(machine.actors) == 1
     machine.decide(committed=True)
     assert machine.ledger.attempts[-1].claim is Claim.COMMITTED
-
-
-@versions
-def test_rejecting_leader_never_returns_duplicate_sequence(machine_of: Machines, version: int) -> None:
-    """A fault once put DUPLICATE_SEQUENCE_NUMBER over two refusals: of a batch that was sent before, a producer must believe it."""
-    machine = machine_of(version)
-    machine.write(partitions=[0])
-    machine.flush()
-    machine.world.happen("move leaders")
-    codes = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-    machine.write(partitions=[0], faults=tuple(Fault(m.ProduceRequest, AnswerAfter(code)) for code in codes))
-    machine.commit()
-    machine.what_was_said_is_so()
-    assert len(machine.world.fired) == 2
-    assert machine.ledger.attempts[0].claim is Claim.COMMITTED
