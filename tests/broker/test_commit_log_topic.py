@@ -71,6 +71,22 @@ def test_topic_that_could_lose_a_decision_is_rejected(
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("configs", "said"),
+    [
+        ({"cleanup.policy": "compact"}, r"--add-config cleanup.policy=delete \(kafka-eos explain"),
+        ({"max.message.bytes": "16383"}, r"--add-config max.message.bytes=1048576 \(kafka-eos explain"),
+    ],
+)
+def test_dead_letter_topic_that_would_lose_letters_is_refused(
+    kafka: EmbeddedKafka, configs: Mapping[str, str], said: str
+) -> None:
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
+    letters = create_topic(kafka.bootstrap_servers, configs=configs)
+    with pytest.raises(ConfigurationError, match=rf"DEAD_LETTER_TOPIC\] .*{letters}.* {said}"):
+        session.plan(replace(given, producer=replace(given.producer, dead_letter_topic=letters)))
+
+
 def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partition: int) -> None:
     """All of a partition, once its log follows a policy that has just been set: it does after the broker shows it."""
     end = confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_END)

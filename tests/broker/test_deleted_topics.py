@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import DecisionPendingError, TransactionAbortedError
+from kafka_eos_sink.operations import operator
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed
@@ -71,6 +73,8 @@ def test_decided_rows_of_deleted_topic_raise_topic_gone(
         session.plan(given)
     assert time.monotonic() - started < SOON_S
     assert_nothing_open(kafka.bootstrap_servers)
+    # Also the operator waits for a moment only.
+    monkeypatch.setattr(operator, "ProducerConfig", partial(ProducerConfig, max_block_ms=MAX_BLOCK_MS))
     if lose is delete_topic:
         create_topic(kafka.bootstrap_servers, topic)
     resolved(kafka, given, "rewrite", "--allow-duplicates")
