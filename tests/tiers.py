@@ -320,6 +320,16 @@ RULES: tuple[Rule, ...] = (
         TEST,
         one_of("point", "task.prepared", "commit.decision_written", "commit.decided", "commit.between_ends"),
     ),
+    # The model's drivers die at every step: here those after which the next run has something else to do.
+    Rule(
+        "broker/test_write_deaths.py::test_killed_write_is_complete_after_the_next_run",
+        ALL,
+        lambda params: params["point"] != "task.writing",
+    ),
+    Rule(
+        "broker/test_write_deaths.py::test_killed_recovery_is_finished_by_the_next", TEST, one_of("second", "plan.read")
+    ),
+    Rule("broker/test_write_deaths.py::test_killed_recovery_is_finished_by_the_next", ALL),
     Rule(
         "broker/test_write_deaths.py::test_recover_finishes_a_restore_that_was_killed",
         Sample(of_class=lambda params: params["point"]),

@@ -195,7 +195,7 @@ def test_failed_attempt_keeps_the_connections_of_its_process(bench_of: Callable[
     for _ in range(3):
         with pytest.raises(KafkaEosError, match="UNKNOWN_TOPIC"):
             session.plan(
-                varied(settings, topic="no-such-topic", producer=replace(settings.producer, max_block_ms=3_000))
+                varied(settings, topic="no-such-topic", producer=replace(settings.producer, max_block_ms=1_000))
             )
     assert len(logins(bench)) == before
     session.commit(settings, plan, write_tasks(settings, plan))

@@ -25,10 +25,10 @@ from .fault_proxy import LoseRequest, Rule, Throttle
 from .test_lost_responses import pieces, seen
 
 BATCH_BYTES = 300_000
-BATCHES = 13
+BATCHES = 10
 QUOTA = 150_000
 """Bytes per second. Kafka measures over eleven seconds: about six batches pass, and each further one costs two seconds."""
-REQUEST_TIMEOUT_MS = 5_000
+REQUEST_TIMEOUT_MS = 4_000
 """Shorter than the last of five requests in flight waits in a throttled broker, far longer than a broker takes otherwise."""
 
 
