@@ -12,12 +12,42 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
+
+from kafka_eos_sink.logs import log
 
 VARIABLE = "KAFKA_EOS_QUICKACK"
 """Environment variable of the workers; ``off`` leaves the connections as Spark made them."""
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
+"""Spark's setting, from 4.1 on: the JVM and its Python processes use Unix sockets, without any delayed acknowledgement."""
+DELAYED = (
+    f"TCP with delayed acknowledgements, so that the first rows of a task on an idle worker come 40 ms late; with Spark 4.1 or newer, set "
+    f"{UNIX_SOCKETS}=true"
+)
 
 _DESCRIPTORS = "/proc/self/fd"
+
+
+def hand_over() -> str:
+    """Describe the connection over which this process gets its rows from Spark."""
+    # Spark 4.1 and newer set it in their Python processes.
+    if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true":
+        return "Unix sockets"
+    return "TCP, acknowledged at once" if _can_acknowledge() else DELAYED
+
+
+@lru_cache(maxsize=1_000)
+def log_hand_over(write_id: str) -> None:
+    """Log once per write what delayed acknowledgements cost, and the way out."""
+    if (found := hand_over()) is DELAYED:
+        log.info("%s: Spark sends rows to Python over %s", write_id, found)
+
+
+def _can_acknowledge() -> bool:
+    # A default timeout would make each socket below, and so Spark's own descriptor of it, non-blocking.
+    wanted = os.environ.get(VARIABLE, "").strip().lower() != "off" and socket.getdefaulttimeout() is None
+    return wanted and hasattr(socket, "TCP_QUICKACK") and os.path.isdir(_DESCRIPTORS)
 
 
 def acknowledge_at_once() -> None:
@@ -25,8 +55,7 @@ def acknowledge_at_once() -> None:
 
     It concerns blocking TCP connections to a loopback address on Linux. It changes no Unix socket and no connection of the sink's client.
     """
-    # A default timeout would make each socket below, and so Spark's own descriptor of it, non-blocking.
-    if os.environ.get(VARIABLE, "").strip().lower() == "off" or socket.getdefaulttimeout() is not None:
+    if not _can_acknowledge():
         return
     with suppress(Exception):
         for name in os.listdir(_DESCRIPTORS):

@@ -6,6 +6,7 @@ The model has no sockets.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
 import subprocess
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import StructType
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.transport import Address, Transport
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.spark import quick_acks, spark_boundary
-from kafka_eos_sink.spark.quick_acks import VARIABLE, acknowledge_at_once
+from kafka_eos_sink.spark.data_source import KafkaEosDataSource
+from kafka_eos_sink.spark.quick_acks import UNIX_SOCKETS, VARIABLE, acknowledge_at_once, hand_over, log_hand_over
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is Linux's")
 
@@ -191,6 +194,51 @@ def test_system_without_proc_or_the_option_changes_nothing(
     monkeypatch.delattr(socket, "TCP_QUICKACK")
     acknowledge_at_once()
     assert not changed
+
+
+@pytest.mark.parametrize(
+    ("unix", "value", "found"),
+    [
+        ("true", "off", "Unix sockets"),
+        ("false", "on", "TCP, acknowledged at once"),
+        (None, "off", quick_acks.DELAYED),
+    ],
+)
+def test_hand_over_names_the_setting_only_where_it_helps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unix: str | None, value: str, found: str
+) -> None:
+    """Kills: the hint for Unix sockets, or for acknowledged TCP; a line per micro-batch; one line for two queries."""
+    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
+    if unix is not None:
+        monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", unix)
+    monkeypatch.setenv(VARIABLE, value)
+    assert hand_over() == found
+    log_hand_over.cache_clear()
+    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
+        for write_id in ("a", "a", "b"):
+            log_hand_over(write_id)
+    assert len(caplog.records) == (2 if found is quick_acks.DELAYED else 0)
+    assert all(UNIX_SOCKETS in each.getMessage() and each.levelno == logging.INFO for each in caplog.records)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_plan_of_a_query_logs_its_hand_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, streaming: bool
+) -> None:
+    """Kills: a writer that plans without the line."""
+    monkeypatch.setenv(VARIABLE, "off")
+    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
+    log_hand_over.cache_clear()
+    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "transactional.id.prefix": "a"}
+    monkeypatch.setattr("kafka_eos_sink.runtime.session.plan", lambda _: None)
+    monkeypatch.setattr("kafka_eos_sink.spark.stream_writer._newest_offsets", lambda _: None)
+    monkeypatch.setattr("kafka_eos_sink.spark.stream_writer._first_batch", lambda *_: None)
+    source, schema = KafkaEosDataSource(options), StructType().add("value", "string")
+    writer: Any = (source.streamWriter if streaming else source.writer)(schema, overwrite=False)
+    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
+        writer.__getstate__()
+        writer.__getstate__()
+    assert [UNIX_SOCKETS in each.getMessage() for each in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(("value", "acknowledges"), [("off", False), (" OFF ", False), ("on", True), ("", True)])
