@@ -196,7 +196,7 @@ def bench(
 
 
 def _has_unix_sockets(spark_version: str) -> bool:
-    """Return whether this Spark has Unix sockets, which `quiet_spark` sets; an older one ignores the setting."""
+    """Return whether this Spark has Unix sockets; an older one ignores the setting."""
     major, minor = spark_version.split(".")[:2]
     return (int(major), int(minor)) >= (4, 1)
 

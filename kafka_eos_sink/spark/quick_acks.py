@@ -3,7 +3,7 @@
 The JVM sends the command of a task and its first rows in two small segments. Nagle's algorithm holds the second one back until the first
 is acknowledged. Linux delays that acknowledgement by 40 ms, because the last segment of the worker was a response (``pingpong`` in
 ``tcp_input.c``). TCP_QUICKACK sends it now, and those that follow until the worker responds. The planner and the commit process need no
-such option: the JVM has sent all that they read, in one piece, before the sink's code runs.
+such option: the JVM has sent all that they read before the sink's code runs, and without a wait.
 """
 
 from __future__ import annotations
