@@ -64,7 +64,7 @@ def acknowledge_at_once() -> None:
 
 
 def _acknowledge(descriptor: int) -> None:
-    # The close of a duplicate releases the POSIX locks of a file, for example SQLite's, but changes nothing for a socket.
+    # No duplicate of a file: its close would release the process's POSIX locks, for example SQLite's. A socket has none.
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return
     # A duplicate, because another thread may close the descriptor, and Spark closes its own. AF_INET6 has room for both kinds of address.

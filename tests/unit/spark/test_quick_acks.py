@@ -138,7 +138,7 @@ def test_duplicated_descriptors_of_spark_stay_open(worker: socket.socket, change
 
 
 def test_file_keeps_its_posix_lock(tmp_path: Path) -> None:
-    """POSIX: any close of a file's descriptor ends the process's locks. Kills: a duplicate of what is no socket."""
+    """POSIX: any close of a file's descriptor ends the process's locks. Kills: duplicates of files, closed."""
     path = tmp_path / "locked"
     with path.open("w") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
