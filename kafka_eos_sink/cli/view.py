@@ -61,7 +61,7 @@ _RIGHT = {
 _STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
-    "undecided": "bold yellow",
+    "in-doubt": "bold yellow",
     "void": "bold yellow",
     "prepared": "yellow",
     "unreadable": "bold red",
@@ -186,7 +186,7 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
         _number(write.rows),
         _number(sum(each.rows for each in write.dead_letters or ()) or None),
         _number(line.rows_per_second),
-        _number(line.parts_copied),
+        _number(line.transactions_copied),
         str(write.transactions) if with_offsets else "",
         _offsets(write) if with_offsets else "",
     )
