@@ -20,7 +20,7 @@ _BEGINS = {
 
 
 class Stopwatch:
-    """The measured phases of a commit, and its copied transactions and finished decisions.
+    """The phases of a commit, its copied transactions and finished decisions.
 
     ``finished`` holds the query ids with an appended done record, each with its number of copies.
     ``ended_ms`` is the wall clock at the decision, and after it at the last EndTxn.
