@@ -1,0 +1,359 @@
+"""GSSAPI against a real KDC and real brokers; and delegation tokens, with which Spark's executors log in."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from certificates import Authority
+from dead_writes import tasks, varied, write_settings
+from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.security import Secret
+from kafka_eos_sink.embedded import distribution
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.embedded.java import find_java
+from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
+from kafka_eos_sink.runtime import session
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
+from kafka_testing import PATIENCE_S, assert_nothing_open, create_topic, read_committed
+from kerberos_realm import Realm, started_realm
+
+MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+SESSION_MS = 3_000
+TICKET_S = 4
+PATIENCE_MS = int(PATIENCE_S * 1_000)
+PASSWORD = "correct-horse"
+NEW_TICKET = "Sending unauthenticated request"
+"""Of MIT Kerberos's trace: the client asks the KDC for a ticket of its principal."""
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    with started_realm(tmp_path_factory.mktemp("realm"), MINIMUM_TICKET_LIFETIME=1) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def alice(realm: Realm) -> Path:
+    return realm.keytab("alice")
+
+
+@pytest.fixture(autouse=True)
+def krb5_config(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5_CONFIG", str(realm.config()))
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/nowhere")
+
+
+@dataclass(frozen=True)
+class Kerberized:
+    """A broker that takes tickets for kafka/127.0.0.1, and SCRAM; what its clients must trust."""
+
+    kafka: EmbeddedKafka
+    trusted: Mapping[str, str]
+
+    def properties(self, module: str, **others: str) -> dict[str, str]:
+        """Client properties without ``sasl.mechanism``, whose default is GSSAPI as in Java."""
+        return {
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            **self.trusted,
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.jaas.config": f"{MODULE} {module};",
+            **others,
+        }
+
+
+@pytest.fixture(scope="module")
+def brokers(realm: Realm, authority: Authority) -> Iterator[dict[str, Kerberized]]:
+    """By security protocol. Sessions of GSSAPI are short on both."""
+    keytab = realm.keytab("kafka/127.0.0.1")
+    login = f'useKeyTab=true storeKey=true isInitiator=false keyTab="{keytab}" principal="kafka/127.0.0.1@{realm.name}"'
+    listener = {
+        "sasl.enabled.mechanisms": "GSSAPI,SCRAM-SHA-512",
+        "sasl.kerberos.service.name": "kafka",
+        "gssapi.sasl.jaas.config": f"{MODULE} {login};",
+        "gssapi.connections.max.reauth.ms": str(SESSION_MS),
+    }
+    properties = {f"listener.name.client.{name}": value for name, value in listener.items()}
+    properties["delegation.token.secret.key"] = PASSWORD
+    trusted = {
+        "SASL_PLAINTEXT": {"security.protocol": "SASL_PLAINTEXT"},
+        "SASL_SSL": {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.file)},
+    }
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.security.krb5.conf={realm.config()}")
+        found = {}
+        for protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
+            security = BrokerSecurity(
+                protocol=protocol,  # type: ignore[arg-type]
+                certificate=authority.issue("127.0.0.1").file if protocol == "SASL_SSL" else None,
+                users=(("alice", Secret(PASSWORD)),),
+                mechanisms=("SCRAM-SHA-512",),
+            )
+            kafka = EmbeddedKafka(security=security, properties=properties, transaction_version=2)
+            found[protocol] = Kerberized(stack.enter_context(kafka), trusted[protocol])
+        yield found
+
+
+@pytest.fixture
+def broker(brokers: dict[str, Kerberized]) -> Kerberized:
+    return brokers["SASL_PLAINTEXT"]
+
+
+@pytest.fixture
+def new_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The library's trace of the test."""
+    path = tmp_path / "trace"
+    monkeypatch.setenv("KRB5_TRACE", str(path))
+    return path
+
+
+def with_keytab(keytab: Path, principal: str = "alice@EXAMPLE.COM") -> str:
+    return f'useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}"'
+
+
+def config(properties: Mapping[str, str]) -> ClientConfig:
+    problems: list[str] = []
+    found = read_kafka_properties({"client.id": "test", **properties}, problems)
+    assert problems == []
+    assert found is not None
+    return found.client
+
+
+def reached(properties: Mapping[str, str]) -> int:
+    """The transaction version that the cluster says."""
+    with NetworkClient(config(properties)) as client:
+        return Admin(client).transaction_version(client.clock() + PATIENCE_MS)
+
+
+def refused(properties: Mapping[str, str]) -> AuthenticationError:
+    """The error of the first attempt; there is no second one, however much patience there is."""
+    with NetworkClient(config(properties)) as client:
+        began = client.clock()
+        with pytest.raises(AuthenticationError) as error:
+            client.any_node(began + PATIENCE_MS)
+        assert client.clock() - began < PATIENCE_MS / 2
+    return error.value
+
+
+def assert_written(broker: Kerberized, properties: Mapping[str, str]) -> None:
+    """A transactional write of three tasks has its rows, each once."""
+    topic = create_topic(broker.kafka.plaintext_servers)
+    settings = varied(write_settings(broker.kafka, topic), client=config(properties))
+    plan = session.plan(settings)
+    session.commit(settings, plan, tasks(settings, plan, 3))
+    found = read_committed(broker.kafka.plaintext_servers, topic)
+    assert sorted(int(record.value or b"") for record in found) == list(range(30))
+    assert_nothing_open(broker.kafka.plaintext_servers)
+
+
+@pytest.mark.feature("Kerberos")
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_transactional_write_succeeds_with_keytab(brokers: dict[str, Kerberized], alice: Path, protocol: str) -> None:
+    broker = brokers[protocol]
+    assert_written(broker, broker.properties(with_keytab(alice)))
+
+
+def ticket_cache(keytab: Path, path: Path) -> str:
+    """A ticket cache, as kinit writes it."""
+    import gssapi
+
+    name = gssapi.Name("alice@EXAMPLE.COM", gssapi.NameType.kerberos_principal)
+    gssapi.Credentials(name=name, usage="initiate", store={"client_keytab": str(keytab), "ccache": f"FILE:{path}"})
+    return f"FILE:{path}"
+
+
+@pytest.mark.feature("Kerberos")
+def test_ticket_cache_authenticates(
+    broker: Kerberized, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ticket_cache(alice, tmp_path / "cache")
+    assert reached(broker.properties(f'useTicketCache=true ticketCache="{cache}"')) == 2
+    monkeypatch.setenv("KRB5CCNAME", cache)
+    assert reached(broker.properties('useTicketCache=true principal="alice@EXAMPLE.COM"')) == 2
+    without_module = broker.properties("")
+    del without_module["sasl.jaas.config"]
+    assert reached(without_module) == 2
+
+
+@pytest.mark.feature("Kerberos")
+def test_connection_outlives_session_and_ticket(
+    broker: Kerberized, realm: Realm, alice: Path, new_tickets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-368 and the keytab. Mutation: a ticket that is kept until it ends fails the third re-authentication."""
+    monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime=f"{TICKET_S}s")))
+    properties = broker.properties(with_keytab(alice, "alice"))
+    with NetworkClient(config(properties)) as client:
+        until = client.clock() + PATIENCE_MS
+        node_id = client.any_node(until)
+        connection = client._nodes[node_id].connection
+        ends = time.monotonic() + 3 * TICKET_S
+        while time.monotonic() < ends:
+            assert Admin(client).topic("absent", client.clock() + PATIENCE_MS) is None
+            time.sleep(0.2)
+        assert client._nodes[node_id].connection is connection
+    tickets = new_tickets.read_text().count(NEW_TICKET)
+    # The library takes the next ticket after half of a lifetime, and none for a login before that.
+    assert 3 <= tickets <= 7
+
+
+def test_connections_of_a_process_share_a_ticket(broker: Kerberized, realm: Realm, new_tickets: Path) -> None:
+    shared = broker.properties(with_keytab(realm.keytab("carol"), "carol@EXAMPLE.COM"))
+    for _ in range(3):
+        reached(shared)
+    assert new_tickets.read_text().count(NEW_TICKET) == 1
+
+
+def test_rejected_ticket_is_not_used_again(broker: Kerberized, realm: Realm, alice: Path, new_tickets: Path) -> None:
+    """As after a change of the broker's key: the KDC has another key of its principal than the broker's keytab."""
+    realm.keytab("other/127.0.0.1")
+    module = with_keytab(realm.keytab("dave"), "dave@EXAMPLE.COM")
+    other = broker.properties(module, **{"sasl.kerberos.service.name": "other"})
+    for tickets in (1, 2):
+        error = refused(other)
+        assert error.code == "SASL_AUTHENTICATION_FAILED"
+        assert "GSSAPI" in error.message
+        assert new_tickets.read_text().count(NEW_TICKET) == tickets
+
+
+# errors
+
+
+def test_expired_ticket_cache_is_reported(
+    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime="1s")))
+    cache = ticket_cache(alice, tmp_path / "cache")
+    time.sleep(2)
+    error = refused(broker.properties(f'useTicketCache=true ticketCache="{cache}"'))
+    assert error.code == "KERBEROS_TICKET_UNAVAILABLE"
+    for part in (cache, "kafka@127.0.0.1", "Ticket expired", "kinit"):
+        assert part in error.message
+
+
+@pytest.mark.parametrize(
+    ("module", "service", "parts"),
+    [
+        (with_keytab(Path("{alice}"), "bob@EXAMPLE.COM"), "kafka", ["bob@EXAMPLE.COM", "klist -k {alice}"]),
+        (with_keytab(Path("/dev/null")), "kafka", ["klist -k /dev/null"]),
+        (with_keytab(Path("{elsewhere}"), "alice@SKEWED.COM"), "kafka", ["SKEWED.COM", "Cannot find KDC", "krb5.conf"]),
+        (with_keytab(Path("{elsewhere}"), "alice@EXAMPLE.COM"), "kafka", ["klist -k {elsewhere}"]),
+        (with_keytab(Path("{alice}")), "kafk", ["kafk/127.0.0.1@EXAMPLE.COM not found", "sasl.kerberos.service.name"]),
+        ('useTicketCache=true ticketCache="/nowhere"', "kafka", ["/nowhere", "run kinit"]),
+        ("useTicketCache=true", "kafka", ["KRB5CCNAME", "run kinit"]),
+        ('useTicketCache=true principal="bob" ticketCache="{cache}"', "kafka", ["bob", "{cache}", "does not match"]),
+    ],
+)
+def test_login_without_ticket_reports_what_and_where(
+    broker: Kerberized,
+    alice: Path,
+    skewed: tuple[Realm, Path],
+    tmp_path: Path,
+    module: str,
+    service: str,
+    parts: list[str],
+) -> None:
+    places = {"alice": alice, "elsewhere": skewed[1], "cache": ticket_cache(alice, tmp_path / "cache")}
+    error = refused(broker.properties(module.format(**places), **{"sasl.kerberos.service.name": service}))
+    assert error.code == "KERBEROS_TICKET_UNAVAILABLE"
+    for part in (f"{service}@127.0.0.1", broker.kafka.bootstrap_servers, *parts):
+        assert part.format(**places) in error.message
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Realm, Path]]:
+    """A KDC that accepts no difference of clocks, and a keytab of it."""
+    with started_realm(tmp_path_factory.mktemp("skewed"), "SKEWED.COM", ALLOWABLE_CLOCKSKEW=-1) as started:
+        started.keytab("kafka/127.0.0.1")
+        yield started, started.keytab("alice")
+
+
+def test_clock_skew_is_reported(
+    broker: Kerberized, skewed: tuple[Realm, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, keytab = skewed
+    monkeypatch.setenv("KRB5_CONFIG", str(other.config()))
+    error = refused(broker.properties(with_keytab(keytab, "alice@SKEWED.COM")))
+    assert error.code == "KERBEROS_TICKET_UNAVAILABLE"
+    assert "synchronise" in error.message
+
+
+def test_kdc_that_is_down_is_tried_until_the_deadline(
+    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = tmp_path / "krb5.conf"
+    down.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", realm.config().read_text()))
+    monkeypatch.setenv("KRB5_CONFIG", str(down))
+    properties = broker.properties(with_keytab(realm.keytab("erin"), "erin@EXAMPLE.COM"))
+    with NetworkClient(config(properties)) as client:
+        with pytest.raises(BrokerUnavailableError, match="Cannot contact any KDC") as error:
+            client.any_node(client.clock() + 1_000)
+        assert error.value.code == "BROKER_UNREACHABLE"
+        monkeypatch.setenv("KRB5_CONFIG", str(realm.config()))
+        client.any_node(client.clock() + PATIENCE_MS)
+
+
+# commands
+
+
+@pytest.mark.feature("Kerberos")
+def test_command_takes_kerberos_from_properties_file(
+    brokers: dict[str, Kerberized], alice: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = brokers["SASL_SSL"]
+    file = tmp_path / "client.properties"
+    given = broker.properties(with_keytab(alice))
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    topic = create_topic(broker.kafka.plaintext_servers)
+    assert main(["check", "--properties", str(file), "--topic", topic]) == 0, capsys.readouterr()
+    file.write_text(file.read_text().replace(str(alice), str(tmp_path / "absent.keytab")))
+    assert main(["check", "--properties", str(file), "--topic", topic]) != 0
+    assert f"{tmp_path}/absent.keytab" in capsys.readouterr().err
+
+
+# delegation tokens
+
+
+def delegation_token(broker: Kerberized, properties: Mapping[str, str], realm: Realm, folder: Path) -> tuple[str, str]:
+    """Id and HMAC of a token that Kafka's own tool fetches, which logs in with the same properties."""
+    (tools,) = distribution.resolve_coordinates([f"org.apache.kafka:kafka-tools:{distribution.DEFAULT_KAFKA_VERSION}"])
+    file = folder / "tool.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    command = find_java().command(
+        f"{tools}:{distribution.resolve()}/*",  # type: ignore[arg-type]
+        "org.apache.kafka.tools.DelegationTokenCommand",
+        *("--bootstrap-server", broker.kafka.bootstrap_servers, "--command-config", str(file)),
+        *shlex.split("--create --max-life-time-period -1"),
+        options=["-XX:TieredStopAtLevel=1", f"-Djava.security.krb5.conf={realm.config()}"],
+    )
+    done = subprocess.run(["timeout", "20", *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = re.search(r"^(\S{22})\s+(\S{88})\s+User:alice", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return found[1], found[2]
+
+
+@pytest.mark.feature("Kerberos")
+def test_delegation_token_authenticates_over_scram(
+    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path
+) -> None:
+    """Mutation: without the extension, the broker looks for a user of the token's name."""
+    kerberized = broker.properties(with_keytab(alice))
+    token, hmac = delegation_token(broker, kerberized, realm, tmp_path)
+    scram = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{token}" password="{hmac}"'
+    given = kerberized | {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": f"{scram} tokenauth=true;"}
+    del given["sasl.kerberos.service.name"]
+    assert_written(broker, given)
+    error = refused(given | {"sasl.jaas.config": f"{scram};"})
+    assert error.code == "SASL_AUTHENTICATION_FAILED"
