@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -62,6 +61,11 @@ class Kerberized:
 
     kafka: EmbeddedKafka
     trusted: Mapping[str, str]
+
+    @property
+    def scram(self) -> dict[str, str]:
+        """Client properties without the user."""
+        return {"bootstrap.servers": self.kafka.bootstrap_servers, **self.trusted, "sasl.mechanism": "SCRAM-SHA-512"}
 
     def properties(self, module: str, **others: str) -> dict[str, str]:
         """Client properties without ``sasl.mechanism``, whose default is GSSAPI as in Java."""
@@ -191,11 +195,12 @@ def test_ticket_cache_authenticates(
 def test_connection_outlives_session_and_ticket(
     broker: Kerberized, realm: Realm, alice: Path, new_tickets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-368 and the keytab. Mutation: a ticket that is kept until it ends fails the third re-authentication."""
+    """KIP-368 and the keytab. Mutation: a ticket from the keytab only if no ticket is there; the third re-authentication fails."""
     monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime=f"{TICKET_S}s")))
     properties = broker.properties(with_keytab(alice, "alice"))
     with NetworkClient(config(properties)) as client:
         until = client.clock() + PATIENCE_MS
+        assert client.wait_for_metadata(until)
         node_id = client.any_node(until)
         connection = client._nodes[node_id].connection
         ends = time.monotonic() + 3 * TICKET_S
@@ -203,9 +208,7 @@ def test_connection_outlives_session_and_ticket(
             assert Admin(client).topic("absent", client.clock() + PATIENCE_MS) is None
             time.sleep(0.2)
         assert client._nodes[node_id].connection is connection
-    tickets = new_tickets.read_text().count(NEW_TICKET)
-    # The library takes the next ticket after half of a lifetime, and none for a login before that.
-    assert 3 <= tickets <= 7
+    assert new_tickets.read_text().count(NEW_TICKET) >= 3
 
 
 def test_connections_of_a_process_share_a_ticket(broker: Kerberized, realm: Realm, new_tickets: Path) -> None:
@@ -325,19 +328,19 @@ def test_command_takes_kerberos_from_properties_file(
 # delegation tokens
 
 
-def delegation_token(broker: Kerberized, properties: Mapping[str, str], realm: Realm, folder: Path) -> tuple[str, str]:
-    """Id and HMAC of a token that Kafka's own tool fetches, which logs in with the same properties."""
+def delegation_token(properties: Mapping[str, str], folder: Path) -> tuple[str, str]:
+    """Id and HMAC of a token that Kafka's own tool fetches."""
     (tools,) = distribution.resolve_coordinates([f"org.apache.kafka:kafka-tools:{distribution.DEFAULT_KAFKA_VERSION}"])
     file = folder / "tool.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     command = find_java().command(
         f"{tools}:{distribution.resolve()}/*",  # type: ignore[arg-type]
         "org.apache.kafka.tools.DelegationTokenCommand",
-        *("--bootstrap-server", broker.kafka.bootstrap_servers, "--command-config", str(file)),
-        *shlex.split("--create --max-life-time-period -1"),
-        options=["-XX:TieredStopAtLevel=1", f"-Djava.security.krb5.conf={realm.config()}"],
+        *("--bootstrap-server", properties["bootstrap.servers"], "--command-config", str(file)),
+        *("--create", "--max-life-time-period", "-1"),
+        options=["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"],
     )
-    done = subprocess.run(["timeout", "20", *command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     found = re.search(r"^(\S{22})\s+(\S{88})\s+User:alice", done.stdout, re.MULTILINE)
     assert found, done.stdout
@@ -345,15 +348,13 @@ def delegation_token(broker: Kerberized, properties: Mapping[str, str], realm: R
 
 
 @pytest.mark.feature("Kerberos")
-def test_delegation_token_authenticates_over_scram(
-    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path
-) -> None:
+def test_delegation_token_authenticates_over_scram(broker: Kerberized, tmp_path: Path) -> None:
     """Mutation: without the extension, the broker looks for a user of the token's name."""
-    kerberized = broker.properties(with_keytab(alice))
-    token, hmac = delegation_token(broker, kerberized, realm, tmp_path)
-    scram = f'org.apache.kafka.common.security.scram.ScramLoginModule required username="{token}" password="{hmac}"'
-    given = kerberized | {"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": f"{scram} tokenauth=true;"}
-    del given["sasl.kerberos.service.name"]
-    assert_written(broker, given)
-    error = refused(given | {"sasl.jaas.config": f"{scram};"})
-    assert error.code == "SASL_AUTHENTICATION_FAILED"
+
+    def given(options: str) -> dict[str, str]:
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        return {**broker.scram, "sasl.jaas.config": f"{module} {options};"}
+
+    token, hmac = delegation_token(given(f'username="alice" password="{PASSWORD}"'), tmp_path)
+    assert_written(broker, given(f'username="{token}" password="{hmac}" tokenauth=true'))
+    assert refused(given(f'username="{token}" password="{hmac}"')).code == "SASL_AUTHENTICATION_FAILED"
