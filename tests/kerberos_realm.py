@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
+from certificates import Authority
 from kafka_eos_sink.client import kerberos
+from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import distribution
+from kafka_eos_sink.embedded.broker_security import BrokerSecurity
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import PATIENCE_S
 
 PROGRAM = Path(__file__).parent / "broker" / "Kdc.java"
+MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+SESSION_MS = 3_000
+PASSWORD = "correct-horse"
 KERBY = "2.1.1"
 JARS = {
     "kerb-admin": "6c7c322729f8a05ef96d2510166501922cab93325c2e1ac23926c08c70b82c5a",
@@ -50,6 +58,8 @@ class Realm:
     def keytab(self, principal: str) -> Path:
         """Create a principal of this realm, such as ``alice`` or ``kafka/127.0.0.1``, and return its keytab."""
         path = self._folder / f"{principal.replace('/', '-')}.keytab"
+        if path.exists():
+            return path
         assert self._process.stdin is not None
         print(f"{principal}@{self.name} {path}", file=self._process.stdin, flush=True)
         _await_line(self._process, "created")
@@ -110,3 +120,61 @@ def started_realm(folder: Path, name: str = "EXAMPLE.COM", **settings: int) -> I
         stuck.cancel()
         process.kill()
         process.communicate()
+
+
+@dataclass(frozen=True)
+class Kerberized:
+    """A broker that takes tickets for kafka/127.0.0.1, and SCRAM; what its clients must trust."""
+
+    kafka: EmbeddedKafka
+    trusted: Mapping[str, str]
+
+    @property
+    def scram(self) -> dict[str, str]:
+        """Client properties without the user."""
+        return {"bootstrap.servers": self.kafka.bootstrap_servers, **self.trusted, "sasl.mechanism": "SCRAM-SHA-512"}
+
+    def properties(self, module: str, **others: str) -> dict[str, str]:
+        """Client properties without ``sasl.mechanism``, whose default is GSSAPI as in Java."""
+        return {
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            **self.trusted,
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.jaas.config": f"{MODULE} {module};",
+            **others,
+        }
+
+
+def with_keytab(keytab: Path | str, principal: str = "alice@EXAMPLE.COM") -> str:
+    """The options of Java's login module."""
+    return f'useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}"'
+
+
+@contextmanager
+def started_broker(realm: Realm, authority: Authority | None = None) -> Iterator[Kerberized]:
+    """Run a broker with short sessions of GSSAPI; with an authority, its clients use TLS."""
+    module = with_keytab(realm.keytab("kafka/127.0.0.1"), f"kafka/127.0.0.1@{realm.name}")
+    listener = {
+        "sasl.enabled.mechanisms": "GSSAPI,SCRAM-SHA-512",
+        "sasl.kerberos.service.name": "kafka",
+        "gssapi.sasl.jaas.config": f"{MODULE} {module} isInitiator=false;",
+        "gssapi.connections.max.reauth.ms": str(SESSION_MS),
+    }
+    properties = {f"listener.name.client.{name}": value for name, value in listener.items()}
+    properties["delegation.token.secret.key"] = PASSWORD
+    trusted = {"security.protocol": "SASL_PLAINTEXT" if authority is None else "SASL_SSL"}
+    if authority is not None:
+        trusted["ssl.ca.location"] = str(authority.file)
+    security = BrokerSecurity(
+        protocol="SASL_PLAINTEXT" if authority is None else "SASL_SSL",
+        certificate=None if authority is None else authority.issue("127.0.0.1").file,
+        users=(("alice", Secret(PASSWORD)),),
+        mechanisms=("SCRAM-SHA-512",),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Java reads no KRB5_CONFIG.
+        patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.security.krb5.conf={realm.config()}")
+        kafka = EmbeddedKafka(security=security, properties=properties, transaction_version=2)
+        kafka.start()
+    with kafka:
+        yield Kerberized(kafka, trusted)

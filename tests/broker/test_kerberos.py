@@ -6,8 +6,6 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,22 +16,16 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded import distribution
-from kafka_eos_sink.embedded.broker_security import BrokerSecurity
-from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import PATIENCE_S, assert_nothing_open, create_topic, read_committed
-from kerberos_realm import Realm, started_realm
+from kerberos_realm import PASSWORD, Kerberized, Realm, started_broker, started_realm, with_keytab
 
-MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
-SESSION_MS = 3_000
 TICKET_S = 4
 PATIENCE_MS = int(PATIENCE_S * 1_000)
-PASSWORD = "correct-horse"
 NEW_TICKET = "Sending unauthenticated request"
 """Of MIT Kerberos's trace: the client asks the KDC for a ticket of its principal."""
 
@@ -55,59 +47,11 @@ def krb5_config(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nowhere")
 
 
-@dataclass(frozen=True)
-class Kerberized:
-    """A broker that takes tickets for kafka/127.0.0.1, and SCRAM; what its clients must trust."""
-
-    kafka: EmbeddedKafka
-    trusted: Mapping[str, str]
-
-    @property
-    def scram(self) -> dict[str, str]:
-        """Client properties without the user."""
-        return {"bootstrap.servers": self.kafka.bootstrap_servers, **self.trusted, "sasl.mechanism": "SCRAM-SHA-512"}
-
-    def properties(self, module: str, **others: str) -> dict[str, str]:
-        """Client properties without ``sasl.mechanism``, whose default is GSSAPI as in Java."""
-        return {
-            "bootstrap.servers": self.kafka.bootstrap_servers,
-            **self.trusted,
-            "sasl.kerberos.service.name": "kafka",
-            "sasl.jaas.config": f"{MODULE} {module};",
-            **others,
-        }
-
-
 @pytest.fixture(scope="module")
 def brokers(realm: Realm, authority: Authority) -> Iterator[dict[str, Kerberized]]:
     """By security protocol. Sessions of GSSAPI are short on both."""
-    keytab = realm.keytab("kafka/127.0.0.1")
-    login = f'useKeyTab=true storeKey=true isInitiator=false keyTab="{keytab}" principal="kafka/127.0.0.1@{realm.name}"'
-    listener = {
-        "sasl.enabled.mechanisms": "GSSAPI,SCRAM-SHA-512",
-        "sasl.kerberos.service.name": "kafka",
-        "gssapi.sasl.jaas.config": f"{MODULE} {login};",
-        "gssapi.connections.max.reauth.ms": str(SESSION_MS),
-    }
-    properties = {f"listener.name.client.{name}": value for name, value in listener.items()}
-    properties["delegation.token.secret.key"] = PASSWORD
-    trusted = {
-        "SASL_PLAINTEXT": {"security.protocol": "SASL_PLAINTEXT"},
-        "SASL_SSL": {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.file)},
-    }
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.security.krb5.conf={realm.config()}")
-        found = {}
-        for protocol in ("SASL_PLAINTEXT", "SASL_SSL"):
-            security = BrokerSecurity(
-                protocol=protocol,  # type: ignore[arg-type]
-                certificate=authority.issue("127.0.0.1").file if protocol == "SASL_SSL" else None,
-                users=(("alice", Secret(PASSWORD)),),
-                mechanisms=("SCRAM-SHA-512",),
-            )
-            kafka = EmbeddedKafka(security=security, properties=properties, transaction_version=2)
-            found[protocol] = Kerberized(stack.enter_context(kafka), trusted[protocol])
-        yield found
+    with started_broker(realm) as clear, started_broker(realm, authority) as encrypted:
+        yield {"SASL_PLAINTEXT": clear, "SASL_SSL": encrypted}
 
 
 @pytest.fixture
@@ -121,10 +65,6 @@ def new_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     path = tmp_path / "trace"
     monkeypatch.setenv("KRB5_TRACE", str(path))
     return path
-
-
-def with_keytab(keytab: Path, principal: str = "alice@EXAMPLE.COM") -> str:
-    return f'useKeyTab=true storeKey=true keyTab="{keytab}" principal="{principal}"'
 
 
 def config(properties: Mapping[str, str]) -> ClientConfig:
