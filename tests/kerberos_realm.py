@@ -176,5 +176,7 @@ def started_broker(realm: Realm, authority: Authority | None = None) -> Iterator
         patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.security.krb5.conf={realm.config()}")
         kafka = EmbeddedKafka(security=security, properties=properties, transaction_version=2)
         kafka.start()
-    with kafka:
+    try:
         yield Kerberized(kafka, trusted)
+    finally:
+        kafka.stop()

@@ -1,7 +1,8 @@
-"""Kerberos: the SASL mechanism GSSAPI (RFC 4752) by the package ``gssapi``, which calls MIT Kerberos.
+"""Kerberos: the SASL mechanism GSSAPI (RFC 4752) by the package ``gssapi``.
 
-The library fetches tickets from the KDC, and a new one from the keytab after half of a ticket's lifetime. All connections of a process with
-the same keytab and principal share their tickets, in memory. A ticket cache is a file that another program renews; each login reads it.
+The package calls MIT Kerberos. This library fetches tickets from the KDC, and a new one from the keytab after half of a ticket's lifetime.
+All connections of a process with the same keytab and principal share their tickets, in memory. A ticket cache is a file that another
+program renews; each login reads it.
 
 A login waits for the KDC on the thread of its client, as a login with OAUTHBEARER waits for the token endpoint.
 """
@@ -132,7 +133,7 @@ def _no_ticket(credentials: KerberosCredentials, host: str, error: Any) -> Excep
 
 
 def _text(error: Any) -> str:
-    """Return the library's reason: Kerberos's, or that of GSSAPI if Kerberos gives none."""
+    """Return the reason that Kerberos gives, else the reason of GSSAPI."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else ()
     return peer_text(" ".join(texts or error.get_all_statuses(error.maj_code, True)))
 

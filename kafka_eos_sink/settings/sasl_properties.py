@@ -80,7 +80,7 @@ class SecurityValues:
 
 @dataclass(slots=True, repr=False)
 class SaslReader(SecurityValues):
-    """Combine the values of ``sasl.*``; the options of the login module stand in ``jaas``."""
+    """Combine the values of ``sasl.*``; ``jaas`` holds the login module's options."""
 
     jaas: dict[str, str] = field(init=False, default_factory=dict)
 
@@ -154,7 +154,7 @@ class SaslReader(SecurityValues):
         )
 
     def _flag(self, option: str) -> bool:
-        """Return a login module's option that is true or false; false if it is absent."""
+        """Return a login module's option that is true or false, by default false."""
         value = self.jaas.get(option, "false").lower()
         self.require(
             value in ("true", "false"), "sasl.jaas.config", f"has an option {option} that is not true or false"

@@ -12,6 +12,7 @@ import pytest
 
 from certificates import Authority
 from dead_writes import tasks, varied, write_settings
+from documents import ROOT, read
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
@@ -212,6 +213,20 @@ def test_login_without_ticket_reports_what_and_where(
     assert error.code == "KERBEROS_TICKET_UNAVAILABLE"
     for part in (f"{service}@127.0.0.1", broker.kafka.bootstrap_servers, *parts):
         assert part.format(**places) in error.message
+
+
+def test_page_shows_the_error_of_a_keytab_without_the_principal(broker: Kerberized, alice: Path) -> None:
+    error = refused(broker.properties(with_keytab(alice, "orders@EXAMPLE.COM")))
+    (shown,) = (
+        block.text
+        for block in read(ROOT / "docs" / "secure.md").blocks
+        if block.section == "kerberos" and "KERBEROS_TICKET_UNAVAILABLE" in block.text
+    )
+    page = " ".join(shown.split()).replace("/etc/kafka/orders.keytab", str(alice))
+    server, host = broker.kafka.bootstrap_servers, "broker1.example.com"
+    assert page.replace(f"{host}:9093", server).replace("10.0.0.11:9093", server).replace(host, "127.0.0.1") == str(
+        error
+    )
 
 
 @pytest.fixture(scope="module")

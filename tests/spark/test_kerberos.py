@@ -11,6 +11,7 @@ import pytest
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from kerberos_realm import Kerberized, Realm, started_broker, started_realm, with_keytab
 from tests.spark.spark_submit import SparkSubmit, own_lines, zip_package
+from tests.spark.standalone_cluster import HOSTS, StandaloneCluster
 
 ROWS = 100
 
@@ -28,23 +29,24 @@ def broker(realm: Realm) -> Iterator[Kerberized]:
 
 
 @pytest.fixture
-def submit(spark_environment: dict[str, str], realm: Realm, tmp_path: Path) -> SparkSubmit:
+def submit(spark_environment: dict[str, str], realm: Realm, tmp_path: Path) -> Iterator[SparkSubmit]:
     """Jobs with two executors, which run in folders of their own; the keytab has a relative path on all of them."""
     zip_package(tmp_path / "package.zip")
     (tmp_path / "alice.keytab").write_bytes(realm.keytab("alice").read_bytes())
-    environment = {
-        **spark_environment,
-        "PYTHONPATH": "",
-        "KRB5_CONFIG": str(realm.config()),
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+    environment = {**spark_environment, "PYTHONPATH": ""}
+    settings = {
+        "spark.driver.host": HOSTS[0],
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.KRB5_CONFIG": str(realm.config()),
     }
-    return SparkSubmit(
-        environment,
-        tmp_path,
-        *("--master", "local-cluster[2,1,1024]", "--conf", "spark.executor.memory=512m"),
-        *("--py-files", "package.zip", "--files", "alice.keytab,client.properties"),
-        *("--conf", f"spark.executorEnv.KRB5_CONFIG={realm.config()}"),
-    )
+    with StandaloneCluster.started(tmp_path, environment) as cluster:
+        yield SparkSubmit(
+            environment | {"KRB5_CONFIG": str(realm.config())},
+            tmp_path,
+            *("--master", cluster.url, "--py-files", "package.zip", "--files", "alice.keytab,client.properties"),
+            *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
+        )
 
 
 @pytest.mark.feature("Kerberos")
@@ -85,4 +87,4 @@ def test_executors_without_the_keytab_are_named(submit: SparkSubmit, broker: Ker
     assert len(executors) == 2
     for line in executors:
         assert "[KAFKA_EOS.INVALID_OPTIONS]" in line
-        assert f"local.keytab (in {tmp_path}/work/" in line
+        assert f"local.keytab (in {tmp_path}/127.0.0." in line
