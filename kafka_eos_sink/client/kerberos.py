@@ -20,13 +20,10 @@ PACKAGE = "gssapi"
 
 _KRB5_ERRORS = 2_529_638_912
 """MIT's error table of RFC 4120's codes, as an unsigned number; its own codes begin at 128."""
-_TEMPORARY = {
-    29: "a service is not available",
-    33: "the ticket is not yet valid",
-    156: "no KDC is reachable",
-}
-_EXPIRED = 32
+_TEMPORARY = (29, 33, 156)
+"""A service of the KDC is not available; a ticket is not yet valid; no KDC is reachable."""
 _NO_CACHE = (141, 195)
+"""No ticket cache is there, and no keytab with a key of the principal."""
 _WAYS_OUT = {
     6: "the KDC does not know this principal: correct principal in sasl.jaas.config",
     7: "the KDC does not know this principal of a broker: correct sasl.kerberos.service.name, or the host in bootstrap.servers and "
@@ -36,7 +33,7 @@ _WAYS_OUT = {
     23: "the key of the principal has expired: change it, and export the keytab again",
     24: "the keytab holds an old key: export it again",
     31: "the keytab holds an old key: export it again",
-    _EXPIRED: "the ticket has expired: run kinit again, or log in with useKeyTab=true, which needs no renewal",
+    32: "the ticket has expired: run kinit again, or log in with useKeyTab=true, which needs no renewal",
     37: "the clocks of this machine and of the KDC differ too much: synchronise them, for example with NTP",
     68: "the KDC does not serve this realm: correct the realm in principal, or krb5.conf",
     154: "krb5.conf of this machine (KRB5_CONFIG) names no KDC of this realm: correct the realm in principal, or krb5.conf",

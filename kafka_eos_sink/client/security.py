@@ -63,7 +63,7 @@ class TlsConfig:
 class PasswordCredentials:
     """User name and password of PLAIN and SCRAM.
 
-    ``is_delegation_token`` is Java's ``tokenauth``: the names are those of a delegation token, its id and its HMAC (KIP-48).
+    If ``is_delegation_token`` (Java's ``tokenauth``), they are a delegation token's id and HMAC (KIP-48).
     """
 
     username: str = field(repr=False)

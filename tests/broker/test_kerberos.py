@@ -16,14 +16,17 @@ from documents import ROOT, read
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
+from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.oauth import authentication_for
 from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
+from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import PATIENCE_S, assert_nothing_open, create_topic, read_committed
-from kerberos_realm import PASSWORD, Kerberized, Realm, started_broker, started_realm, with_keytab
+from kerberos_realm import MODULE, PASSWORD, Kerberized, Realm, started_broker, started_realm, with_keytab
 
 TICKET_S = 4
 PATIENCE_MS = int(PATIENCE_S * 1_000)
@@ -247,19 +250,79 @@ def test_clock_skew_is_reported(
     assert "synchronise" in error.message
 
 
+@pytest.mark.parametrize("had_ticket", [False, True])
 def test_kdc_that_is_down_is_tried_until_the_deadline(
-    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Kerberized, realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_ticket: bool
 ) -> None:
     down = tmp_path / "krb5.conf"
     down.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", realm.config().read_text()))
     monkeypatch.setenv("KRB5_CONFIG", str(down))
-    properties = broker.properties(with_keytab(realm.keytab("erin"), "erin@EXAMPLE.COM"))
+    user = f"erin-{had_ticket}"  # without the tickets of the other case
+    properties = broker.properties(with_keytab(realm.keytab(user), f"{user}@EXAMPLE.COM"))
+    if had_ticket:
+        monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime="1s")))
+        reached(properties)
+        time.sleep(2)
+        monkeypatch.setenv("KRB5_CONFIG", str(down))
     with NetworkClient(config(properties)) as client:
         with pytest.raises(BrokerUnavailableError, match="Cannot contact any KDC") as error:
             client.any_node(client.clock() + 1_000)
         assert error.value.code == "BROKER_UNREACHABLE"
         monkeypatch.setenv("KRB5_CONFIG", str(realm.config()))
         client.any_node(client.clock() + PATIENCE_MS)
+
+
+def login(realm: Realm, keytab: Path) -> Dialogue:
+    """A dialogue whose handshake has succeeded."""
+    properties = {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.jaas.config": f"{MODULE} {with_keytab(keytab)};",
+    }
+    begin = authentication_for(config(properties).security)
+    assert begin is not None
+    realm.keytab("kafka/127.0.0.1")
+    return begin("127.0.0.1")
+
+
+def answered(token: bytes) -> m.SaslAuthenticateResponse:
+    return m.SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=token)
+
+
+@pytest.mark.parametrize("token", [b"", b"garbage", b"\x60\x06\x06\x04garb"])
+def test_broker_without_the_key_of_the_ticket_is_refused(realm: Realm, alice: Path, token: bytes) -> None:
+    """A broker that takes any ticket. Mutation: without mutual authentication, the client sends its rows there."""
+    dialogue = login(realm, alice)
+    next(dialogue)
+    dialogue.send(m.SaslHandshakeResponse(error_code=0, mechanisms=("GSSAPI",)))
+    with pytest.raises(AuthenticationError) as error:
+        dialogue.send(answered(token))
+    assert error.value.code == "SASL_SERVER_UNTRUSTED"
+
+
+@pytest.mark.parametrize(("offer", "accepted"), [(b"\x07\x01\x00\x00", True), (b"\x06\x01\x00\x00", False)])
+def test_client_chooses_no_security_layer(realm: Realm, alice: Path, offer: bytes, accepted: bool) -> None:
+    """RFC 4752, 3.1 and 3.3, with the library as the server."""
+    import gssapi
+
+    dialogue = login(realm, alice)
+    next(dialogue)
+    request: m.SaslAuthenticateRequest = dialogue.send(m.SaslHandshakeResponse(error_code=0, mechanisms=("GSSAPI",)))  # type: ignore[assignment]
+    keytab = {"keytab": str(realm.keytab("kafka/127.0.0.1"))}
+    server = gssapi.SecurityContext(creds=gssapi.Credentials(usage="accept", store=keytab), usage="accept")
+    request = dialogue.send(answered(server.step(bytes(request.auth_bytes))))  # type: ignore[assignment]
+    assert bytes(request.auth_bytes) == b""
+    response = answered(server.wrap(offer, False).message)
+    if not accepted:
+        with pytest.raises(AuthenticationError) as error:
+            dialogue.send(response)
+        assert error.value.code == "SASL_SERVER_UNTRUSTED"
+        return
+    request = dialogue.send(response)  # type: ignore[assignment]
+    assert server.unwrap(bytes(request.auth_bytes)).message == b"\x01\x00\x00\x00"
+    with pytest.raises(StopIteration):
+        dialogue.send(answered(b""))
 
 
 # commands
