@@ -22,6 +22,7 @@ _KRB5_ERRORS = 2_529_638_912
 """MIT's error table of RFC 4120's codes, as an unsigned number; its own codes begin at 128."""
 _TEMPORARY = (29, 33, 156)
 """A service of the KDC is not available; a ticket is not yet valid; no KDC is reachable."""
+_EXPIRED = 32
 _NO_CACHE = (141, 195)
 """No ticket cache is there, and no keytab with a key of the principal."""
 _WAYS_OUT = {
@@ -33,7 +34,7 @@ _WAYS_OUT = {
     23: "the key of the principal has expired: change it, and export the keytab again",
     24: "the keytab holds an old key: export it again",
     31: "the keytab holds an old key: export it again",
-    32: "the ticket has expired: run kinit again, or log in with useKeyTab=true, which needs no renewal",
+    _EXPIRED: "the ticket has expired: run kinit again, or log in with useKeyTab=true, which needs no renewal",
     37: "the clocks of this machine and of the KDC differ too much: synchronise them, for example with NTP",
     68: "the KDC does not serve this realm: correct the realm in principal, or krb5.conf",
     154: "krb5.conf of this machine (KRB5_CONFIG) names no KDC of this realm: correct the realm in principal, or krb5.conf",
@@ -118,6 +119,10 @@ def _no_ticket(credentials: KerberosCredentials, host: str, error: Any) -> Excep
     if credentials.keytab is not None:
         place = f"keytab {credentials.keytab}"
     what = f"no Kerberos ticket of {who} ({place}) for {credentials.service_name}@{host}: {_text(error)}"
+    if code == _EXPIRED and credentials.keytab is not None:
+        # The library has tried the keytab, and keeps the reason why it got no new ticket to itself. The next attempt has no old ticket.
+        forget(credentials)
+        return OSError(what)
     if code in _TEMPORARY:
         return OSError(what)
     way_out = _WAYS_OUT.get(code, _OTHERWISE)
