@@ -115,7 +115,7 @@ class TokenCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerberosCredentials:
-    """Where a Kerberos ticket comes from: a keytab with a principal, else a ticket cache.
+    """The source of a Kerberos ticket: a keytab with a principal, or a ticket cache.
 
     ``service_name`` is the first part of the brokers' principals. A None ``ticket_cache`` is that of the environment (KRB5CCNAME).
     """
