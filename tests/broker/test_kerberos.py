@@ -292,7 +292,7 @@ def answered(token: bytes) -> m.SaslAuthenticateResponse:
 
 @pytest.mark.parametrize("token", [b"", b"garbage", b"\x60\x06\x06\x04garb"])
 def test_broker_without_the_key_of_the_ticket_is_refused(realm: Realm, alice: Path, token: bytes) -> None:
-    """A broker that takes any ticket. Mutation: without mutual authentication, the client sends its rows there."""
+    """A broker that takes any ticket and proves nothing."""
     dialogue = login(realm, alice)
     next(dialogue)
     dialogue.send(m.SaslHandshakeResponse(error_code=0, mechanisms=("GSSAPI",)))
