@@ -28,8 +28,7 @@ from benchmarks.topics import DEADLINE_MS
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_access import append_in_transaction, write_done
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId
+from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
 from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Decision, OffsetRange, PreparedTransaction, Write
@@ -117,7 +116,7 @@ def fill(servers: str, tasks: int, apps: int, unfinished: int, numbers: Sequence
 
 def fill_all(servers: str, writes: int, tasks: int, apps: int, unfinished: int) -> None:
     with connected(servers) as admin:
-        ensure_commit_log(admin, DEFAULT_TOPIC, None, admin.client.clock() + DEADLINE_MS)
+        ensure_commit_log(admin, DEFAULT_TOPIC, admin.client.clock() + DEADLINE_MS)
     began = time.perf_counter()
     chunks = [range(first, min(writes, first + 100)) for first in range(0, writes, 100)]
     with ProcessPoolExecutor(FILLERS) as pool:

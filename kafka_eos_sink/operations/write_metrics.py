@@ -155,24 +155,21 @@ class WriteMetrics(Collector):
     def looked(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a reading that succeeded."""
         with self._lock:
-            self._take(view, took_s)
-
-    def _take(self, view: ClusterView, took_s: float) -> None:
-        before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
-        names = label_values(view, before)
-        shown = set(names.values())
-        for metric, more in self._per_application:
-            for name in set(before) - shown:
-                metric.remove(name, *more)
-            for name in shown:
-                metric.labels(name, *more)
-        # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
-        for batch in view.batches if self._counts else ():
-            if batch.write_id in names:
-                self._count(names[batch.write_id], batch)
-        self._counts = self._counts or view.was_read("history")
-        since = self._unfinished_since(view, names) if view.was_read("writes") else {}
-        self._looked, self._up, self._took_s = _Looked(view, names, since), True, took_s
+            before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
+            names = label_values(view, before)
+            shown = set(names.values())
+            for metric, more in self._per_application:
+                for name in set(before) - shown:
+                    metric.remove(name, *more)
+                for name in shown:
+                    metric.labels(name, *more)
+            # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
+            for batch in view.batches if self._counts else ():
+                if batch.write_id in names:
+                    self._count(names[batch.write_id], batch)
+            self._counts = self._counts or view.was_read("history")
+            since = self._unfinished_since(view, names) if view.was_read("writes") else {}
+            self._looked, self._up, self._took_s = _Looked(view, names, since), True, took_s
 
     def _unfinished_since(self, view: ClusterView, names: Mapping[str, str]) -> dict[str, int]:
         """Return since when each label value has an unfinished decision."""
@@ -282,9 +279,10 @@ def _families() -> dict[str, GaugeMetricFamily]:
 def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
     families = _families()
 
-    def put(name: str, value: float | None, *labels: str) -> None:
+    def put(name: str, value: int | None, *labels: str) -> None:
+        """Add a value, if it is known; seconds are given in ms."""
         if value is not None:
-            families[name].add_metric(labels, value)
+            families[name].add_metric(labels, value / 1000 if name.endswith("_seconds") else value)
 
     view = looked.view
     for part in PARTS:
@@ -313,15 +311,15 @@ def _put_writes(put: _Put, looked: _Looked, now_ms: int) -> None:
         for state in get_args(WriteState):
             put("versions", versions[name, state], name, state)
     for name, since_ms in looked.unfinished_since_ms.items():
-        put("unfinished_age_seconds", _seconds(max(0, now_ms - since_ms)), name)
+        put("unfinished_age_seconds", max(0, now_ms - since_ms), name)
     for name, line in last.items():
         put("last_version", line.write.version, name)
-        put("last_version_finished_timestamp_seconds", _seconds(line.write.finished_ms), name)
+        put("last_version_finished_timestamp_seconds", line.write.finished_ms, name)
         put("last_version_rows", None if line.write.resolution else line.write.rows, name)
         put("last_version_written_bytes", None if line.record is None else line.record.written_bytes, name)
     for name, record in tightest.items():
-        put("least_headroom_seconds", _seconds(record.headroom_ms), name)
-        put("least_headroom_duration_seconds", _seconds(sum(record.phases_ms.values())), name)
+        put("least_headroom_seconds", record.headroom_ms, name)
+        put("least_headroom_duration_seconds", sum(record.phases_ms.values()), name)
 
 
 def _headroom_share(record: BatchRecord) -> float:
@@ -337,16 +335,12 @@ def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
         oldest = max((age for age, _ in times if age is not None), default=None)
         nearest = min((left for _, left in times if left is not None), default=None)
         put("open_transactions", len(times), name)
-        put("open_transaction_age_seconds", _seconds(oldest), name)
-        put("open_transaction_headroom_seconds", _seconds(nearest), name)
+        put("open_transaction_age_seconds", oldest, name)
+        put("open_transaction_headroom_seconds", nearest, name)
     # Partitions of writes first: another program may block more partitions.
     blocked = sorted(looked.view.blocked, key=lambda each: not looked.name(each.blocked_by[0]))
     for each in blocked[:BLOCKED_PARTITIONS]:
         labels = peer_text(each.topic), str(each.partition), looked.name(each.blocked_by[0])
         put("blocked_partition_hidden_offsets", each.hidden_offsets, *labels)
         if each.since_ms >= 0:
-            put("blocked_partition_age_seconds", _seconds(max(0, now_ms - each.since_ms)), *labels)
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
+            put("blocked_partition_age_seconds", max(0, now_ms - each.since_ms), *labels)

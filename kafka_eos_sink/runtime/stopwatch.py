@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import parse_key
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.steps import Step
 
 PHASES = ("plan", "write", "check", "decide", "end", "verify")
 _BEGINS = {

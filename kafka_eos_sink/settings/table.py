@@ -70,6 +70,7 @@ class SinkOptions:
     transactional_id_prefix: str | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
+    foreach_batch_call: tuple[str, str] | None = None
     delivery_guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
     commit_log_topic: str = DEFAULT_TOPIC
     history_topic: str = DEFAULT_HISTORY_TOPIC
@@ -100,6 +101,8 @@ SINK = _rows(
     Setting("topic", kinds.TOPIC, "Topic of every row. It overrides the column `topic`."),
     Setting("txnAppId", kinds.ID, "Name of a batch job, which makes it safe to run again: the sink writes each `txnVersion` of it once."),
     Setting("txnVersion", integer(0, INT64_MAX), "Version of this write, together with `txnAppId`. Versions need no order."),
+    Setting("foreachBatchCall", kinds.FOREACH_CALL,
+        "The streaming query and the call of its `foreachBatch` function, if Spark does not show them. `for_each_batch` sets it."),
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
         "What a query or `foreachBatch` does with a batch below its newest: `fail`, `skip`, or `rewrite` it and all later ones. "
         "`rewrite` also starts a new checkpoint in spite of `CHECKPOINT_LOST`."),

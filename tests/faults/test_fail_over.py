@@ -467,7 +467,7 @@ def test_error_names_the_reason_when_two_of_three_are_down(three: EmbeddedKafka)
     rows = deliveries.to(topic, 0)
     with (
         NetworkClient(settings_of(three, topic).client) as client,
-        closing(Producer(client, config, transactional_id=None)) as producer,
+        closing(Producer(Admin(client), config, transactional_id=None)) as producer,
     ):
         producer.init_producer_id(client.clock() + int(PATIENCE_S * 1_000))
         producer.begin()

@@ -12,6 +12,7 @@ import pytest
 
 from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
@@ -19,7 +20,6 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_testing import commit_as_driver, started_producer, unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
@@ -544,25 +544,19 @@ def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bo
     with started(bench, transactional_id) as old:
         old.write(numbered(topic, 0, 10))
         old.flush()
-        if committed:
-            given = old.prepare()
-            end_txn = m.EndTxnRequest(
-                transactional_id=transactional_id,
-                producer_id=given.producer_id,
-                producer_epoch=given.producer_epoch,
-                committed=True,
-            )
-            version = end_txn_version(given)
-            only_node = old._client.any_node(old._client.clock() + DEADLINE_MS)
-            # Once: the driver would send it again.
-            (lost,) = old._client.call_all(
-                [(only_node, end_txn, (version, version))], old._client.clock() + DEADLINE_MS
-            )
-            assert isinstance(lost, KafkaEosError)
-        else:
-            old._transactions.abort()
-            while bench.proxy.unfired:
-                old._sender.run_once(10)
+        ending = EndTransaction.of(old._transactions.full_identity, committed=committed)
+        end_txn = m.EndTxnRequest(
+            transactional_id=transactional_id,
+            producer_id=ending.producer_id,
+            producer_epoch=ending.producer_epoch,
+            committed=committed,
+        )
+        only_node = old._client.any_node(old._client.clock() + DEADLINE_MS)
+        # Once: driver and producer would send it again.
+        (lost,) = old._client.call_all(
+            [(only_node, end_txn, (ending.version, ending.version))], old._client.clock() + DEADLINE_MS
+        )
+        assert isinstance(lost, KafkaEosError)
     assert not bench.proxy.unfired
     with started(bench, transactional_id) as new:
         new.write(numbered(topic, 0, 20))

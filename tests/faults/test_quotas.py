@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import ANY_VERSION, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -172,7 +173,7 @@ def test_task_that_inherits_a_throttle_names_the_quota(bench_of: Callable[[int],
         ):
             producer.flush()
         producer.close()
-        late = Producer(client, ProducerConfig(), transactional_id=None)
+        late = Producer(Admin(client), ProducerConfig(), transactional_id=None)
         with pytest.raises(
             KafkaEosError, match=r"REQUEST_DEADLINE\].*initialised.*a quota of Kafka throttled client.id"
         ):

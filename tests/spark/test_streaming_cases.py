@@ -28,7 +28,6 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.values import PreparedTransaction, log_partition_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol.record_batch import read_record_batches
-from kafka_eos_sink.runtime.executor import end_txn_version
 from kafka_testing import (
     ReadRecord,
     assert_nothing_open,
@@ -145,16 +144,7 @@ def dead(
 def abort(stream: Stream, named: Sequence[PreparedTransaction]) -> None:
     """As their coordinator does when they time out, but at once."""
     with connected(stream.servers) as admin:
-        ends = [
-            EndTransaction(
-                transactional_id=prepared.identity.transactional_id,
-                producer_id=prepared.identity.producer_id,
-                producer_epoch=prepared.identity.producer_epoch,
-                committed=False,
-                version=end_txn_version(prepared.identity),
-            )
-            for prepared in named
-        ]
+        ends = [EndTransaction.of(prepared.identity, committed=False) for prepared in named]
         results = admin.end_transactions(ends, admin.client.clock() + 30_000)
     assert [result.error_code for result in results] == [0] * len(named)
 

@@ -10,8 +10,7 @@ import pytest
 
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, ReadLog, ReadRecord
+from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in

@@ -14,7 +14,7 @@ from documents import ROOT, read
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import barrier_record, done_record
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.values import (
     DeadLetters,
     Decision,
