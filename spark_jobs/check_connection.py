@@ -43,7 +43,7 @@ NAME = "check_connection"
 CHECK_TIMEOUT_MS = 30_000
 EXECUTORS_TIMEOUT_S = 120.0
 ROUND_S = 1.0
-LOGIN_FAILED = re.compile(r"\[KAFKA_EOS\.(\w*SASL|TOKEN)_")
+LOGIN_FAILED = re.compile(r"\[KAFKA_EOS\.(\w*SASL|TOKEN|KERBEROS)_")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
