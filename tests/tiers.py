@@ -269,6 +269,10 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_kerberos.py::test_transactional_write_succeeds_with_keytab", TEST),
+    Rule("broker/test_kerberos.py::test_connection_outlives_session_and_ticket", TEST),
+    Rule("broker/test_kerberos.py::test_clock_skew_is_reported", TEST),
+    Rule("broker/test_kerberos.py", ALL),
     Rule("broker/test_documented_commands.py", ALL),
     Rule(
         "broker/test_shown_output.py::test_page_shows_what_its_commands_print",
@@ -374,6 +378,7 @@ RULES: tuple[Rule, ...] = (
         "spark/test_missing_read.py", ALL
     ),  # its error at the plan and before the decision: broker/test_missing_rights.py
     Rule("spark/test_check_connection.py", ALL),
+    Rule("spark/test_kerberos.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
     Rule("spark/test_worker_logs.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),

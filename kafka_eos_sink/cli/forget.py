@@ -52,7 +52,7 @@ def forget(
     stay. Afterwards a batch under the write id writes its rows whatever its version is, and a stream that continues from its
     checkpoint fails with COMMIT_LOG_LOST.
 
-    A job that still runs is fenced. The command fails while a transaction of the write is open, or a version is undecided or
+    A job that still runs is fenced. The command fails while a transaction of the write is open, or a version is in-doubt or
     unfinished. `--prefix` with `--older-than` removes all writes that finished so long ago, and lists the others with the reason.
     It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 

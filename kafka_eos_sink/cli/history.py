@@ -110,8 +110,8 @@ def _row(record: BatchRecord) -> console.Row:
         *textwrap.wrap(
             f"dead letters: {letters_text(record.dead_letters)}" if record.dead_letters else "", _TEXT_WIDTH
         ),
-        f"{console.counted(record.parts_copied, 'part')} copied" if record.parts_copied else "",
-        f"{console.counted(record.attempts_ended, 'attempt')} aborted" if record.attempts_ended else "",
+        f"{console.counted(record.transactions_copied, 'transaction')} copied" if record.transactions_copied else "",
+        f"{console.counted(record.attempts_aborted, 'attempt')} aborted" if record.attempts_aborted else "",
         *textwrap.wrap(record.user_metadata or "", _TEXT_WIDTH),
     ]
     return (

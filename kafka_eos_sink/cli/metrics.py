@@ -70,7 +70,7 @@ def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
             found.failed()
             problems = (str(failure),)
         else:
-            found.looked(view, time.monotonic() - began)
+            found.viewed(view, time.monotonic() - began)
             problems = view.not_read
         for problem in problems if problems != before else ():
             console.echo(f"kafka-eos: {problem}", err=True)

@@ -48,7 +48,7 @@ def status(
     not `--json`.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
-    `recover`. prepared: tasks wait for a decision. undecided: a decision was written, and its transaction is still open.
+    `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.
     resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be
     written again. unreadable: another program wrote into its records, or a part is gone.
 

@@ -41,7 +41,7 @@ _WRITES = (
 _STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
-    "undecided": "bold yellow",
+    "in-doubt": "bold yellow",
     "void": "bold yellow",
     "prepared": "yellow",
     "unreadable": "bold red",
@@ -176,7 +176,7 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
         write.rows,
         sum(each.rows for each in write.dead_letters or ()) or None,
         line.rows_per_second,
-        line.parts_copied,
+        line.transactions_copied,
         write.transactions if with_offsets else None,
         _offsets(write) if with_offsets else "",
     )

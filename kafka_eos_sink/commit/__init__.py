@@ -53,7 +53,7 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
     all markers hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the
     id has none open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions
-    before it finishes decisions. A decision whose own marker is missing is undecided (QueryState.undecided), and
+    before it finishes decisions. A decision whose own marker is missing is in-doubt (QueryState.undecided), and
     decide_again replaces it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "first offsets of
     the open transactions not compared", "a held range copied", "copied before the ABORT is seen", "nothing discarded",

@@ -2,7 +2,7 @@
 
 Its barrier stays (NEW LOG): so a later run under the id can begin, although the coordinator still knows it.
 
-A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
+A write with an open transaction, or with an in-doubt or unfinished version, is rejected: its records are the proof that recovery
 needs. `log_access.forget` does the same for writes with a random id, right after they are finished.
 """
 
@@ -83,7 +83,7 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
     if opened:
         are = "is" if len(opened) == 1 else "are"
         pending.append(f"{counted(len(opened), 'transaction')} {are} open (first: {opened[0].transactional_id})")
-    states = ("decided", "prepared", "undecided") if opened else ("decided",)
+    states = ("decided", "prepared", "in-doubt") if opened else ("decided",)
     pending += [_pending(each) for each in writes_in(view) if each.state in states]
     if pending:
         raise refused("WRITE_NOT_ENDED", write=write, pending="; ".join(pending))
@@ -93,7 +93,7 @@ def _pending(write: CommittedWrite) -> str:
     what = "a version" if write.version is None else f"version {write.version}"
     states = {
         "decided": "is decided and not finished",
-        "undecided": "has a decision without an outcome",
+        "in-doubt": "has a decision without an outcome",
         "prepared": f"has {counted(write.transactions, 'prepared transaction')} without an outcome",
     }
     return f"{what} of query id {write.query_id!r} {states[write.state]}"

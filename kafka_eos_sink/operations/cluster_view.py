@@ -51,11 +51,14 @@ class WriteLine:
     record: BatchRecord | None
 
     @property
-    def parts_copied(self) -> int | None:
-        return None if self.record is None else self.record.parts_copied
+    def transactions_copied(self) -> int | None:
+        return None if self.record is None else self.record.transactions_copied
 
     def as_json(self) -> dict[str, Any]:
-        return self.write.as_json() | {"rows_per_second": self.rows_per_second, "parts_copied": self.parts_copied}
+        return self.write.as_json() | {
+            "rows_per_second": self.rows_per_second,
+            "transactions_copied": self.transactions_copied,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class Executor:
         )
 
     @property
-    def attempts_ended(self) -> int:
+    def attempts_aborted(self) -> int:
         """How many transactions the procedures have aborted."""
         return sum(not end.commit and result.error == ErrorCode.NONE for end, result in self.ended)
 

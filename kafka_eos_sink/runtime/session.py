@@ -69,7 +69,7 @@ def plan(settings: WriteSettings) -> Plan:
     return replace(
         found,
         plan_ms=round(took * 1000),
-        attempts_ended=executor.attempts_ended,
+        attempts_ended=executor.attempts_aborted,
         cluster_id=executor.client.metadata.cluster_id,
     )
 
@@ -99,7 +99,7 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             return None
-        found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
+        found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_aborted)
         history.report(executor.admin, settings.history_topic, found)
         # Micro-batches without rows are normal: their next run reads the same ones.
         if decision.is_empty and not (settings.write.is_random or batch.streaming or decision.foreach_query):

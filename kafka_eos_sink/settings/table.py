@@ -239,9 +239,6 @@ _FIXED = _rows(
             "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids")),
 )  # fmt: skip
 
-KERBEROS = (
-    "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
-)
 AWS_MSK_IAM = (
     "this mechanism is a class of Java clients; Amazon MSK also accepts IAM's tokens by OAUTHBEARER: set sasl.mechanism=OAUTHBEARER and "
     "sasl.oauthbearer.token.provider=msk-iam:<region>, and remove sasl.jaas.config and the callback handlers"
@@ -274,12 +271,13 @@ _SECURITY_ROWS = _rows(
     Setting("ssl.truststore.password", kinds.AS_GIVEN, "Password of the trust store."),
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides. JKS is an error."),
     Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. The sink loads no class."),
+    Setting("sasl.kerberos.service.name", kinds.TEXT, "First part of the brokers' Kerberos principals, often `kafka`. GSSAPI requires it."),
     Setting("sasl.login.connect.timeout.ms", integer(1),
         "How long a connection to the token endpoint may take.", target=ClientCredentials, field_name="connect_timeout_ms"),
     Setting("sasl.login.read.timeout.ms", integer(1),
         "How long the token endpoint may take to respond.", target=ClientCredentials, field_name="read_timeout_ms"),
     Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. SASL requires it.",
-        refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
+        refused=(("AWS_MSK_IAM", AWS_MSK_IAM),)),
     Setting("sasl.oauthbearer.client.credentials.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
     Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.AS_GIVEN, "Client secret for the token endpoint."),
     Setting("sasl.oauthbearer.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
@@ -322,8 +320,6 @@ REFUSED = _without_value(
     {
         f"{JVM_CLASS}; set the option interceptors to Python classes": "interceptor.classes",
         "write ${env:NAME} or ${file:/path:key}, which need no provider": "config.providers",
-        KERBEROS: "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
-        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
         f"{JVM_CLASS}; remove it and give sasl.username and sasl.password, or on Amazon MSK {_MSK_PROVIDER}": ""
         "sasl.client.callback.handler.class",
         f"{JVM_CLASS}; for tokens give {_PROVIDER}, or on Amazon MSK msk-iam:<region>": ""
@@ -356,6 +352,9 @@ WITHOUT_EFFECT = _without_value(
         "sasl.login.retry.backoff.ms",
         "a token's expiry decides when the sink fetches the next token": "sasl.login.refresh.buffer.seconds "
         "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
+        "MIT Kerberos takes a new ticket from the keytab after half its lifetime; to renew a ticket cache, run kinit -R": ""
+        "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.ticket.renew.jitter "
+        "sasl.kerberos.ticket.renew.window.factor",
         _CHECKED_BY_BROKER: "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
         "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "

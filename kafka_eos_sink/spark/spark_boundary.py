@@ -23,6 +23,7 @@ from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import read_options, readable, resolve_own_options
 from kafka_eos_sink.settings.table import PREFIX, SinkOptions
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
+from kafka_eos_sink.spark.quick_acks import acknowledge_at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,6 +126,7 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
 ) -> SinkMessage:
     """Write the rows of one task attempt; at-least-once has no plan."""
+    acknowledge_at_once()
     rows = columns.to_rows(batches)
     if plan is None:
         return SinkMessage(at_least_once.write_rows(settings, rows))

@@ -25,6 +25,7 @@ from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
+from kafka_eos_sink.spark.quick_acks import log_hand_over
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -70,6 +71,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
+                    log_hand_over(write_id)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
                     # Only the tasks know for certain which batch runs. The plan shows it in errors.

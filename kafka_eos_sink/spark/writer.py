@@ -20,6 +20,7 @@ from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
+from kafka_eos_sink.spark.quick_acks import log_hand_over
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -55,8 +56,10 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             run_id = str(uuid.uuid4())
             with planning(self._job):
                 options = self._checked_options()
+                settings = self._settings(options, run_id)
+                log_hand_over(settings.write.id)
                 if options.delivery_guarantee == "exactly-once":
-                    self._plan = session.plan(self._settings(options, run_id))
+                    self._plan = session.plan(settings)
             # Spark pickles the writer twice. A second plan would fence the first, whose epochs the tasks may already use.
             self._run_id = run_id
         return self.__dict__.copy()

@@ -166,7 +166,7 @@ def test_only_discard_needs_write_txn_markers(
     with caplog.at_level(logging.WARNING):
         write_whole(given)
     bench.assert_exactly_once(topic)
-    assert caplog.records == []
+    assert [each for each in caplog.messages if "did not exist on this cluster" not in each] == []
     with connected(bench.proxy.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=topic, commit_log_topic=given.write.log_topic, timeout_ms=30_000)
         (broker,) = (each for each in found if each.what.startswith("broker "))

@@ -115,6 +115,8 @@ def test_commits_that_are_examples_have_the_subjects_shown() -> None:
         pytest.skip("the folder has no history, or only a part of it")
     shown = EXAMPLE_COMMIT.findall(CONTRIBUTING.read_text("utf-8"))
     assert len(shown) > 5
+    if not any(git("cat-file", "-t", commit) == "commit" for commit, _ in shown):
+        pytest.skip("the folder is in another history")
     assert [(commit, git("log", "-1", "--format=%s", commit, "--")) for commit, _ in shown] == shown
 
 

@@ -35,7 +35,7 @@ def main(bootstrap: str, folder: str, topic: str) -> None:
     def run(function: Callable[[DataFrame, int, Txn], None]) -> str:
         lines = spark.readStream.format("text").load(source)
         writer = for_each_batch(lines.writeStream.trigger(availableNow=True), function, checkpoint)
-        for _ in range(6):
+        for _ in range(20):
             try:
                 writer.start().awaitTermination()
             except Exception as error:

@@ -194,7 +194,7 @@ def test_an_open_decision_is_undecided() -> None:
     log = Log()
     log.decide(log.prepare(0))
     (write,) = log.writes()
-    assert (write.state, write.version) == ("undecided", 3)
+    assert (write.state, write.version) == ("in-doubt", 3)
 
 
 def test_undecided_record_that_is_no_decision_has_no_version() -> None:
@@ -202,7 +202,7 @@ def test_undecided_record_that_is_no_decision_has_no_version() -> None:
     for record in tombstones(log.decide(log.prepare(0), version=4)):
         log.append(record, DRIVER, epoch=1)
     finished, undecided = log.writes()
-    assert (finished.version, undecided.state, undecided.version) == (3, "undecided", None)
+    assert (finished.version, undecided.state, undecided.version) == (3, "in-doubt", None)
 
 
 def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
