@@ -44,7 +44,7 @@ from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseRequest, LoseR
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 THROTTLED_MS = 60
 """The silence that a THROTTLING_QUOTA_EXCEEDED asks for: longer than any backoff of the bench, which ends at 40 ms."""
-UNDECIDED_IN = 3_000
+UNDECIDED_IN = 4_000
 """delivery.timeout.ms of the cases that wait for it to pass."""
 FIRST = "as the first answer"
 BEHIND = "behind another"

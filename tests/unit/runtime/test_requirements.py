@@ -12,13 +12,10 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
-from kafka_eos_sink.client.coordinator_topics import TRANSACTIONS, CoordinatorState
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.runtime import requirements
 from kafka_eos_sink.runtime.requirements import (
-    BROKERS_JOIN_MS,
     EXPIRATION,
     MAX_TIMEOUT,
     NEEDED,
@@ -27,7 +24,6 @@ from kafka_eos_sink.runtime.requirements import (
     VERIFICATION,
     broker_settings,
     missing_apis,
-    require_coordinator,
     require_verified_appends,
     short_expiration,
     small_requests,
@@ -166,30 +162,3 @@ def test_requests_above_the_brokers_limit_are_named(limit: str | None, works: bo
     text = small_requests({} if limit is None else {REQUEST_BYTES: limit}, 1_000_000)
     assert (text == "") == works
     assert works or ("Lower kafka.max.request.size and kafka.batch.size" in text and f"={limit}" in text)
-
-
-@pytest.mark.parametrize(
-    ("state", "waited_ms"),
-    [
-        (CoordinatorState(found="", problem="three replicas, one broker", way_out="set it"), BROKERS_JOIN_MS),
-        (CoordinatorState(found="", problem="a broker is down", heals=True), 0),
-        (CoordinatorState(found="", problem="a right hides it", is_sure=False), 0),
-    ],
-    ids=["sure", "heals", "unsure"],
-)
-def test_write_waits_for_brokers_that_join_before_no_coordinator(
-    monkeypatch: pytest.MonkeyPatch, state: CoordinatorState, waited_ms: int
-) -> None:
-    """What heals by itself, or may be no problem, is left to the requests, which wait longer."""
-    now = [0]
-    client = SimpleNamespace(clock=lambda: now[0], wait=lambda ms, until: now.__setitem__(0, min(now[0] + ms, until)))
-    monkeypatch.setattr(requirements, "coordinator_state", lambda *_: state)
-    monkeypatch.setattr(requirements, "broker_count", lambda *_: 1)
-    admin: Any = SimpleNamespace(client=client)
-    if waited_ms:
-        with pytest.raises(ConfigurationError, match=r"NO_COORDINATOR\] three replicas, one broker") as raised:
-            require_coordinator(admin, TRANSACTIONS, {TRANSACTIONS.factor: "3"}, 60_000)
-        assert raised.value.way_out == "Set it"
-    else:
-        require_coordinator(admin, TRANSACTIONS, {TRANSACTIONS.factor: "3"}, 60_000)
-    assert now[0] == waited_ms
