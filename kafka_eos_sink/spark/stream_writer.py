@@ -23,6 +23,7 @@ from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
+from kafka_eos_sink.spark.checkpoint_filesystem import NOT_READABLE
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
-"""What a read of the checkpoint raises if the file system fails, or if Spark did not write the file."""
 TRY_AGAIN_AFTER_S = 600.0
 """A failed login to a store may take many seconds; do not repeat it with every batch."""
 _try_again_at: dict[str, float] = {}
@@ -62,6 +61,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     _planned = False
     _offsets: tuple[int, str] | None = None
     """Batch id and SHA-256 of the source offsets at planning; None if they cannot be read."""
+    _kafka_offsets: tuple[tuple[str, int, int], ...] | None = None
+    """The offsets of that batch for ``source.offsets.group``."""
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
@@ -72,6 +73,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                     write_id = _write_id(options)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
+                    if found is not None and options.source_offsets_group is not None:
+                        self._kafka_offsets = found.of_kafka()  # Raises before the first task runs.
                     # Only the tasks know for certain which batch runs. The plan shows it in errors.
                     query_id, version = ("", 0) if found is None else (_query_id(options), found.version)
                     settings = self._write_settings(options, write_id, query_id, version, None)
@@ -97,7 +100,11 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         settings = self._write_settings(
             options, "" if self._plan is None else self._plan.write.id, query_id, version, offsets_hash
         )
-        return run_task(context, settings, self._plan, self._columns, iterator)
+        message = run_task(context, settings, self._plan, self._columns, iterator)
+        if offsets_hash is not None and context.partitionId() == 0:
+            # One of the messages is enough. The commit process would have to read the checkpoint again.
+            message = dataclasses.replace(message, kafka_offsets=self._kafka_offsets)
+        return message
 
     @states_safety
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -111,13 +118,12 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         complete = unwrapped(messages)
         # This process shares no state with the planner and the tasks: the plan arrives in the messages.
         first = next(message for message in complete if message is not None)
-        offsets = _offsets_of(options, batchId)
         settings = self._write_settings(
-            options, first.plan.write.id, first.batch.query_id, batchId, None if offsets is None else offsets.sha256
+            options, first.plan.write.id, first.batch.query_id, batchId, first.batch.offsets_hash
         )
         group = options.source_offsets_group
-        if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
-            settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=of_kafka))
+        if group is not None and (offsets := _kafka_offsets(options, batchId, messages)):
+            settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=offsets))
         decision = session.commit(settings, first.plan, complete)
         # Spark calls commit while speculative attempts may still run; one of them can begin a transaction after it.
         sweep_later(settings, first.plan, decision)
@@ -185,10 +191,7 @@ def _newest_offsets(options: SinkOptions) -> BatchOffsets | None:
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
 
-    found = _in_checkpoint(options, look)
-    if found is not None and options.source_offsets_group is not None:
-        found.of_kafka()  # Raises before the first task runs.
-    return found
+    return _in_checkpoint(options, look)
 
 
 def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatch | None:
@@ -206,8 +209,16 @@ def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatc
     return _in_checkpoint(options, look)
 
 
-def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
-    return _in_checkpoint(options, lambda checkpoint: checkpoint.offsets(version))
+def _kafka_offsets(
+    options: SinkOptions, version: int, messages: Sequence[WriterCommitMessage | None]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the offsets for ``source.offsets.group``, which the first task brings from the plan."""
+    for message in messages:
+        if isinstance(message, SinkMessage) and message.kafka_offsets is not None:
+            return message.kafka_offsets
+    # The planner saw another batch, or the executor runs an earlier version of this package.
+    found = _in_checkpoint(options, lambda checkpoint: checkpoint.offsets(version))
+    return () if found is None else found.of_kafka()
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:
