@@ -90,9 +90,12 @@ def find_driver_jvm(pid: int | None = None) -> DriverJvm:
         OSError: There is none, or this system has no /proc.
     """
     above = os.getppid() if pid is None else pid
-    while above > 1:
+    while above > 0:  # the JVM is process 1 of some containers
         process = PROC / str(above)
-        java = os.readlink(process / "exe").removesuffix(" (deleted)")
+        try:
+            java = os.readlink(process / "exe").removesuffix(" (deleted)")
+        except PermissionError:
+            java = ""  # a process of another user
         if Path(java).name == "java":
             arguments = (process / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[1:-1]
             return describe_jvm(

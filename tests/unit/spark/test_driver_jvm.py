@@ -169,11 +169,18 @@ def test_driver_is_the_nearest_java_above(processes: Processes) -> None:
     )
 
 
+def test_driver_may_be_the_first_process_of_a_container(processes: Processes) -> None:
+    processes.add(1, 0, "/jdk/bin/java", "-cp", "x", SUBMIT)
+    assert find_driver_jvm(1).pid == 1
+
+
 def test_no_java_above_is_an_error_of_reading(processes: Processes) -> None:
     processes.add(9, 1, "/usr/bin/python3")
-    for pid in (9, 5):
-        with pytest.raises(OSError):
-            find_driver_jvm(pid)
+    processes.add(1, 0, "/sbin/init")
+    with pytest.raises(OSError, match="no Java process"):
+        find_driver_jvm(9)
+    with pytest.raises(OSError):  # a system without /proc
+        find_driver_jvm(5)
 
 
 def test_jvm_that_does_not_start_is_an_error_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
