@@ -32,7 +32,10 @@ NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, I
 
 
 class Files(Protocol):
-    """The files below a location. Each method raises one of NOT_READABLE if the file system fails."""
+    """The files below a location.
+
+    Each method raises one of NOT_READABLE if the file system fails.
+    """
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
@@ -95,7 +98,7 @@ def open_location(location: str) -> Files:
 
 
 def _without_scheme(path: str) -> Files:
-    """Spark resolves such a path against ``fs.defaultFS``, the local file system unless it is set."""
+    """Return the files below a path of ``fs.defaultFS``, by default a local one."""
     from pyarrow.fs import LocalFileSystem
 
     try:

@@ -1,4 +1,4 @@
-"""Hadoop's file systems as the driver opens them, in a second JVM with the class path and the settings of the driver's JVM.
+"""Hadoop's file systems, in a second JVM with the driver's class path and settings.
 
 The driver's JVM starts the Python processes that plan and commit, but runs nothing for them. So the sink starts a JVM of its own, which
 PySpark's library Py4J drives. It stays until this Python process ends, because its start takes a second and a read some milliseconds.
@@ -67,7 +67,7 @@ class DriverJvm:
     user: str | None = None
 
     def mentions_default_fs(self) -> bool:
-        """Return whether Hadoop's ``fs.defaultFS`` may be set, in which case only Hadoop knows its value."""
+        """Return whether ``fs.defaultFS`` may be set; only Hadoop knows its value."""
         names = ("core-site.xml", "__spark_hadoop_conf__.xml")
         if any(Path(self.directory, entry, name).is_file() for entry in self.class_path for name in names):
             return True
@@ -159,7 +159,7 @@ def describe_jvm(
 
 
 def _spark_options(arguments: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of spark-submit or the application master up to the program, whose own options follow."""
+    """Yield Spark's own options: those of the program come behind its name."""
     for argument in arguments:
         if not argument.startswith("-"):
             return
@@ -214,7 +214,10 @@ class HadoopFiles:
 
 
 def _in_second_jvm(look: Callable[[_Gateway], _Result]) -> _Result:
-    """Return what ``look`` finds; raises OSError. A JVM that has ended is started again, once."""
+    """Return what ``look`` finds; start a JVM that has ended again, once.
+
+    Raises OSError.
+    """
     ended: Py4JError | None = None
     for _ in range(2):
         gateway = _gateway()
@@ -241,7 +244,10 @@ def _gateway() -> _Gateway:
 
 
 class _Gateway:
-    """A JVM on the class path of the driver's JVM, with the same Hadoop configuration; its constructor raises OSError."""
+    """A JVM with the driver's class path and Hadoop configuration.
+
+    Raises OSError on construction.
+    """
 
     def __init__(self, driver: DriverJvm) -> None:
         self._process = subprocess.Popen(
@@ -304,3 +310,5 @@ class _Gateway:
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
+        # Otherwise, Py4J logs an error for each object that it cannot release there.
+        self._client._gateway_client.is_connected = False

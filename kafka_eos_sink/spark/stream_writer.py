@@ -49,8 +49,8 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 KEEP_FOLDER = (
-    "Keep the folder: from another one, the query starts over. "
-    "Correct its scheme, or the credentials of the driver's Python process"
+    "Keep the folder: from another one, the query starts over. Correct its scheme, or put the settings of its file system into "
+    "spark-submit --conf, spark-defaults.conf or core-site.xml: the sink does not see what the program itself sets"
 )
 
 
@@ -167,8 +167,8 @@ def _write_id(options: SinkOptions) -> str:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"{location}/metadata, which identifies the query after a restart, cannot be read ({error})",
-            f"{KEEP_FOLDER}. Without a scheme it is a local path: if Spark's "
-            "fs.defaultFS is another file system, write its scheme into checkpointLocation. If the file cannot be made readable, set "
+            f"{KEEP_FOLDER}. Without a scheme it is a path of fs.defaultFS, or local if the sink does not see that setting: then write "
+            "the scheme into checkpointLocation. If the file cannot be made readable, set "
             "transactional.id.prefix: for a query that has run before, to its kafka-eos-<query id> that kafka-eos status lists, because "
             "under another name its last batch can be written twice; for a new query, to any name that no other query uses",
         ) from None
@@ -212,7 +212,7 @@ def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatc
 def _kafka_offsets(
     options: SinkOptions, version: int, messages: Sequence[WriterCommitMessage | None]
 ) -> tuple[tuple[str, int, int], ...]:
-    """Return the offsets for ``source.offsets.group``, which the first task brings from the plan."""
+    """Return the offsets of ``source.offsets.group``, which a task brings."""
     for message in messages:
         if isinstance(message, SinkMessage) and message.kafka_offsets is not None:
             return message.kafka_offsets
