@@ -1,4 +1,4 @@
-"""Hadoop's file systems, in a second JVM with the driver's class path and settings.
+"""Hadoop's file systems, read by a second JVM like the driver's.
 
 The driver's JVM starts the Python processes that plan and commit, but runs nothing for them. So the sink starts a JVM of its own, which
 PySpark's library Py4J drives. It stays until this Python process ends, because its start takes a second and a read some milliseconds.

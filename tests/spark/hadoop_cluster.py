@@ -1,20 +1,22 @@
-"""Hadoop's own test clusters in a process of their own: HDFS with one data node, and YARN if asked for."""
+"""Hadoop's own test clusters in a JVM of their own: HDFS with one data node, and YARN with two node managers if asked for."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pyspark
+from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.embedded.java import find_java
-from kafka_testing import wait_until
 from tests.spark.quick_start import SHORT_LIVED_JVM
 
 JARS = {
@@ -26,54 +28,83 @@ JARS = {
     "org.bouncycastle:bcutil-jdk18on:1.82": "4420691958ad1c0ba275a6d6d8a6317adbdbdc9277055b6a72aa89c88cda8c7d",
 }
 """Coordinate -> SHA-256. PySpark's jars, of the same Hadoop, hold the rest."""
-PATIENCE_S = 180.0
+NODES = 2
+SETTINGS = {
+    "dfs.replication": "1",
+    "yarn.scheduler.minimum-allocation-mb": "128",
+    "yarn.scheduler.capacity.root.queues": "default",
+    "yarn.scheduler.capacity.root.default.capacity": "100",
+    "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
+    "yarn.nodemanager.vmem-check-enabled": "false",  # Arrow and a JVM reserve much more than they use
+    "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
+    "yarn.nodemanager.delete.debug-delay-sec": "600",
+}
 
 
 class HadoopCluster:
     """The URL of the file system; ``configuration`` is a folder for HADOOP_CONF_DIR."""
 
-    def __init__(self, folder: Path) -> None:
-        self.configuration = folder / "conf"
-        port = json.loads((folder / "details.json").read_text())["namenode_port"]
-        self.url = f"hdfs://localhost:{port}"
+    def __init__(self, folder: Path, java: Any) -> None:
+        self.folder, self.configuration = folder, folder / "conf"
+        self.configuration.mkdir()
+        self._java = java
+        self._settings = java.org.apache.hadoop.yarn.conf.YarnConfiguration()
+        for name, value in SETTINGS.items():
+            self._settings.set(name, value)
+        builder = getattr(java.org.apache.hadoop.hdfs, "MiniDFSCluster$Builder")
+        self._hdfs = builder(self._settings).numDataNodes(1).build()
+        self._hdfs.waitActive()
+        self.url = f"hdfs://localhost:{self._hdfs.getNameNodePort()}"
+        self._settings.set("fs.defaultFS", self.url)
+        # Spark's own jars do not have the class that the test cluster sets.
+        self._settings.set("net.topology.node.switch.mapping.impl", "org.apache.hadoop.net.ScriptBasedMapping")
+        self._write("core-site.xml")
 
     @staticmethod
     @contextmanager
-    def hdfs(folder: Path) -> Iterator[HadoopCluster]:
+    def started(folder: Path, *, yarn: bool = False) -> Iterator[HadoopCluster]:
         """While the block runs."""
-        with _started(folder, "org.apache.hadoop.test.MiniDFSClusterManager", "-datanodes", "1", "-format"):
-            yield HadoopCluster(folder)
+        with _jvm(folder) as java:
+            cluster = HadoopCluster(folder, java)
+            if yarn:
+                cluster._start_yarn()
+            yield cluster
+
+    def _start_yarn(self) -> None:
+        yarn = self._java.org.apache.hadoop.yarn.server.MiniYARNCluster("nodes", NODES, 1, 1)
+        yarn.init(self._settings)
+        yarn.start()
+        self._settings = yarn.getConfig()
+        self._write("yarn-site.xml")
+
+    def _write(self, name: str) -> None:
+        stream = self._java.java.io.FileOutputStream(str(self.configuration / name))
+        self._settings.writeXml(stream)
+        stream.close()
+
+    def environment(self) -> Mapping[str, str]:
+        """For spark-submit."""
+        return {"HADOOP_CONF_DIR": str(self.configuration), "YARN_CONF_DIR": str(self.configuration)}
 
 
 @contextmanager
-def _started(folder: Path, main: str, *arguments: str) -> Iterator[None]:
-    details, log = folder / "details.json", folder / "hadoop.log"
-    (folder / "conf").mkdir()
-    command = [
-        *(str(find_java().executable), *SHORT_LIVED_JVM.split(), "-Xmx384m", f"-Dtest.build.data={folder}/data"),
-        *(f"-Dhadoop.tmp.dir={folder}/tmp", "-cp", _class_path(), main, *arguments),
-        *(
-            "-D",
-            "dfs.replication=1",
-            "-writeConfig",
-            str(folder / "conf" / "core-site.xml"),
-            "-writeDetails",
-            str(details),
-        ),
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-
-    def is_ready() -> bool:
-        assert process.poll() is None, log.read_text()[-3000:]
-        return details.exists() and details.stat().st_size > 0
-
-    try:
-        wait_until(is_ready, "Hadoop", patience_s=PATIENCE_S)
-        yield
-    finally:
-        process.kill()
-        process.wait()
+def _jvm(folder: Path) -> Iterator[Any]:
+    options = (*SHORT_LIVED_JVM.split(), "-Xmx512m", f"-Dtest.build.data={folder}/data", f"-Dhadoop.tmp.dir={folder}/tmp")
+    command = (str(find_java().executable), *options, "-cp", _class_path(), "py4j.GatewayServer", "--die-on-broken-pipe")
+    with (folder / "hadoop.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--enable-auth", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder
+        )
+    with process:
+        try:
+            assert process.stdout is not None
+            port, token = process.stdout.readline(), process.stdout.readline()
+            Thread(target=deque, args=(process.stdout, 0), daemon=True).start()
+            gateway = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=token.strip()))
+            yield gateway.jvm
+            gateway._gateway_client.is_connected = False
+        finally:
+            process.kill()
 
 
 def _class_path() -> str:

@@ -23,7 +23,7 @@ CodeOf = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
-    with HadoopCluster.hdfs(tmp_path_factory.mktemp("hdfs")) as started:
+    with HadoopCluster.started(tmp_path_factory.mktemp("hdfs")) as started:
         yield started
 
 
