@@ -82,6 +82,11 @@ class HadoopCluster:
         self._settings.writeXml(stream)
         stream.close()
 
+    @staticmethod
+    def spark_jars() -> str:
+        """PySpark's jars, as a class path."""
+        return str(Path(pyspark.__file__).parent / "jars" / "*")
+
     def environment(self) -> Mapping[str, str]:
         """For spark-submit."""
         return {"HADOOP_CONF_DIR": str(self.configuration), "YARN_CONF_DIR": str(self.configuration)}
@@ -89,11 +94,28 @@ class HadoopCluster:
 
 @contextmanager
 def _jvm(folder: Path) -> Iterator[Any]:
-    options = (*SHORT_LIVED_JVM.split(), "-Xmx512m", f"-Dtest.build.data={folder}/data", f"-Dhadoop.tmp.dir={folder}/tmp")
-    command = (str(find_java().executable), *options, "-cp", _class_path(), "py4j.GatewayServer", "--die-on-broken-pipe")
+    options = (
+        *SHORT_LIVED_JVM.split(),
+        "-Xmx512m",
+        f"-Dtest.build.data={folder}/data",
+        f"-Dhadoop.tmp.dir={folder}/tmp",
+    )
+    command = (
+        str(find_java().executable),
+        *options,
+        "-cp",
+        _class_path(),
+        "py4j.GatewayServer",
+        "--die-on-broken-pipe",
+    )
     with (folder / "hadoop.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--enable-auth", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder
+            [*command, "--enable-auth", "0"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
         )
     with process:
         try:
@@ -112,4 +134,4 @@ def _class_path() -> str:
     for jar, expected in zip(jars, JARS.values(), strict=True):
         with jar.open("rb") as file:
             assert hashlib.file_digest(file, "sha256").hexdigest() == expected, jar
-    return os.pathsep.join([*map(str, jars), str(Path(pyspark.__file__).parent / "jars" / "*")])
+    return os.pathsep.join([*map(str, jars), HadoopCluster.spark_jars()])
