@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.spark.executor_cluster import Gate
 from tests.spark.hadoop_cluster import HadoopCluster
 from tests.spark.killable_job import descendants
 from tests.spark.spark_submit import SparkSubmit, own_lines
+from tests.spark.standalone_cluster import pack_environment
 
 pytestmark = [pytest.mark.feature("YARN"), pytest.mark.timeout(1_200)]
 ROWS, FILES = 1_000, 4
@@ -42,23 +42,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Yarn:
-    """Submits jobs as docs/deploy.md does; the environment is at one path on all nodes."""
+    """Submits jobs with an environment that is at one path on all nodes, or with its archive."""
 
     def __init__(self, hadoop: HadoopCluster, package: Path, environment: dict[str, str], folder: Path) -> None:
         self._package, self._folder = package, folder
         self._environment = {**environment, **hadoop.environment(), "PYTHONPATH": ""}
 
+    def with_archive(self) -> SparkSubmit:
+        """In client mode, as docs/deploy.md does: nothing of the nodes is used."""
+        pack_environment(self._folder)
+        python = "./environment/bin/python"
+        self._environment |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        return self.submit("client", **{"spark.archives": "environment.tar.gz#environment"})
+
     def submit(self, mode: str, **settings: str) -> SparkSubmit:
         given = {
             "spark.yarn.jars": f"local:{HadoopCluster.spark_jars()}",  # otherwise 400 MB go to HDFS with each job
-            "spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable,
+            # The folder of a container is too long for a socket, which conf/spark-defaults.conf turns on.
+            "spark.python.unix.domain.socket.dir": "/tmp",
             "spark.executor.instances": "2",
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
         } | settings
         words = (word for name, value in given.items() for word in ("--conf", f"{name}={value}"))
-        where = ("--master", "yarn", "--deploy-mode", mode, "--py-files", str(self._package))
-        return SparkSubmit(self._environment, self._folder, *where, *words)
+        package = () if "spark.archives" in settings else ("--py-files", str(self._package))
+        return SparkSubmit(self._environment, self._folder, "--master", "yarn", "--deploy-mode", mode, *package, *words)
 
 
 @pytest.fixture
@@ -153,9 +161,13 @@ def test_batch_in_cluster_mode_writes_once(yarn: Yarn, kafka: EmbeddedKafka, fol
 
 
 @pytest.mark.feature("connection check")
-def test_check_connection_runs_on_all_containers(yarn: Yarn, kafka: EmbeddedKafka) -> None:
+def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     words = ("--executors", "2", "--option", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "--topic", topic)
-    done = yarn.submit("client")("check_connection", *words)
+    done = yarn.with_archive()("check_connection", *words)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert own_lines(done.stdout, "check_connection") == ["check_connection: 2 of 2 executors can write to Kafka"]
+    places = [line.rpartition(" in ")[2] for line in own_lines(done.stdout, "executor ")]
+    assert len(places) == 2
+    for place in places:
+        assert "/environment/lib/python" in place
