@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.embedded.java import find_java
+from tests.spark.killable_job import signal_all
 from tests.spark.quick_start import SHORT_LIVED_JVM
 
 JARS = {
@@ -126,7 +128,7 @@ def _jvm(folder: Path) -> Iterator[Any]:
             yield gateway.jvm
             gateway._gateway_client.is_connected = False
         finally:
-            process.kill()
+            signal_all(process.pid, signal.SIGKILL)  # containers outlive their node manager
 
 
 def _class_path() -> str:

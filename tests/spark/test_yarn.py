@@ -60,6 +60,7 @@ class Yarn:
             "spark.yarn.jars": f"local:{HadoopCluster.spark_jars()}",  # otherwise 400 MB go to HDFS with each job
             # The folder of a container is too long for a socket, which conf/spark-defaults.conf turns on.
             "spark.python.unix.domain.socket.dir": "/tmp",
+            "spark.driver.bindAddress": "0.0.0.0",  # containers reach the driver by the machine's name
             "spark.executor.instances": "2",
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
