@@ -8,14 +8,13 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.streams import lag, produce
@@ -46,20 +45,6 @@ def counts(report: dict[str, Any]) -> tuple[int, ...]:
 def assert_ended_well(done: subprocess.CompletedProcess[str], job: str, line: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert own_lines(done.stdout, job) == [f"{job}: {line}"]
-
-
-@pytest.mark.parametrize(
-    ("job", "names"),
-    [
-        (STREAM, ("--checkpoint", "--trigger", "--from-topic", "--files", "--select", "--sql", "--source-offsets-group")),
-        (VERIFY, ("--topic", "--from-topic", "--files", "--compare", "--order-by", "--reader", "--json")),
-    ],
-)  # fmt: skip
-def test_help_names_the_arguments_and_the_jars(job: str, names: Sequence[str], spark_submit: SparkSubmit) -> None:
-    done = spark_submit(job, "--help")
-    assert done.returncode == 0, done.stderr
-    for name in (*names, *KAFKA_SOURCE_JARS):
-        assert name in done.stdout
 
 
 def test_late_files_go_to_a_topic_once(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -131,32 +116,6 @@ def test_query_copies_topic_to_topic_and_commits_offsets(
         assert counts(report) == (200, 200, 0, 0, 0)
         assert report["compared"] == ["key", "value", "headers"]
         assert report["out_of_order"] == 0
-
-
-def test_topic_source_without_jars_fails_and_names_the_jars(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
-    done = spark_submit(
-        STREAM, "--bootstrap-servers", kafka.bootstrap_servers, "--topic", "t", "--from-topic", "s", "--checkpoint", "c"
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = own_lines(done.stdout, STREAM)
-    assert line.startswith("stream_to_kafka: [KAFKA_EOS.KAFKA_SOURCE_MISSING] ")
-    assert all(jar in line for jar in KAFKA_SOURCE_JARS)
-
-
-def test_a_failure_of_the_query_is_one_sentence(
-    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
-    add_file(tmp_path / "orders", "1.json", range(10))
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    done = spark_submit(
-        STREAM,
-        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--checkpoint", "c"),
-        *("--files", "orders", "--format", "text", "--trigger", "available-now"),
-        *("--select", "value", "--select", "CAST(7 AS INT) AS partition"),
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = own_lines(done.stdout, STREAM)
-    assert line.startswith("stream_to_kafka: [KAFKA_EOS.NO_SUCH_PARTITION] "), line
 
 
 def test_every_planted_difference_is_found(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
