@@ -364,7 +364,6 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_batch_security.py", ALL),
     Rule("spark/test_check_connection.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
-    Rule("spark/test_worker_logs.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
     Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
     Rule("spark/test_spark_submit.py", ALL),
@@ -385,7 +384,9 @@ RULES: tuple[Rule, ...] = (
         ALL,
         one_of("with_history", True),
     ),
-    Rule("spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides", ALL, one_of("batches", 0)),
+    Rule(
+        "spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides", ALL, one_of("batches", 0)
+    ),
     Rule("spark", ALL, below_version_2),
     Rule("spark", TEST),
 )

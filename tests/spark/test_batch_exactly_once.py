@@ -95,23 +95,6 @@ def test_every_row_is_visible_once_with_equal_bytes(spark: SparkSession, any_kaf
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("interceptors")
-@pytest.mark.parametrize(
-    "headers",
-    [
-        "map('a', concat('v', id), 'ключ', NULL)",
-        "map('a', binary(concat('v', id)), 'ключ', NULL)",
-        "array(struct('a' AS key, concat('v', id) AS value), struct('ключ' AS key, string(NULL) AS value))",
-    ],
-)
-def test_headers_arrive_as_maps_and_strings(spark: SparkSession, kafka: EmbeddedKafka, headers: str) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    frame = spark.range(0, 100, 1, 2).selectExpr("string(id) value", f"IF(id % 3 = 0, NULL, {headers}) headers")
-    writer(frame, kafka, topic=topic).save()
-    found = {record.value: record.headers for record in read_committed(kafka.bootstrap_servers, topic)}
-    assert found == {b"%d" % n: () if n % 3 == 0 else (("a", b"v%d" % n), ("ключ", None)) for n in range(100)}
-
-
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_order_is_kept_per_spark_partition_and_topic_partition(
     spark: SparkSession, any_kafka: EmbeddedKafka, codec: str

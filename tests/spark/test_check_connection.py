@@ -34,12 +34,3 @@ def test_failed_login_is_tried_once(spark: SparkSession, rounds: Callable[[], in
     ((works, text),) = found.values()
     assert not works
     assert "SASL_AUTHENTICATION_FAILED" in text
-
-
-def test_rounds_are_a_second_apart(
-    spark: SparkSession, rounds: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_connection, "EXECUTORS_TIMEOUT_S", 3.0)
-    wrong = {"kafka.bootstrap.servers": "a:1", "topic": "t", "unknown": "1"}  # fails at once
-    assert len(check_connection.check_executors(spark, wrong, 2)) == 1
-    assert 1 <= rounds() <= 3

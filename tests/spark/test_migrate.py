@@ -86,7 +86,6 @@ class Differs:
     mode: str = "append"
 
 
-MIGRATE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text("utf-8")
 DIFFERS = {
     "includeHeaders": Differs({"includeHeaders": "true"}, "INVALID_OPTIONS.*includeHeaders"),
     "acks": Differs({"kafka.acks": "1"}, "INVALID_OPTIONS.*acks"),
@@ -165,37 +164,6 @@ def test_option_of_sparks_sink_is_rejected_by_ours(
         else:
             write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
         assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if reason else 60)
-
-
-@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
-def test_column_layout_of_a_batch_is_rejected_for_ours(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], method: str
-) -> None:
-    """Spark rejects it before it calls the sink, with the text that docs/migrate.md names."""
-    for sink, topic in topics.items():
-        writer = frame(spark, (VALUE, "id"), topic).write.format(sink).mode("append").option("topic", topic)
-        writer = getattr(writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers), method)("id")
-        if sink == "kafka-eos":
-            text = "provided partitioning or clustering columns do not match"
-            assert text in MIGRATE
-            with pytest.raises(Exception, match=text):
-                writer.save()
-        else:
-            writer.save()
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if sink == "kafka-eos" else 60)
-
-
-@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
-def test_column_layout_of_a_stream_has_no_effect(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path, method: str
-) -> None:
-    frame(spark, (VALUE,), "").write.parquet(str(tmp_path / "rows"))
-    for sink, topic in topics.items():
-        writer = spark.readStream.schema("value STRING").parquet(str(tmp_path / "rows")).writeStream.format(sink)
-        writer = getattr(writer, method)("value").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / sink))
-        writer.trigger(availableNow=True).start().awaitTermination()
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == 60
 
 
 def test_only_ours_writes_the_column_timestamp(

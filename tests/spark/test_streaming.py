@@ -206,12 +206,6 @@ def test_the_continuous_trigger_is_refused(spark: SparkSession, kafka: EmbeddedK
     assert read_committed(kafka.bootstrap_servers, topic) == []
 
 
-def test_asynchronous_progress_is_refused_by_spark_itself(stream: Stream) -> None:
-    with pytest.raises(Exception, match="kafka-eos does not support async progress tracking"):
-        stream.run(asyncProgressTrackingEnabled="true")
-    assert stream.numbers() == Counter()
-
-
 @pytest.mark.parametrize(
     ("column", "code", "guarantee"),
     [

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs.topic_frame import SCHEMA, topic_frame
-from kafka_testing import assert_nothing_open, await_markers, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
 def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
@@ -76,21 +76,6 @@ def test_frame_holds_committed_records_up_to_open_transaction(kafka: EmbeddedKaf
     assert rows == [
         (topic, each.partition, each.offset, each.key, each.value, each.timestamp, 0, each.headers) for each in shown
     ]
-
-
-@pytest.mark.feature("results per partition")
-def test_log_append_time_topic_returns_broker_timestamps(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    topic = create_topic(kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
-    producer = transactional_producer(kafka)
-    producer.begin_transaction()
-    said_ms = int(time.time() * 1_000) - 3_600_000
-    producer.produce(topic, "v", timestamp=said_ms)
-    producer.commit_transaction(60)
-    await_markers(kafka.bootstrap_servers)
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    (row,) = topic_frame(spark, topic, options, "client").frame.collect()
-    assert row["timestampType"] == 1
-    assert row["timestamp"].timestamp() * 1_000 > said_ms + 1_800_000
 
 
 def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark: SparkSession) -> None:
