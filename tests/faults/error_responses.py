@@ -71,22 +71,6 @@ def metadata_with_code(answer: m.MetadataResponse, code: int, *, of_partitions: 
     return replace(answer, topics=topics)
 
 
-def refused_records(request: m.ProduceRequest, code: int, index: int, reason: str) -> m.ProduceResponse:
-    """A Produce answer that names the record at `index` of every batch (KIP-467)."""
-    answer = error_response(request, m.ProduceRequest.VERSIONS[-1], code)
-    error = m.ProduceResponse.Topic.Partition.RecordError(batch_index=index, batch_index_error_message=reason)
-    return replace(
-        answer,
-        responses=tuple(
-            replace(
-                topic,
-                partition_responses=tuple(replace(each, record_errors=(error,)) for each in topic.partition_responses),
-            )
-            for topic in answer.responses
-        ),
-    )
-
-
 def _produce(request: m.ProduceRequest, _version: int, codes: Codes) -> m.ProduceResponse:
     return m.ProduceResponse(
         responses=tuple(

@@ -32,17 +32,17 @@ def topic(servers: str) -> str:
     return create_topic(servers, partitions=PARTITIONS)
 
 
-def save(frame: DataFrame, servers: str, topic: str, **options: str) -> None:
+def save(frame: DataFrame, servers: str, topic: str, options: Mapping[str, str]) -> None:
     """Write the rows; an empty option is removed."""
     given = {"kafka.bootstrap.servers": servers, "topic": topic} | options
     present = {name: value for name, value in given.items() if value}
     frame.write.format("kafka-eos").options(**present).mode("append").save()
 
 
-def refused(frame: DataFrame, servers: str, topic: str, **options: str) -> str:
+def refused(frame: DataFrame, servers: str, topic: str, options: Mapping[str, str]) -> str:
     """The text that the caller of save() catches."""
     with pytest.raises(Exception) as raised:
-        save(frame, servers, topic, **options)
+        save(frame, servers, topic, options)
     return str(raised.value)
 
 
@@ -138,7 +138,7 @@ def test_wrong_input_is_refused_by_its_code_and_shows_no_row(
     spark: SparkSession, servers: str, topic: str, code_of: Callable[[str], str], name: str
 ) -> None:
     wrong = WRONG[name]
-    text = refused(spark.sql(wrong.rows.replace("TOPIC", topic)), servers, topic, **wrong.options)
+    text = refused(spark.sql(wrong.rows.replace("TOPIC", topic)), servers, topic, wrong.options)
     assert code_of(text) == wrong.code
     assert wrong.where in text
     assert "secret" not in text
@@ -154,16 +154,16 @@ IGNORED = """id AS topic, array(INTERVAL '1' YEAR) AS ages, INTERVAL '1' DAY AS 
 def test_other_columns_of_any_type_are_ignored(spark: SparkSession, servers: str, topic: str, guarantee: str) -> None:
     deep = f"{'array(' * 62}1{')' * 62} AS deep"
     frame = spark.sql(f"SELECT CAST(id AS STRING) AS value, {IGNORED}, {deep} FROM range(0, 10, 1, 2)")
-    save(frame, servers, topic, **{"delivery.guarantee": guarantee})
+    save(frame, servers, topic, {"delivery.guarantee": guarantee})
     assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [b"%d" % i for i in range(10)]
 
 
 def test_failed_write_succeeds_once_with_corrected_input(spark: SparkSession, servers: str, topic: str) -> None:
     transaction = {"txnAppId": f"app-{uuid.uuid4().hex[:8]}", "txnVersion": "1"}
     bad = spark.sql("SELECT CAST(id AS STRING) AS value, CAST(9 AS INT) AS partition FROM range(0, 10, 1, 2)")
-    assert "[KAFKA_EOS.NO_SUCH_PARTITION] " in refused(bad, servers, topic, **transaction)
+    assert "[KAFKA_EOS.NO_SUCH_PARTITION] " in refused(bad, servers, topic, transaction)
     good = spark.sql("SELECT CAST(id AS STRING) AS value, CAST(1 AS INT) AS partition FROM range(0, 10, 1, 2)")
     for _ in range(2):
-        save(good, servers, topic, **transaction)
+        save(good, servers, topic, transaction)
         values = sorted(record.value or b"" for record in read_committed(servers, topic))
         assert values == [b"%d" % i for i in range(10)]

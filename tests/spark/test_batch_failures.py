@@ -127,16 +127,20 @@ def test_cancelled_batch_leaves_nothing_open(spark: SparkSession, kafka: Embedde
     def write() -> None:
         activate_session(spark)
         spark.sparkContext.setJobGroup(topic, "cancelled")
-        rows = spark.range(0, ROWS, 1, 2).selectExpr("repeat('x', 1000) value")
+        # More than an Arrow batch of each task, which Spark passes on only when it is full.
+        rows = spark.range(0, 50_000, 1, 2).selectExpr("repeat('x', 100) value")
         writer = rows.mapInArrow(endless, rows.schema).write.format("kafka-eos").mode("append")
         writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", topic).save()
 
     with ThreadPoolExecutor(1) as beside:
         writing = beside.submit(write)
-        wait_until(
-            lambda: writing.done() or read_uncommitted(kafka.bootstrap_servers, topic), "rows of an open transaction"
-        )
-        spark.sparkContext.cancelJobGroup(topic)
+        try:
+            wait_until(
+                lambda: writing.done() or read_uncommitted(kafka.bootstrap_servers, topic),
+                "rows of an open transaction",
+            )
+        finally:
+            spark.sparkContext.cancelJobGroup(topic)
         with pytest.raises(Exception, match="cancelled"):
             writing.result()
     assert_nothing_open(kafka.bootstrap_servers)
