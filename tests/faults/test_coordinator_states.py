@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dead_writes import die_at, varied
+from dead_writes import die_at
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
@@ -169,23 +169,6 @@ def test_recovery_follows_markers_despite_coordinator_state(
     bench.assert_nothing_open(topic)
     write_whole(settings)
     bench.assert_exactly_once(topic)
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Bench], state: str) -> None:
-    """It omits the list only if W.driver may still be as its own EndTxn left it; below version 2 never."""
-    bench = bench_of(2)
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    driver = driver_transactional_id(settings.write.id)
-    write_whole(settings)
-    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, driver), client="-planner"))
-    write_whole(varied(settings, version=settings.batch.version + 1))
-    assert not bench.proxy.unfired
-    of_its_own_end = state in ("PrepareCommit", "PrepareAbort")
-    assert (m.ListTransactionsRequest in {seen.api for seen in bench.proxy.requests}) == (not of_its_own_end)
-    assert sorted(number for partition in bench.read(topic) for number in partition) == sorted(2 * list(range(20)))
-    bench.assert_nothing_open(topic)
 
 
 def test_status_shows_the_writes_if_a_broker_lists_nothing(

@@ -20,7 +20,7 @@ from kafka_eos_sink.client.security import (
     Secret,
     SecurityConfig,
 )
-from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime import session
@@ -85,21 +85,6 @@ def test_login_is_retried_after_the_longest_backoff(bench_of: Callable[[int], Be
     came = [each.at for each in logins(bench)]
     assert len(came) >= 4
     assert min(later - earlier for earlier, later in pairwise(came[:4])) >= 0.5 * 0.75
-
-
-def test_error_at_the_deadline_names_the_limit_of_logins(bench_of: Callable[[int], Bench]) -> None:
-    bench = bench_of(2)
-    bench.proxy.inject(*handshakes_then(Rule(m.SaslAuthenticateRequest, rejected(TOO_MANY), count=None)))
-    settings = bench.write_settings(bench.topic(), client=CLIENT, max_block_ms=1_500)
-    with pytest.raises(BrokerUnavailableError) as raised:
-        session.plan(settings)
-    message = str(raised.value)
-    assert TOO_MANY in message
-    assert "limit the rate of logins" in message
-    assert "check user name" not in message
-    assert "bootstrap.servers" not in message.partition("could be reached")[2]
-    assert PASSWORD not in message
-    assert len(logins(bench)) > 3
 
 
 def test_rejected_password_is_not_retried(bench_of: Callable[[int], Bench]) -> None:

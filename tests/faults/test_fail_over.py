@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import confluent_kafka
 import pyarrow as pa
 import pytest
 
@@ -28,7 +26,7 @@ from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
-from .three_nodes import NODES, PATIENCE_S, QUICK_ELECTIONS, coordinator, leader, make_whole
+from .three_nodes import QUICK_ELECTIONS, coordinator, leader, make_whole
 
 PARTITIONS = 3
 TASKS = 2
@@ -296,59 +294,3 @@ def test_a_node_that_ends_while_lost_rows_are_copied(
 
 
 # two of three
-
-
-class TwoDown:
-    """Two nodes are stopped; the third has all leaders, and no controller that could change anything any more."""
-
-    def __init__(self, three: EmbeddedKafka, left: int) -> None:
-        self._three = three
-        self._down = [node for node in NODES if node != left]
-        for node in self._down:
-            three.stop_node(node)
-
-    def start_again(self) -> None:
-        for node in self._down:
-            self._three.start_node(node)
-
-
-def refusal(three: EmbeddedKafka, topic: str) -> str:
-    """What an independent producer is told of partition 0 that asks once."""
-    codes: list[str] = []
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": three.bootstrap_servers, "acks": "all", "message.send.max.retries": 0}
-    )
-    producer.produce(
-        topic,
-        b"of nobody",
-        partition=0,
-        on_delivery=lambda error, _: codes.append(error.name() if error else "written"),
-    )
-    assert producer.flush(PATIENCE_S) == 0
-    return codes[0]
-
-
-@pytest.mark.feature("retries and errors")
-def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
-    """min.insync.replicas=2: refused with NOT_ENOUGH_REPLICAS again and again, and written once when the nodes are back."""
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    other = create_topic(three.bootstrap_servers, partitions=1)
-    plan = session.plan(settings)
-    told: list[str] = []
-    starting: list[threading.Thread] = []
-
-    def goes_on() -> bool:
-        """Rows keep coming until the two nodes are back."""
-        if not told:
-            two_down = TwoDown(three, leads_rows(three, settings))
-            told.append(refusal(three, other))
-            starting.append(threading.Thread(target=two_down.start_again))
-            starting[0].start()
-        time.sleep(0.05)
-        return starting[0].is_alive()
-
-    deliveries = Deliveries(between=goes_on)
-    messages = tasks(settings, plan, deliveries)
-    assert told == ["NOT_ENOUGH_REPLICAS"]
-    assert session.commit(settings, plan, messages) is not None
-    assert_every_row_once(three, settings, deliveries.count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -231,50 +230,6 @@ def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, tran
     assert sequences[6:11] == sequences[1:6]
     assert sequences[11:] == sorted(set(sequences[11:]))
     assert bench.read(topic) == [list(range(rows)), []]
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("timeouts")
-@pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse(), LoseResponse(close=False)], ids=str)
-def test_delivery_timeout_names_oldest_batch_and_fails_attempt(bench: Bench, fault: Action) -> None:
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    # The two timeouts bound every step of a write. Only the tasks are hurried, not what goes before and after them.
-    hurried = replace(
-        settings,
-        client=replace(settings.client, request_timeout_ms=300),
-        producer=replace(settings.producer, delivery_timeout_ms=2_000),
-    )
-    plan = session.plan(of_process(settings, "planner"))
-    bench.proxy.inject(Rule(m.ProduceRequest, fault, nth=2, count=None, where=of_data))
-    with pytest.raises(KafkaEosError) as raised:
-        write_tasks(hurried, plan)
-    assert raised.value.code == "DELIVERY_TIMEOUT"
-    # The oldest of both partitions were sent together: either may be the one that is looked at first.
-    assert re.search(rf"topic {topic} partition [01] did not acknowledge [0-9]+ records", raised.value.message)
-    assert "delivery.timeout.ms 2000" in raised.value.message
-    bench.proxy.inject()
-    bench.assert_nothing_visible(topic)
-    write_whole(settings)  # the same write id: its plan ends what is open
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("connections")
-def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) -> None:
-    topic = bench.topic()
-    with started(bench, client={"connections_max_idle_ms": 50}) as producer:
-        client = producer._client
-        for first in range(0, 40, 10):
-            producer.write(numbered(topic, first, 10))
-            producer.flush()
-            give_up_at = client.clock() + DEADLINE_MS
-            while any(node.connection is not None for node in client._nodes.values()):
-                assert client.clock() < give_up_at
-                client.poll(20)
-        end(producer)
-    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 4
-    bench.assert_exactly_once(topic, 40)
     bench.assert_nothing_open(topic)
 
 

@@ -9,17 +9,14 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import ANY_VERSION, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.node import Node
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
 from kafka_testing import commit_as_driver, started_producer, unique_topic
 from quotas import Quota, client_quota
 
 from .bench import TASKS, Bench, numbered, write_whole
-from .fault_proxy import LoseRequest, Rule, Throttle
 from .test_lost_responses import pieces, seen
 
 BATCH_BYTES = 300_000
@@ -100,22 +97,3 @@ def use_up(config: ClientConfig) -> None:
         while not client.throttling(0)[0]:
             assert client.clock() < until
             client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)
-
-
-def test_request_to_a_throttled_broker_ends_at_its_own_deadline(bench_of: Callable[[int], Bench]) -> None:
-    bench = bench_of(2)
-    bench.proxy.inject(
-        Rule(m.ListTransactionsRequest, Throttle(60_000)),
-        Rule(m.ListTransactionsRequest, LoseRequest(close=False), nth=2),
-    )
-    with NetworkClient(bench.client_config(request_timeout_ms=300)) as client:
-        until = client.clock() + 20_000
-        assert client.wait_for_metadata(until)
-        node_id = client.any_node(until)
-        began = client.clock()
-        both = [(node_id, m.ListTransactionsRequest(), ANY_VERSION)] * 2
-        answered, lost = client.call_all(both, began + 1_500)
-        waited_ms = client.clock() - began
-    assert not isinstance(answered, KafkaEosError)
-    assert isinstance(lost, RequestTimedOut)
-    assert 1_500 <= waited_ms < 20_000
