@@ -127,8 +127,8 @@ def test_cancelled_batch_leaves_nothing_open(spark: SparkSession, kafka: Embedde
     def write() -> None:
         activate_session(spark)
         spark.sparkContext.setJobGroup(topic, "cancelled")
-        # More than an Arrow batch of each task, which Spark passes on only when it is full.
-        rows = spark.range(0, 50_000, 1, 2).selectExpr("repeat('x', 100) value")
+        # More than an Arrow batch (10,000 rows) and more than a slab (2 MB) of each task: both are passed on only when full.
+        rows = spark.range(0, 50_000, 1, 2).selectExpr("repeat('x', 1000) value")
         writer = rows.mapInArrow(endless, rows.schema).write.format("kafka-eos").mode("append")
         writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", topic).save()
 

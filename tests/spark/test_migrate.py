@@ -166,17 +166,6 @@ def test_option_of_sparks_sink_is_rejected_by_ours(
         assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if reason else 60)
 
 
-def test_only_ours_writes_the_column_timestamp(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str]
-) -> None:
-    found = {}
-    for sink, topic in topics.items():
-        write(frame(spark, (VALUE, "timestamp_seconds(7) AS timestamp"), topic), sink, kafka, {"topic": topic})
-        found[sink] = {record.timestamp for record in read_committed(kafka.bootstrap_servers, topic)}
-    assert found["kafka-eos"] == {7_000}
-    assert min(found["kafka"]) > 1_600_000_000_000
-
-
 @pytest.mark.parametrize("mode", ["append", "complete", "update"])
 def test_both_sinks_stream_equal_records(
     spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path, mode: str

@@ -78,14 +78,6 @@ def test_frame_holds_committed_records_up_to_open_transaction(kafka: EmbeddedKaf
     ]
 
 
-def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    topic = create_topic(kafka.bootstrap_servers, partitions=2)
-    assert topic_frame(spark, topic, options, "client").frame.collect() == []
-    with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\] there is no topic 'topic-"):
-        topic_frame(spark, unique_topic(), options, "client")
-
-
 def test_reading_without_jars_names_the_jars(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -100,3 +92,5 @@ def test_reading_without_jars_names_the_jars(kafka: EmbeddedKafka, spark: SparkS
     finally:
         thread.setContextClassLoader(loader)
     assert topic_frame(spark, topic, options).reader == "Spark's Kafka source"
+    with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\]"):
+        topic_frame(spark, unique_topic(), options)
