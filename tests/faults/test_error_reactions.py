@@ -25,7 +25,7 @@ from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.reactions import RETRIES, Reaction, reaction, refusal
+from kafka_eos_sink.protocol.reactions import Reaction, reaction, refusal
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
@@ -39,6 +39,7 @@ from .fault_proxy import Action, Answer, AnswerAfter, Change, LoseResponse, Repl
 QUOTA = "THROTTLING_QUOTA_EXCEEDED"
 THROTTLED_MS = 60
 """The silence that a THROTTLING_QUOTA_EXCEEDED asks for: longer than any backoff of the bench, which ends at 40 ms."""
+SENT_AGAIN = (Reaction.RETRY, Reaction.REFRESH_METADATA, Reaction.FIND_COORDINATOR)
 UNDECIDED_IN = 4_000
 """delivery.timeout.ms of the cases that wait for it to pass."""
 
@@ -194,7 +195,7 @@ def named(code: int) -> str:
 
 def retried(api: type[Request[Any]]) -> list[int]:
     """The codes of an API after which the request is sent again."""
-    return [code for (of, code), found in REACTIONS.items() if of is api and found in RETRIES]
+    return [code for (of, code), found in REACTIONS.items() if of is api and found in SENT_AGAIN]
 
 
 def again(
@@ -658,7 +659,7 @@ def assert_repeated(bench: Bench, case: Case) -> None:
         if not isinstance(refused.fault, Answer | AnswerAfter):
             continue
         asked_for = WITH_RETRIES.get((refused.api, refused.fault.code))
-        if asked_for not in RETRIES:
+        if asked_for not in SENT_AGAIN:
             continue
         later = [each for each in seen[at + 1 :] if each.client_id == refused.client_id]
         (where, *_) = [rule.where for rule in case.rules if rule.action is refused.fault]
