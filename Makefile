@@ -94,6 +94,12 @@ broker: java $(DEMO_READY)  ## run an embedded Kafka until Ctrl-C
 .PHONY: setup
 setup: java $(READY)  ## make .venv with the locked dependencies
 
+# Not in the other locks: a machine without Kerberos's headers must be able to run make demo and make test.
+.PHONY: kerberos
+kerberos: setup  ## add gssapi to .venv, for the tests of Kerberos (needs a C compiler and libkrb5-dev)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/kerberos-build.lock
+	@$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/kerberos.lock
+
 .PHONY: java
 java:
 	@tools/require-java
@@ -131,9 +137,11 @@ lock:  ## resolve the dependencies anew
 	@python=$$(tools/find-python) && "$$python" -m venv --clear build/lock
 	@build/lock/bin/python -m pip install --quiet --require-hashes -r requirements/uv.lock
 	@for lock in uv.lock:requirements/uv.in build.lock:requirements/build.in release.lock:requirements/release.in \
+	        kerberos-build.lock:requirements/kerberos-build.in kerberos.lock:pyproject.toml \
 	        dev.lock:pyproject.toml demo.lock:pyproject.toml docs.lock:; do \
 	    case $$lock in \
-	        dev.lock:*) options="--all-extras --group dev --group docs" ;; \
+	        dev.lock:*) options="--extra demo --extra pkcs12 --extra metrics --extra msk-iam --group dev --group docs" ;; \
+	        kerberos.lock:*) options="--extra kerberos --constraint requirements/dev.lock" ;; \
 	        docs.lock:*) options="--group docs --constraint requirements/dev.lock" ;; \
 	        demo.lock:*) options="--extra demo --constraint requirements/dev.lock" ;; \
 	        *) options= ;; \

@@ -23,7 +23,6 @@ from rich.console import Console
 
 from benchmarks.bench_copy import measure_recovery
 from benchmarks.bench_streaming import (
-    UNIX_SOCKETS,
     WARM_UP,
     MicroBatches,
     measure_batch_writes,
@@ -151,9 +150,7 @@ def bench(
     try:
         with (
             spark_folder("kafka-eos-bench-", console.print) as folder,
-            quiet_spark(
-                f"local[2, {ATTEMPTS}]", folder, jars, {"spark.driver.memory": "2g", **UNIX_SOCKETS}, {}
-            ) as spark,
+            quiet_spark(f"local[2, {ATTEMPTS}]", folder, jars, {"spark.driver.memory": "2g"}, {}) as spark,
             connected(kafka.bootstrap_servers) as admin,
         ):
             spark_version = spark.version
@@ -199,7 +196,7 @@ def bench(
 
 
 def _has_unix_sockets(spark_version: str) -> bool:
-    """Return whether this Spark has `UNIX_SOCKETS`; an older one ignores the setting."""
+    """Return whether this Spark has Unix sockets; an older one ignores the setting."""
     major, minor = spark_version.split(".")[:2]
     return (int(major), int(minor)) >= (4, 1)
 

@@ -66,7 +66,7 @@ def aborted(
 ) -> tuple[ProducerIdentity, tuple[OffsetRange, ...], int]:
     """Write a transaction and abort it; return its identity, ranges and row count."""
     lost = identity(admin, "bench.0.0", version)
-    producer = Producer(admin.client, CONFIG, transactional_id=lost.transactional_id, transaction_version=version)
+    producer = Producer(admin, CONFIG, transactional_id=lost.transactional_id, transaction_version=version)
     producer.init(lost.producer_id, lost.producer_epoch)
     producer.begin()
     for each in rows(topic, megabytes * 1_000_000 // ROW_BYTES):

@@ -28,8 +28,7 @@ from benchmarks.topics import DEADLINE_MS
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.log_access import append_in_transaction, write_done
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, part_record
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId
+from kafka_eos_sink.commit.steps import Append, End, EndTransactions, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id
 from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Decision, OffsetRange, PreparedTransaction, Write
@@ -117,7 +116,7 @@ def fill(servers: str, tasks: int, apps: int, unfinished: int, numbers: Sequence
 
 def fill_all(servers: str, writes: int, tasks: int, apps: int, unfinished: int) -> None:
     with connected(servers) as admin:
-        ensure_commit_log(admin, DEFAULT_TOPIC, None, admin.client.clock() + DEADLINE_MS)
+        ensure_commit_log(admin, DEFAULT_TOPIC, admin.client.clock() + DEADLINE_MS)
     began = time.perf_counter()
     chunks = [range(first, min(writes, first + 100)) for first in range(0, writes, 100)]
     with ProcessPoolExecutor(FILLERS) as pool:
@@ -158,7 +157,7 @@ def exporter(servers: str) -> Iterator[tuple[str, int]]:
 
 
 def measure_scrapes(servers: str) -> None:
-    """Print how long the first look and later scrapes take, and what a scrape holds."""
+    """Print how long the first view and later scrapes take, and what a scrape holds."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     began = time.perf_counter()
     with exporter(servers) as (url, process_id):
@@ -167,7 +166,7 @@ def measure_scrapes(servers: str) -> None:
             with direct.open(url, timeout=60) as response:
                 text = response.read().decode()
             time.sleep(0.1)
-        first_look = time.perf_counter() - began
+        first_view_s = time.perf_counter() - began
         took = []
         for _ in range(10):
             began = time.perf_counter()
@@ -178,9 +177,9 @@ def measure_scrapes(servers: str) -> None:
         with open(f"/proc/{process_id}/status") as status:
             peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     series = [line for line in text.splitlines() if not line.startswith("#")]
-    looks = [line.split()[1] for line in series if line.startswith("kafka_eos_look_duration_seconds")]
+    views = [line.split()[1] for line in series if line.startswith("kafka_eos_view_duration_seconds")]
     print(
-        f"kafka-eos metrics: first view after {first_look:.1f} s, a later look {float(looks[0]):.2f} s; a scrape {min(took):.2f} to "
+        f"kafka-eos metrics: first view after {first_view_s:.1f} s, a later one {float(views[0]):.2f} s; a scrape {min(took):.2f} to "
         f"{max(took):.2f} s, {len(series):,} series, {len(text):,} bytes; peak {peak / 1024:.0f} MB"
     )
 

@@ -14,7 +14,6 @@ import time
 import typer
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.bench_streaming import UNIX_SOCKETS
 from benchmarks.topics import make_topic
 from kafka_eos_sink import partition_for_topic
 from kafka_eos_sink.demo.quiet_spark import quiet_spark, spark_folder
@@ -38,7 +37,7 @@ def main(tasks: int = 32, partitions: int = 32, rows: int = 500_000, rounds: int
     with (
         EmbeddedKafka() as kafka,
         spark_folder("kafka-eos-bench-", print) as folder,
-        quiet_spark("local[2]", folder, [], UNIX_SOCKETS, {}) as spark,
+        quiet_spark("local[2]", folder, [], {}, {}) as spark,
     ):
         servers = kafka.bootstrap_servers
         frame = spark.range(0, rows, 1, tasks).selectExpr("string(id % 5000) AS key", f"{VALUE} AS value")

@@ -40,10 +40,8 @@ from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["UNIX_SOCKETS", "WARM_UP", "MicroBatches", "measure_batch_writes", "measure_latency", "measure_timeline"]
+__all__ = ["WARM_UP", "MicroBatches", "measure_batch_writes", "measure_latency", "measure_timeline"]
 
-UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
-"""From Spark 4.1 on, all benchmarks talk to Python workers so. Spark's default, TCP, adds 40 ms to the first row of an idle worker."""
 WARM_UP = 5
 PARTITIONS = 8
 _FORMATS = {FLOOR: DISCARD_FORMAT, KAFKA_EOS: TIMED_FORMAT, BUILT_IN: "kafka"}
@@ -188,7 +186,7 @@ def main(tasks: int = 8, rows: int = 8_000, batches: int = 40, rounds: int = 3, 
     with (
         EmbeddedKafka() as kafka,
         spark_folder("kafka-eos-bench-", print) as folder,
-        quiet_spark("local[2]", folder, resolve_coordinates(KAFKA_SOURCE_JARS), UNIX_SOCKETS, {}) as spark,
+        quiet_spark("local[2]", folder, resolve_coordinates(KAFKA_SOURCE_JARS), {}, {}) as spark,
     ):
         servers = kafka.bootstrap_servers
         found = measure_latency(spark, servers, folder, load, lambda _done, _total, what: print(what))

@@ -25,6 +25,7 @@ from kafka_eos_sink.logs import configure
 if TYPE_CHECKING:
     from kafka_eos_sink.settings.kafka_properties import options_from_file
     from kafka_eos_sink.spark.data_source import KafkaEosDataSource
+    from kafka_eos_sink.spark.foreach_batch import for_each_batch
     from kafka_eos_sink.spark.partitioning import partition_for_topic
     from kafka_eos_sink.spark.spark_sessions import activate_session
 
@@ -50,12 +51,14 @@ __all__ = [
     "WriteRefusedError",
     "__version__",
     "activate_session",
+    "for_each_batch",
     "options_from_file",
     "partition_for_topic",
 ]
 
 _LAZY = {
     "activate_session": "kafka_eos_sink.spark.spark_sessions",
+    "for_each_batch": "kafka_eos_sink.spark.foreach_batch",
     "KafkaEosDataSource": "kafka_eos_sink.spark.data_source",
     "options_from_file": "kafka_eos_sink.settings.kafka_properties",
     "partition_for_topic": "kafka_eos_sink.spark.partitioning",

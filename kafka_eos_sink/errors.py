@@ -94,8 +94,6 @@ UNDECIDED = Safety(Visible.NO, RunAgain.YES)
 """Nothing of this run is visible, or will be: the default."""
 OF_A_COMMAND = "An error of a command: it says nothing about rows."
 _SAME_RUN = {Job.BATCH: "only with the same txnAppId and txnVersion", Job.STREAM: "only from the same checkpoint"}
-ANSWERS = frozenset({*RunAgain, *_SAME_RUN.values()})
-"""On whether the job can run again, in a message or on the page."""
 _NEVER_RANDOM = frozenset({"FENCED", "PRODUCER_FENCED"})
 """Only an operator's command fences a run with a random write id, and before the decision: then no run commits its rows."""
 

@@ -8,8 +8,8 @@ from typing import Any
 from kafka_eos_sink.errors import ConfigurationError
 
 
-def load_object(spec: str, option: str, *, show_cause: bool = True) -> Any:
-    """Import the object that ``package.module:name`` names.
+def load_callable(spec: str, option: str, *, show_cause: bool = True) -> Any:
+    """Import the callable that ``package.module:name`` names.
 
     Args:
         spec: The value of the option.
@@ -17,8 +17,7 @@ def load_object(spec: str, option: str, *, show_cause: bool = True) -> Any:
         show_cause: Whether the message may contain the text of what the module raises on import.
 
     Raises:
-        ConfigurationError: NOT_LOADABLE. What the module itself raises on import passes through unchanged, because only the
-            caller knows if its text may be shown.
+        ConfigurationError: NOT_LOADABLE, whatever the module raises.
     """
     module, _, name = spec.partition(":")
     try:
@@ -32,24 +31,6 @@ def load_object(spec: str, option: str, *, show_cause: bool = True) -> Any:
             f"{option}: {spec!r} cannot be loaded ({error if show_cause else type(error).__name__}). Ship the module to the executors, "
             "for example with --py-files",
         ) from (error if show_cause else None)
-    return found
-
-
-def load_callable(spec: str, option: str, *, show_cause: bool = True) -> Any:
-    """Import the callable that ``package.module:name`` names.
-
-    Args:
-        spec: The value of the option.
-        option: The name of the option, for the error message.
-        show_cause: Whether the message may contain the text of what the module raises on import.
-
-    Raises:
-        ConfigurationError: NOT_LOADABLE, whatever the module raises.
-    """
-    try:
-        found = load_object(spec, option, show_cause=show_cause)
-    except ConfigurationError:
-        raise
     except Exception as error:  # Importing runs the user's module, which may raise anything.
         cause = f"{type(error).__name__}: {error}" if show_cause else type(error).__name__
         raise ConfigurationError("NOT_LOADABLE", f"{option}: importing {spec!r} raised {cause}") from None

@@ -4,8 +4,8 @@
         --executors 2 --topic orders --option kafka.properties.file=client.properties
 
 Each of them runs what `kafka-eos check` runs, with the options of the sink, and changes nothing. The job prints one line for each
-process: what it reached and the package that it runs, or what is wrong. Exit status: 0 all can write, 1 one cannot (one sentence on
-standard error), 2 wrong usage.
+process: what it reached and the package that it runs, or what is wrong. An executor's line also says how Spark sends it rows. Exit
+status: 0 all can write, 1 one cannot (one sentence on standard error), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from kafka_eos_sink.jobs.submit_job import (
 )
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.settings.options import read_options
+from kafka_eos_sink.spark.quick_acks import hand_over
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,7 @@ NAME = "check_connection"
 CHECK_TIMEOUT_MS = 30_000
 EXECUTORS_TIMEOUT_S = 120.0
 ROUND_S = 1.0
-LOGIN_FAILED = re.compile(r"\[KAFKA_EOS\.(\w*SASL|TOKEN)_")
+LOGIN_FAILED = re.compile(r"\[KAFKA_EOS\.(\w*SASL|TOKEN|KERBEROS)_")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -110,7 +111,9 @@ def check_executors(spark: SparkSession, options: Mapping[str, str], executors: 
 
     def task(_: int) -> str:
         # The parent of a Python worker is the daemon of its executor, or the executor itself.
-        return json.dumps([f"{socket.gethostname()}, process {os.getppid()}", *check_here(options)])
+        works, text = check_here(options)
+        text = f"{text}; rows over {hand_over()}" if works else text
+        return json.dumps([f"{socket.gethostname()}, process {os.getppid()}", works, text])
 
     found: dict[str, tuple[bool, str]] = {}
     give_up_at = time.monotonic() + EXECUTORS_TIMEOUT_S

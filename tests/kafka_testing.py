@@ -27,7 +27,6 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
 from kafka_eos_sink.runtime import part_producer
-from kafka_eos_sink.runtime.executor import end_txn_version
 
 PATIENCE_S = 60.0
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -54,12 +53,11 @@ def started_producer(
     within_ms: int = int(PATIENCE_S * 1_000),
 ) -> Producer:
     """A producer in a transaction, as a task begins one; without a transactional id one that is only idempotent."""
-    config, deadline_ms = config or ProducerConfig(), client.clock() + within_ms
+    admin, config, deadline_ms = Admin(client), config or ProducerConfig(), client.clock() + within_ms
     if transactional_id is None:
-        producer = Producer(client, config, transactional_id=None)
+        producer = Producer(admin, config, transactional_id=None)
         producer.init_producer_id(deadline_ms)
         return producer
-    admin = Admin(client)
     producer_id, epoch = admin.init_producer_id(transactional_id, 60_000, deadline_ms)
     identity = ProducerIdentity(
         transactional_id=transactional_id,
@@ -67,20 +65,14 @@ def started_producer(
         producer_epoch=epoch,
         transaction_version=admin.transaction_version(deadline_ms),
     )
-    return part_producer.begin(client, config, identity)
+    return part_producer.begin(admin, config, identity)
 
 
 def end_as_driver(
     client: NetworkClient, prepared: ProducerIdentity, committed: bool, deadline_ms: int | None = None
 ) -> int | None:
     """The code of the driver's EndTxn of what a task has handed over; None: no answer."""
-    end = EndTransaction(
-        transactional_id=prepared.transactional_id,
-        producer_id=prepared.producer_id,
-        producer_epoch=prepared.producer_epoch,
-        committed=committed,
-        version=end_txn_version(prepared),
-    )
+    end = EndTransaction.of(prepared, committed=committed)
     (result,) = Admin(client).end_transactions([end], deadline_ms or client.clock() + int(PATIENCE_S * 1_000))
     return result.error_code
 

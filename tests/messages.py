@@ -30,13 +30,53 @@ WRITES = {
     Job.STREAM: Write(f"kafka-eos-{QUERY}", DEFAULT_TOPIC, SERVERS),
 }
 """A write of each kind of job."""
-NUMBERS = ("age", "elapsed", "floor", "largest", "limit", "offset", "ranges", "rows", "seconds", "start", "version")
+NUMBERS = (
+    "age",
+    "elapsed",
+    "floor",
+    "largest",
+    "limit",
+    "offset",
+    "producer_id",
+    "ranges",
+    "rows",
+    "seconds",
+    "start",
+    "version",
+)
 TEXTS = (
-    *("aborted", "as_n", "asked", "before", "began", "cause", "count", "differs", "end_offset", "ends_at", "expected"),
+    *(
+        "aborted",
+        "again",
+        "as_n",
+        "asked",
+        "before",
+        "began",
+        "cause",
+        "count",
+        "differs",
+        "end_offset",
+        "ends_at",
+        "expected",
+        "group_id",
+    ),
     *("failed", "failure", "first", "format", "found", "held", "hint", "holds", "id_option", "known", "missing"),
     *("newest_format", "not_copied", "partition", "partitions", "pending", "piece", "pieces", "query_id"),
-    *("ids", "state", "step", "tasks", "this", "timeout_ms", "topic", "topics", "transactional_id", "transactions"),
-    *("used", "where", "why"),
+    *(
+        "ids",
+        "producer_id",
+        "see",
+        "state",
+        "step",
+        "tasks",
+        "this",
+        "timeout_ms",
+        "topic",
+        "topics",
+        "transactional_id",
+        "transactions",
+    ),
+    *("used", "where", "why", "wrote"),
 )
 COMMANDS = ("begin", "commands", "go_on", "instead", "this_command")
 """Fields that are a command, or end with one."""
@@ -72,6 +112,7 @@ def samples(job: Job) -> dict[str, Any]:
         **dict.fromkeys(NUMBERS, 7),
         **dict.fromkeys(COMMANDS, command),
         "otherwise": f"; run it again: {command}",
+        "connection": SERVERS,
         "write": write,
         "write_id": write.id,
         "decision": decision,

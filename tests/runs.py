@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, PROOFS_WITHIN_MS, Run, Write
 

@@ -21,7 +21,7 @@ _VARIES = {
     r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?Z?": "TIME",
     r"(?<![\w.])\d+(?:\.\d+)? (?:s|min|h|d)\b(?: \d+ (?:s|min|h)\b)?": "DURATION",
     r"(?<=[\w-])\.\d+\.\d+(?![\w.])": ".TASK.SLOT",
-    r"\bproducer id \d+": "PRODUCER",
+    r"\bproducer id \d+|\d+ (?=\(producer ids\))": "PRODUCER",
     r"\bid \d+, epoch \d+|(?<![\w.-])\d+, epoch \d+": "PRODUCER",
     r"(?<![\w.-])(?!20\d{6} )\d[\d,]*(?: to |\.\.)\d[\d,]*": "OFFSETS",
     r"\b(plan|write|check|decide|end|verify) \d+": r"\1 N",

@@ -19,10 +19,10 @@ from documents import Block, all_blocks, is_kafka_eos, output_blocks, submitted
 
 PAGE_OF_A_CLUSTER = "docs/standalone.md"
 _MESSAGES = "unit/test_error_codes_are_documented.py::test_page_shows_messages_as_the_code_makes_them"
+_DECIDED = "unit/test_error_codes_are_documented.py::test_runbook_shows_the_message_of_a_decided_batch"
 _AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the_change_of_a_sink_shows_the_message"
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
-_MIGRATED = "spark/test_checkpoint_changes.py::test_query_moves_between_spark_sink_and_ours_exactly_once"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 RUNS_IN = {
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
@@ -31,8 +31,9 @@ RUNS_IN = {
     "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
     "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
-    "docs/migrate.md#a-query-and-its-checkpoint": _AFTER_ANOTHER_SINK,
-    "docs/migrate.md#a-query-and-its-checkpoint:2": _MIGRATED,
+    "docs/migrate.md#prepare:2": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/migrate.md#prepare:3": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
+    "docs/migrate.md#a-stream:4": _AFTER_ANOTHER_SINK,
     "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
@@ -65,6 +66,7 @@ RUNS_IN = {
     "docs/jobs.md#batch_to_kafkapy:2": "spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs",
     "docs/jobs.md#stream_to_kafkapy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     "docs/jobs.md#verify_exactly_oncepy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
+    "docs/runbooks.md#a-job-says-decided_not_finished": _DECIDED,
     "docs/errors.md#read-a-message": _MESSAGES,
     "docs/errors.md#read-a-message:2": _EXPLAINED,
     "docs/errors.md#read-a-message:3": _EXPLAINED,
@@ -83,6 +85,10 @@ RUNS_IN = {
     "docs/performance.md#measure-your-own-write:3": "spark/test_bench.py::test_benchmark_measures_all_sinks",
     "docs/secure.md#certificates": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
     "docs/secure.md#tokens": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
+    "docs/secure.md#kerberos:2": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
+    "docs/secure.md#kerberos:4": "spark/test_kerberos.py::test_executors_log_in_with_a_keytab_from_files",
+    "docs/secure.md#kerberos:5": "broker/test_kerberos.py::test_page_shows_the_error_of_a_keytab_without_the_principal",
+    "docs/secure.md#kerberos:6": "unit/settings/test_secure_page.py::test_properties_are_read_without_problem_or_warning",
     "docs/secure.md#try-it-on-your-machine": "broker/test_cli_broker_security.py::test_secured_broker_prints_what_the_page_shows",
     "docs/secure.md#try-it-on-your-machine:2": "broker/test_cli_broker_security.py::test_secured_broker_prints_what_the_page_shows",
     "docs/access.md#rights-that-a-write-needs": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
@@ -119,17 +125,20 @@ NOT_RUN = {
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
     "docs/deploy.md#kubernetes:2": "needs Kubernetes; spark/test_kubernetes.py runs the command of the Job with a stand-in for it",
     "docs/read.md#flink": "needs Flink",
+    "docs/migrate.md#prepare": "installs what the environment of the tests has",
+    "docs/migrate.md#a-stream": "lists two folders of the reader",
     "docs/stream.md#consumer-lag-in-kafkas-own-tools": "needs a topic to read; spark/test_lost_checkpoint.py runs such a query",
     "docs/changes.md#move-a-checkpoint": "copies a folder of the reader",
     "docs/read.md#kafka-connect": "needs Kafka Connect",
     "docs/read.md#kcat": "needs kcat",
-    "docs/runbooks.md#runbooks": "sets variables that every test of a command sets",
+    "docs/runbooks.md#before-you-begin": "sets variables that every test of a command sets",
     "docs/monitor.md#watch-your-writes": "sets a variable that every test of a command sets",
     "docs/monitor.md#prometheus": "installs a package",
     "docs/monitor.md#logs": "sets a variable; unit/test_logs.py tests its values",
     "docs/monitor.md#prometheus:4": "configures Prometheus; the file of rules that it names is loaded by the tests",
     "docs/services.md#amazon-msk-with-iam": "installs a package",
     "docs/services.md#microsoft-entra-id:2": "needs azure-identity and an account",
+    "docs/secure.md#kerberos": "installs packages",
     "docs/start.md#set-up": "sets up the environment that the test runs in, and variables that the test of the page sets",
     "docs/start.md#kill-it": "finds the process by its name; the test of the page knows its number",
     "docs/start.md#clean-up-or-continue-tomorrow": "deletes the folders of the reader",
@@ -139,6 +148,8 @@ NOT_RUN = {
 
 PICTURES = {
     "docs/internals/architecture.md#the-picture",
+    "docs/internals/architecture.md#the-path-of-a-commit",
+    "docs/internals/architecture.md#the-path-of-a-commit:2",
     "docs/runbooks.md#from-symptom-to-command",
     "docs/internals/protocol.md#the-procedure",
 }
@@ -155,11 +166,17 @@ SHOWN_AFTER: dict[str, str] = {
     "docs/cli.md#kafka-eos-recover": "decided",
     "docs/cli.md#kafka-eos-offsets": "group",
     "docs/runbooks.md#consumers-stand-still": "prepared",
-    "docs/runbooks.md#a-job-says-decided_not_finished": "decided",
+    "docs/runbooks.md#if-the-job-is-a-stream": "prepared_query",
+    "docs/runbooks.md#a-job-says-decided_not_finished:2": "decided",
+    "docs/runbooks.md#if-the-query-has-failed": "killed_query",
     "docs/runbooks.md#the-commit-log": "no_commit_log",
+    "docs/runbooks.md#the-commit-log-of-a-stream": "query_without_commit_log",
     "docs/runbooks.md#a-transaction-that-no-coordinator-lists": "hanging",
     "docs/runbooks.md#a-checkpoint": "group",
     "docs/alerts.md#kafkaeosrowscopied": "copied",
+    "docs/migrate.md#prepare:4": "empty",
+    "docs/migrate.md#a-stream:5": "query_of_another_sink",
+    "docs/migrate.md#a-stream:7": "~ next_batch",
     "docs/metrics.md#json-of-status": "foreign",
     "docs/monitor.md#status": "prepared",
     "docs/monitor.md#status:3": "~ next_run",

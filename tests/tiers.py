@@ -270,6 +270,10 @@ RULES: tuple[Rule, ...] = (
     Rule("broker/test_token_endpoint.py::test_provider_returns_token_and_expiry", TEST),
     Rule("broker/test_token_endpoint.py::test_token_request_goes_through_the_proxy_encrypted", TEST),
     Rule("broker/test_token_endpoint.py", ALL),
+    Rule("broker/test_kerberos.py::test_transactional_write_succeeds_with_keytab", TEST),
+    Rule("broker/test_kerberos.py::test_connection_outlives_session_and_ticket", TEST),
+    Rule("broker/test_kerberos.py::test_clock_skew_is_reported", TEST),
+    Rule("broker/test_kerberos.py", ALL),
     Rule("broker/test_documented_commands.py", ALL),
     Rule(
         "broker/test_shown_output.py::test_page_shows_what_its_commands_print",
@@ -363,6 +367,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_record_comparison.py", ALL),
     Rule("spark/test_batch_security.py", ALL),
     Rule("spark/test_check_connection.py", ALL),
+    Rule("spark/test_kerberos.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
     Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),

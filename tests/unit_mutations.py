@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import Connection
+from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
@@ -216,9 +217,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     # a lost log
     *of(
-        log_standing.was_used,
+        take_over.look,
         "commit/test_lost_log.py",
-        ("the history is not asked", "history = yield from ReadHistory(write.id)", "history = ()"),
+        ("the history is not asked", "history = yield from ReadHistory(run.write.id)", "history = ()"),
     ),
     *of(
         log_standing.commit_log_lost,
@@ -235,7 +236,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         settle._divided,
         "commit",
-        ("kept ranges count the copied rows", "rows=prepared.rows - rows", "rows=prepared.rows"),
+        ("kept ranges count the copied rows", "rows=prepared.rows - _rows(later)", "rows=prepared.rows"),
     ),
     *of(
         restore._sort_copies,
@@ -327,21 +328,33 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         TransactionManager.abort,
         _MANAGER,
-        ("an abort leaves a doubt unsettled", "self.pending &= self.in_doubt", "self.pending.clear()"),
+        ("an abort leaves a doubt unsettled", "if self.in_doubt:\n", "if False:\n"),
+        ("an abort overtakes what is in doubt", "return KeyResult()\n", "pass\n"),
+        ("a transaction in doubt is not ended", "if self.partitions or self.in_doubt:", "if self.partitions:"),
+        ("an error ends the transaction", "if ended.error_code == ErrorCode.NONE:", "if True:"),
     ),
     *of(
-        TransactionManager._added,
+        TransactionManager.add_pending,
         _MANAGER,
-        ("a rejected retry leaves no doubt", "if reaction(type(request), code) in RETRIES}", "if False}"),
-        ("a response for other partitions counts", "self._fits(results.keys() == requested,", "self._fits(True,"),
+        ("a fenced producer may abort", "self.fail(fatal=", "self.fail(fatal=False and "),
+    ),
+    *of(
+        TransactionManager._add,
+        _MANAGER,
+        ("a failed AddPartitionsToTxn leaves no doubt", "self.in_doubt |= partitions", "pass"),
+    ),
+    *of(
+        TransactionsAdmin.add_partitions,
+        _MANAGER,
+        ("a rejected retry leaves no doubt", "may_be_added |= reaction(type(request), code) in RETRIES", "pass"),
+        ("a response for other partitions counts", "if codes.keys() == set(partitions):", "if True:"),
+        ("a lost AddPartitionsToTxn leaves no doubt", "may_be_added or outcome.has_lost_response", "may_be_added"),
+        ("a partition that was not attempted is the reason", "(reasons or refused)", "refused"),
     ),
     *of(
         TransactionManager.prepare,
         _MANAGER,
         ("prepared while a request is pending", "if self.pending or self.in_doubt:", "if False:"),
-    ),
-    *of(
-        TransactionManager._ended, _MANAGER, ("an error ends the transaction", "if code == ErrorCode.NONE:", "if True:")
     ),
     *of(
         TransactionManager.produced_to,
@@ -358,15 +371,21 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ),
     ),
     *of(
-        TransactionManager.lost,
-        _MANAGER,
-        ("a lost AddPartitionsToTxn leaves no doubt", "self._unsettled |= self.in_doubt", "pass"),
+        Sender._send_all,
+        _SENDER,
+        ("batches under no producer id", "if transactions.producer_id < 0:", "if False:"),
     ),
     *of(
-        TransactionManager.fail,
-        _MANAGER,
-        ("a later error replaces the first", "if self.error is None:", "if True:"),
+        Sender._deadline,
+        _SENDER,
+        (
+            "a request to the coordinator outlasts its batch",
+            "+ self._config.delivery_timeout_ms",
+            "+ 2 * self._config.delivery_timeout_ms",
+        ),
+        ("a batch in flight ends a request to the coordinator", " and not batch.in_flight", ""),
     ),
+    *of(Sender.give_up, _SENDER, ("a later error replaces the first", "if self.failure is not None:", "if False:")),
     # the connection
     *of(
         Connection.next_event,

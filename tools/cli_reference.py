@@ -85,6 +85,8 @@ tries again.
 because its password is not for them |
 | `KAFKA_EOS_REFERENCES` | `none` rejects `${{env:NAME}}` and `${{file:/path:key}}` in options and files, \
 the option `kafka.properties.file` and `kafka.ssl.*.location`; default `all` |
+| `KAFKA_EOS_QUICKACK` | `off` lets tasks delay their TCP acknowledgements to Spark's JVM; default `on`, \
+see [latency](performance.md#latency) |
 | `KAFKA_EOS_CACHE` | the folder for Kafka's jars; default `~/.cache/kafka-eos` |
 | `KAFKA_EOS_IVY_SETTINGS` | an Ivy settings file, for a mirror of Maven Central |
 """

@@ -54,7 +54,7 @@ _GROUPS = {
 }
 
 PATTERNS = (
-    "sasl.kerberos.*",
+    "sasl.kerberos.ticket.renew.*",
     "sasl.oauthbearer.assertion.*",
     "metrics.*",
     "sasl.login.retry.*",
@@ -71,7 +71,10 @@ OTHER_DEFAULTS = {
     "transaction.timeout.ms": ("60000", "a transaction must outlast its whole batch"),
     "send.buffer.bytes": ("131072", "the kernel sends while the task encodes rows, so it should hold whole requests"),
     "client.id": ("", "the brokers' logs and quotas show who writes"),
-    "sasl.mechanism": ("GSSAPI", "Kerberos needs the JVM: set a mechanism if you use SASL"),
+    "sasl.mechanism": (
+        "GSSAPI",
+        "Kerberos is the default only if `kafka.sasl.kerberos.service.name` or `Krb5LoginModule` is set",
+    ),
     "sasl.login.connect.timeout.ms": ("", "a token endpoint that does not respond must not stop a task"),
     "sasl.login.read.timeout.ms": ("", "a token endpoint that does not respond must not stop a task"),
     "ssl.keystore.type": ("JKS", "the content of the store decides; only Java reads JKS"),

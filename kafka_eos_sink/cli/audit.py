@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -14,13 +14,11 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.operations.audit import BatchAudit, audit_batch
+from kafka_eos_sink.runtime.history_reading import read_history
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.audit import BatchAudit
-
-_RIGHT = ("version", "decided", "found", "missing", "not readable")
 _REASON_WIDTH = 48
-_COLUMNS = ("version", "topic-partition", "offsets", *_RIGHT[1:], "result")
+_COLUMNS = ("version", "topic-partition", "offsets", "decided", "found", "missing", "not readable", "result")
 
 
 def audit(
@@ -50,10 +48,6 @@ def audit(
 
     To see when each batch was written, and how long it took: kafka-eos history
     """
-    # Imported here because reading records is slow to import, and --help does not need it.
-    from kafka_eos_sink.operations.audit import audit_batch
-    from kafka_eos_sink.runtime.history_reading import read_history
-
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
         records = read_history(
@@ -62,34 +56,25 @@ def audit(
         batch = f"{'batch' if version is None else f'version {version}'} of {write_id!r}"
         console.require_found(records, batch, history_topic, config, write_id)
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
-    if as_json:
-        console.print_json(audits)
-    else:
-        console.show(audit_table(audits))
+    console.present(audits, as_json, audit_table)
     if wrong := [each for each in audits if not each.is_as_decided]:
         raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:
     rows = [row for each in audits for row in _rows(each)]
-    return console.table(_COLUMNS, rows, right=_RIGHT, unwrapped=_COLUMNS)
+    return console.table(_COLUMNS, rows, unwrapped=_COLUMNS)
 
 
 def _rows(audit: BatchAudit) -> Iterator[console.Row]:
     figures = (audit.record.rows, audit.found, audit.missing, audit.not_readable)
     style = "green" if audit.result == "complete" else "yellow" if audit.is_as_decided else "bold red"
-    yield (
-        str(audit.record.version),
-        "",
-        "",
-        *(f"{each:,}" for each in figures),
-        Text(audit.result, style=style),
-    )
+    yield str(audit.record.version), "", "", *figures, Text(audit.result, style=style)
     for part in audit.partitions:
         offsets = f"{part.first_offset}..{part.last_offset}"
         hidden = f"{console.counted(part.hidden, 'offset')}: {part.reason}" if part.reason else ""
         where = f"{part.topic}-{part.partition}"
-        yield "", where, offsets, "", f"{part.found:,}", "", "", textwrap.wrap(hidden, _REASON_WIDTH)
+        yield "", where, offsets, "", part.found, "", "", textwrap.wrap(hidden, _REASON_WIDTH)
     if letters := audit.record.dead_letters:
         text = f"{audit.record.dead_letter_rows:,} of these rows are dead letters: {letters_text(letters)}"
         yield "", "", "", "", "", "", "", textwrap.wrap(text, _REASON_WIDTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,6 @@ import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -26,29 +25,17 @@ _POLL_INTERVAL_S = 0.5
 _PARTITIONS = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 
-def _one_or_three(brokers: int) -> int:
-    if brokers not in (1, 3):
-        raise typer.BadParameter("an embedded Kafka has 1 or 3 nodes")
-    return brokers
-
-
-def _names_and_partitions(given: list[str] | None) -> list[str]:
-    topics = given or []
-    for text in topics:
-        name, _, partitions = text.partition(":")
-        if not is_topic_name(name) or _PARTITIONS.fullmatch(partitions) is None:
-            raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3")
-    names = [text.partition(":")[0] for text in topics]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise typer.BadParameter(f"named twice: {', '.join(sorted(twice))}")
-    return topics
+def _name_and_partitions(text: str) -> tuple[str, int]:
+    name, _, partitions = text.partition(":")
+    if not is_topic_name(name) or _PARTITIONS.fullmatch(partitions) is None:
+        raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3", param_hint="--topic")
+    return name, int(partitions)
 
 
 def _file(help_text: str, *flags: str) -> Any:
     return typer.Option(*flags, metavar="FILE", help=help_text, exists=True, dir_okay=False)
 
 
-_Brokers = Annotated[int, typer.Option(help="Number of nodes: 1 or 3.", callback=_one_or_three, metavar="1|3")]
 _Directory = Annotated[
     Path | None,
     typer.Option("--dir", help="Keep the data in this folder for the next start. Default: a temporary folder."),
@@ -68,40 +55,26 @@ _Security = Annotated[
         "unsigned tokens."
     ),
 ]
-_Certificate = Annotated[
-    Path | None,
-    _file(
-        "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for "
-        "localhost."
-    ),
-]
-_ClientAuthorities = Annotated[
-    Path | None,
-    _file("PEM file with authorities: clients must present a certificate that one of them signed.", "--client-ca"),
-]
-_Users = Annotated[
-    Path | None, _file("Users as name=password, one per line. Default: one user with a random password.")
-]
+_CERTIFICATE = "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for localhost."
+_AUTHORITIES = "PEM file with authorities: clients must present a certificate that one of them signed."
+_USERS = "Users as name=password, one per line. Default: one user with a random password."
 _Topics = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic",
-        metavar="NAME:PARTITIONS",
-        help="Create this topic if it is missing. Can be given several times.",
-        callback=_names_and_partitions,
+        "--topic", metavar="NAME:PARTITIONS", help="Create this topic if it is missing. Can be given several times."
     ),
 ]
 
 
 def broker(
-    brokers: _Brokers = 1,
+    brokers: Annotated[Literal["1", "3"], typer.Option(help="Number of nodes: 1 or 3.", metavar="1|3")] = "1",
     directory: _Directory = None,
     port: _Port = None,
     transaction_version: _TransactionVersion = None,
     security: _Security = "plaintext",
-    certificate: _Certificate = None,
-    client_authorities: _ClientAuthorities = None,
-    users: _Users = None,
+    certificate: Annotated[Path | None, _file(_CERTIFICATE)] = None,
+    client_authorities: Annotated[Path | None, _file(_AUTHORITIES, "--client-ca")] = None,
+    users: Annotated[Path | None, _file(_USERS)] = None,
     topics: _Topics = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka version to run.")] = DEFAULT_KAFKA_VERSION,
     heap: Annotated[str, typer.Option(help="Java heap of each node.")] = "1g",
@@ -116,8 +89,11 @@ def broker(
 
     To see writes survive failures in one command: kafka-eos demo
     """
+    given = [*map(_name_and_partitions, topics or [])]
+    if len(wanted := dict(given)) < len(given):
+        raise typer.BadParameter("a topic is named twice", param_hint="--topic")
     kafka = EmbeddedKafka(
-        brokers=brokers,
+        brokers=int(brokers),
         version=kafka_version,
         transaction_version=transaction_version,
         directory=directory,
@@ -126,10 +102,10 @@ def broker(
         security=_listener(security, certificate, client_authorities, users),
         tuned_for="throughput",
     )
-    _run_in_foreground(kafka, topics or [])
+    _run_in_foreground(kafka, wanted)
 
 
-def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
+def _run_in_foreground(kafka: EmbeddedKafka, topics: Mapping[str, int]) -> None:
     """Start the cluster, create topics, wait for a signal or failure, and stop it."""
     name = f"Apache Kafka {kafka.version}"
     # KeyboardInterrupt also interrupts a start: no code that handles failures catches it.
@@ -158,23 +134,15 @@ def _run_in_foreground(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
             kafka.stop()
 
 
-def _create(kafka: EmbeddedKafka, topics: Sequence[str]) -> None:
-    """Create the topics that are missing; ``topics`` are texts as NAME:PARTITIONS."""
-    if not topics:
-        return
-    config = (
-        ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))
-        if kafka.security is None
-        else console.client_config(kafka.bootstrap_servers, kafka.client_properties_file)
-    )
-    with connected(config) as admin:
+def _create(kafka: EmbeddedKafka, topics: Mapping[str, int]) -> None:
+    """Create the topics that are missing."""
+    with connected(kafka.plaintext_servers) as admin:
         deadline = admin.client.clock() + console.TIMEOUT_MS
-        for text in topics:
-            name, _, partitions = text.partition(":")
+        for name, partitions in topics.items():
             # The cluster's default replication factor is its number of nodes.
-            made = admin.create_topic(name, int(partitions), -1, {}, deadline)
+            made = admin.create_topic(name, partitions, -1, {}, deadline)
             found = admin.topic(name, deadline) if made is None else None
-            what, count = ("created", int(partitions)) if found is None else ("kept", len(found.partitions))
+            what, count = ("created", partitions) if found is None else ("kept", len(found.partitions))
             typer.echo(f"Topic {name} was {what}, with {console.counted(count, 'partition')}.", err=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -12,9 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.client.admin import connected
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.cluster_check import CheckLine
+from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
 
 _STYLES = {"ok": "green", "warning": "yellow", "fails": "bold red", "not known": ""}
 
@@ -37,9 +35,6 @@ def check(
 
     To see what blocks readers now: kafka-eos status
     """
-    # Imported here because the module imports the commit protocol, which ``--help`` does not need.
-    from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
-
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
         found = check_cluster(
             admin,
@@ -48,11 +43,7 @@ def check(
             history_topic=history_topic,
             timeout_ms=console.TIMEOUT_MS,
         )
-    if as_json:
-        names = ("about", "what", "found", "meaning")
-        console.print_json([console.fields(each, *names) | {"result": each.result.value} for each in found])
-    else:
-        console.show(check_table(found))
+    console.present(found, as_json, check_table)
     if fails := sum(finding.result is CheckResult.FAILS for finding in found):
         console.echo(f"kafka-eos: {fails} of these would make a write fail", err=True)
         raise typer.Exit(EXIT_FAILURE)
@@ -66,6 +57,5 @@ def check_table(found: Sequence[CheckLine]) -> Table:
         if about or rows:
             rows.append((Text(about, style="bold"), "", "", ""))
         for each in findings:
-            result = each.result.value
-            rows.append((each.what, Text(result, style=_STYLES[result]), each.found, each.meaning))
+            rows.append((each.what, Text(each.result, style=_STYLES[each.result]), each.found, each.meaning))
     return console.table(("what", "", "found", "meaning"), rows, unwrapped=("",))

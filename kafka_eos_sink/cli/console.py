@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -22,15 +21,13 @@ from rich.text import Text
 
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
-from kafka_eos_sink.commit.refusals import text
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID, if_transactional_id
-from kafka_eos_sink.errors import BrokerRefusedError, one_line, printable
+from kafka_eos_sink.commit.refusals import refused, text
+from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import counted as counted
-from kafka_eos_sink.protocol.identity import TopicPartition
+from kafka_eos_sink.errors import one_line, printable
+from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.runtime import batch_record
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.operator import OperatorSettings
+from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
 
 COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
@@ -40,13 +37,20 @@ TIMEOUT_MS = 30_000
 SLOW_S = 10.0
 """A command that has waited for brokers this long says so."""
 
-Row = Sequence[str | Text | list[str]]
-"""The cells of a row; a ``Text`` carries its own style, a list has a line per element."""
+Cell = str | int | Text | list[str] | None
+"""A ``Text`` carries its own style, a list has a line per element, and a column with a number is aligned right."""
+Row = Sequence[Cell]
+T = TypeVar("T")
+_RIGHT = frozenset({"version", "producer id", "age", "times out in", "finished"})
+"""Headings of the other columns that are aligned right."""
 
 # Wide enough that a table in a file or a pipe keeps one line per row.
 _WIDTH_WITHOUT_TERMINAL = 140
 WIDEST = 4_000
 """Characters. Another program may choose an id of 32,767, and each row of a table is as wide as the longest one."""
+
+MOST = 20
+"""Rows of a table that a person reads before or after a command acts; a dead write may have hundreds of transactions."""
 
 STOP_SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -74,7 +78,6 @@ PropertiesFile = Annotated[
 WriteId = Annotated[
     str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
 ]
-OnlyWriteId = Annotated[str | None, typer.Option("--write-id", metavar="W", help="Only this write id.")]
 OneWriteId = Annotated[
     str | None,
     typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it."),
@@ -85,13 +88,7 @@ CommitLogTopic = Annotated[
 HistoryTopic = Annotated[
     str, typer.Option("--history-topic", metavar="T", help="The option history.topic of the write.")
 ]
-Prefix = Annotated[
-    str | None, typer.Option(metavar="W", help="Only writes and transactions whose id begins with this text.")
-]
-OfPrefix = Annotated[
-    str | None,
-    typer.Option("--prefix", metavar="W", help="All write ids that begin with this text, instead of --write-id."),
-]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="W", help="Only ids that begin with this text.")]
 Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two readings of Kafka.")]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="How many batches.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without a confirmation.")]
@@ -117,9 +114,6 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
                 f"{PROPERTIES_VARIABLE})"
             )
         return ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers), client_id="kafka-eos-cli")
-    # Reading properties imports the tables of all options, which the other case does not need.
-    from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
-
     of_file = client_part(file)[0].get("bootstrap.servers")
     # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
     if properties is None and bootstrap_servers and of_file not in (None, bootstrap_servers):
@@ -152,9 +146,6 @@ def operator_settings(
             f"it has {size} bytes, and Kafka's transactional ids leave it {LONGEST_WRITE_ID}; kafka-eos status lists the write ids",
             param_hint="--write-id",
         )
-    # The import is slow; ``--help`` and the commands that only read do not need it.
-    from kafka_eos_sink.operations.operator import OperatorSettings
-
     client = client_config(bootstrap_servers, properties)
     return OperatorSettings(
         write_id=write_id,
@@ -163,12 +154,6 @@ def operator_settings(
         history_topic=history_topic,
         command=command,
     )
-
-
-def require_one(write_id: str | None, prefix: str | None) -> None:
-    """Raise `typer.BadParameter` unless exactly one of the options is given."""
-    if (write_id is None) == (prefix is None):
-        raise typer.BadParameter("give either --write-id W or --prefix W")
 
 
 @contextmanager
@@ -203,21 +188,51 @@ def output_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Row], *, right: Collection[str] = (), unwrapped: Collection[str] = ()
-) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Row], *, unwrapped: Collection[str] = ()) -> Table:
     """Build the table style of all commands; long words are folded, never cut.
 
     Args:
-        right: Headings of the columns that are aligned right.
         unwrapped: Headings of the columns whose lines never wrap.
     """
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        made.add_column(name, overflow="fold", justify="right" if name in right else "left", no_wrap=name in unwrapped)
-    for row in rows:
+    held = [*rows]
+    for at, name in enumerate(columns):
+        right = name in _RIGHT or any(isinstance(row[at], int) for row in held)
+        made.add_column(name, overflow="fold", justify="right" if right else "left", no_wrap=name in unwrapped)
+    for row in held:
         made.add_row(*map(_cell, row))
     return made
+
+
+def listed(
+    columns: Sequence[str],
+    found: Sequence[T],
+    row: Callable[[T], Row],
+    *,
+    limit: int | None = None,
+    rest: str = "--json",
+    wraps: bool = False,
+) -> Iterator[Table | Text]:
+    """Build a table below an empty line; nothing without rows.
+
+    It leaves out the columns that are empty in all rows.
+
+    Args:
+        limit: The most rows; a line below says how many more there are, and how to see them: ``rest``.
+    """
+    # Of thousands of rows, only those that are shown are built.
+    rows = [row(each) for each in found[:limit]]
+    filled = [at for at in range(len(columns)) if any(each[at] not in ("", None, []) for each in rows)]
+    if rows:
+        names = [columns[at] for at in filled]
+        yield Text()
+        yield table(names, ([each[at] for at in filled] for each in rows), unwrapped=() if wraps else names)
+    if more := len(found) - len(rows):
+        yield line(f"and {more} more ({rest})")
+
+
+def line(text: str, style: str = "") -> Text:
+    return Text(one_line(text), style=style, overflow="fold")
 
 
 def show(table: Table | Text, *, err: bool = False) -> None:
@@ -242,11 +257,13 @@ def show(table: Table | Text, *, err: bool = False) -> None:
     typer.echo("\n".join(map(str.rstrip, printed.get().splitlines())), err=err)
 
 
-def _cell(cell: str | Text | list[str]) -> Text:
+def _cell(cell: Cell) -> Text:
     # As Text, because Rich would read "[...]" in a topic name or an id as markup. A line feed in one could add a false row.
     if isinstance(cell, Text):
         return Text(one_line(cell.plain), style=cell.style)
-    return Text("\n".join(map(one_line, [cell] if isinstance(cell, str) else cell)))
+    if isinstance(cell, int):
+        return Text(f"{cell:,}")
+    return Text("\n".join(map(one_line, cell if isinstance(cell, list) else [cell or ""])))
 
 
 def no_decision(write: values.Write, *, is_unfinished: bool = False) -> str:
@@ -256,25 +273,11 @@ def no_decision(write: values.Write, *, is_unfinished: bool = False) -> str:
     return f"The commit log holds no decision of {write.id}.{gone}"
 
 
-def require_found(
-    found: Sequence[Any], what: str, history_topic: str, config: ClientConfig, write_id: str | None = None
-) -> None:
-    """Raise `BrokerRefusedError` if the history lacks what the command was to show."""
+def require_found(found: Sequence[Any], what: str, history_topic: str, config: ClientConfig, write_id: str) -> None:
+    """Raise NO_HISTORY if the history lacks what the command was to show."""
     if not found:
-        raise BrokerRefusedError(
-            "NO_HISTORY",
-            f"the history {history_topic!r} on {config.bootstrap_servers_text} holds no {what}",
-            f"{if_transactional_id(write_id or '')}If the write has another history.topic, name it with --history-topic. To see the "
-            f"write's newest version, and to list the write ids: kafka-eos status {config.command_options}",
-        )
-
-
-def abort_command(config: ClientConfig, where: TopicPartition, start_offset: int) -> str:
-    """Return the command of Kafka's own tool that aborts a transaction on a partition."""
-    of_login = [] if config.properties_file is None else ["--command-config", config.properties_file]
-    at = ["--topic", where[0], "--partition", str(where[1]), "--start-offset", str(start_offset)]
-    servers = config.bootstrap_servers_text
-    return shlex.join(["kafka-transactions.sh", "--bootstrap-server", servers, *of_login, "abort", *at])
+        write = values.Write(write_id, COMMIT_LOG, config.command_options)
+        raise refused("NO_HISTORY", write=write, topic=history_topic, where=config.bootstrap_servers_text, found=what)
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -295,10 +298,6 @@ def present(found: Sequence[Any], as_json: bool, table_of: Callable[[Any], Table
         show(table_of(found))
     elif nothing:
         echo(nothing)
-
-
-def print_json_line(value: dict[str, Any]) -> None:
-    typer.echo(json.dumps(value, separators=(",", ":")))
 
 
 def print_json(value: Any) -> None:

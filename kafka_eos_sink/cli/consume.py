@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.committed_records import follow
 from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation
-from kafka_eos_sink.errors import BrokerRefusedError, KafkaEosError, one_line
+from kafka_eos_sink.errors import KafkaEosError, one_line
+from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.protocol.identity import TopicPartition
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.protocol.record_reader import Record
+from kafka_eos_sink.protocol.record_reader import Record
 
 
 def consume(
@@ -49,9 +50,6 @@ def consume(
 
     To see which topics there are, and how much they hold: kafka-eos topics
     """
-    # Imported here because reading records is slow to import, and --help does not need it.
-    from kafka_eos_sink.client.committed_records import follow
-
     if offset is not None and (partition is None or from_beginning):
         raise typer.BadParameter("--offset belongs to --partition, without --from-beginning")
     if to_end and offset is None and not from_beginning:
@@ -60,7 +58,7 @@ def consume(
         )
     isolation: Isolation = "read_uncommitted" if uncommitted else "read_committed"
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        where = _partitions(admin, topic, partition)
+        where = partitions_of(admin, topic, partition, admin.client.clock() + console.TIMEOUT_MS)
         if offset is None:
             offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
         else:
@@ -68,29 +66,9 @@ def consume(
         ends = _offsets(admin, where, isolation, LATEST) if to_end else None
         try:
             for number, record in islice(follow(admin, topic, offsets, isolation, ends), count):
-                if as_json:
-                    console.print_json_line(record_json(topic, number, record))
-                else:
-                    console.echo(record_line(number, record))
+                console.echo(record_json(topic, number, record) if as_json else record_line(number, record))
         except KeyboardInterrupt:
             return
-
-
-def _partitions(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
-    described = admin.topic(topic, admin.client.clock() + console.TIMEOUT_MS)
-    if described is None:
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC",
-            f"there is no topic {topic!r}, or the Describe permission is missing; kafka-eos topics lists the topics",
-        )
-    where = [(topic, each.partition_index) for each in described.partitions]
-    if partition is None:
-        return where
-    if (topic, partition) not in where:
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC", f"topic {topic!r} has {console.counted(len(where), 'partition')}, and no {partition}"
-        )
-    return [(topic, partition)]
 
 
 def _offsets(admin: Admin, where: Sequence[TopicPartition], isolation: Isolation, timestamp: int) -> dict[int, int]:
@@ -122,10 +100,12 @@ def _shown(content: bytes | None) -> str:
     return "null" if content is None else one_line(content.decode("utf-8", "backslashreplace"))
 
 
-def record_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
+def record_json(topic: str, partition: int, record: Record) -> str:
+    """Return a record as an object on one line."""
     place = {"topic": topic, "partition": partition} | console.fields(record, "offset", "timestamp")
     headers = [{"key": key, **_field("value", value)} for key, value in record.headers]
-    return place | _field("key", record.key) | _field("value", record.value) | {"headers": headers}
+    shown = place | _field("key", record.key) | _field("value", record.value) | {"headers": headers}
+    return json.dumps(shown, separators=(",", ":"))
 
 
 def _field(name: str, content: bytes | None) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import require_modules
+from kafka_eos_sink.operations.cluster_view import write_lines
 
 if TYPE_CHECKING:
     from kafka_eos_sink.demo.run import DemoRun
@@ -58,9 +59,6 @@ def demo(
 
 
 def _show(terminal: Console, run: DemoRun) -> None:
-    # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.cluster_view import write_lines
-
     writes = (run.exactly_once, run.at_least_once)
     hidden = run.exactly_once.in_log - run.exactly_once.census.visible
     heading = "[bold]The commit log[/] (kafka-eos status)"

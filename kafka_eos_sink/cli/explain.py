@@ -6,7 +6,7 @@ import difflib
 import itertools
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -32,8 +32,8 @@ _MESSAGE = re.compile(
 _ANSWERS = re.compile(r"(?:Rows visible: (\w+)|This run wrote nothing of the batch)\. Safe to run again: ([^.]+)\.")
 _END = re.compile(r"\(kafka- ?eos explain (\w+)\)")
 _VISIBLE_RANK: dict[str, int] = {Visible.NO: 0, Visible.MAYBE: 1, Visible.YES: 2}
-_AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, "no": 2, RunAgain.REFUSED: 2, RunAgain.TWICE: 3}
-"""How grave an answer is; 1 for a run that is safe under conditions. Messages of older versions have "no" alone."""
+_AGAIN_RANK: dict[str, int] = {RunAgain.YES: 0, RunAgain.REFUSED: 2, RunAgain.TWICE: 3}
+"""How grave an answer is; 1 for a run that is safe under conditions."""
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _IN_GENERAL = "In general (where it differs, the message counts):"
 _CUT = "The message is cut: its own answers count, not these. Find the rest of it first."
@@ -43,22 +43,26 @@ _OWN_ANSWERS = (
     "another error, follow that error. A command's error without answers says nothing about rows."
 )
 _NO_ANSWERS = "The message says nothing about rows: it is of a command, or of a step before the write."
+_NO_CODE = "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. kafka-eos explain lists all"
 _IN_LOG = "to find the errors of a log: grep KAFKA_EOS LOG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The section of a code. ``text`` is plain: a paragraph or list item per line.
+    """A code as the page explains it, or as a message has it.
 
-    An error of Spark that has no code has words of its message instead. The answers on rows are None for an error of a command, and for a
-    whole message without them.
+    ``text`` is plain: a paragraph or list item per line. An error of Spark that has no code has words of its message instead. The answers
+    on rows are None for an error of a command, and for a whole message without them. ``has_own`` is true if they are of the message, and
+    ``is_cut`` if it has words, but not its answers.
     """
 
     code: str
-    section: str
-    rows_visible: str | None
-    run_again: str | None
-    text: str
+    section: str = ""
+    rows_visible: str | None = UNDECIDED.visible
+    run_again: str | None = UNDECIDED.run_again
+    text: str = ""
+    has_own: bool = False
+    is_cut: bool = False
 
     @property
     def answers(self) -> str:
@@ -67,33 +71,20 @@ class Entry:
         return f"Rows visible: {self.rows_visible}. Safe to run again: {self.run_again}."
 
     @property
+    def rank(self) -> tuple[int, int]:
+        if self.run_again is None or self.rows_visible is None:
+            return -1, -1
+        return _AGAIN_RANK.get(self.run_again, 1), _VISIBLE_RANK[self.rows_visible]
+
+    @property
     def summary(self) -> str:
-        return re.split(r"(?<=[.!?:])\s", self.text, maxsplit=1)[0].replace(_UNBROKEN, " ")
+        """The first sentence; a colon before a list ends it, too."""
+        sentence = re.split(r"(?<=[.!?])\s", self.text.partition("\n")[0], maxsplit=1)[0]
+        return re.sub(":$", ".", sentence.replace(_UNBROKEN, " "))
 
     def as_json(self) -> dict[str, str | None]:
         text = self.text.replace(_UNBROKEN, " ")
         return {**console.fields(self, "code", "section", "rows_visible", "run_again"), "text": text}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A code in a text, with the answers of its message, else of the page.
-
-    Both answers are None for an error of a command, and for a whole message without them.
-    """
-
-    code: str
-    message: str
-    rows_visible: str | None
-    run_again: str | None
-    is_cut: bool = False
-    """It has words, but not its answers."""
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        if self.run_again is None or self.rows_visible is None:
-            return -1, -1
-        return _AGAIN_RANK.get(self.run_again, 1), _VISIBLE_RANK.get(self.rows_visible, 1)
 
 
 def explain(
@@ -114,50 +105,42 @@ def explain(
 
     To see which transactions are open: kafka-eos status
     """
-    known = {each.code: each for each in entries()}
+    known = entries()
     text = " ".join(" ".join(code or []).split())
     if not text:
-        everything = [*known.values()]
-        console.print_json(everything) if as_json else _print_list(everything)
+        console.print_json([*known.values()]) if as_json else _print_list(known.values())
         return
     seen = errors_in(text, known)
     # The last of equal ones: a task that was retried comes before the job.
     gravest = max(reversed(seen), key=lambda each: each.rank, default=None)
     if gravest is None or gravest.code not in known:
-        raise typer.BadParameter(_unknown(gravest or text, known), param_hint="CODE")
-    entry = known[gravest.code]
-    shown = replace(entry, rows_visible=gravest.rows_visible, run_again=gravest.run_again)
-    if gravest.message and shown != entry:
-        shown = replace(shown, text=f"    {gravest.message}\n{_IN_GENERAL}\n{entry.text}")
+        raise typer.BadParameter(_unknown(gravest, text, known), param_hint="CODE")
     named = re.findall(r"KAFKA_EOS\.(\w+)", text, re.IGNORECASE) or [each.code for each in seen]
-    also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != entry.code]
+    also = [each for each in dict.fromkeys(map(str.upper, named)) if each in known and each != gravest.code]
     if as_json:
-        console.print_json({**shown.as_json(), "also": also})
+        console.print_json({**gravest.as_json(), "also": also})
         return
-    if not gravest.message and gravest.run_again is not None:
-        shown = replace(shown, text=f"{_CUT}\n{entry.text}" if gravest.is_cut else f"{entry.text}\n{_OWN_ANSWERS}")
-    typer.echo("\n".join(lines_of(shown, min(console.output_console().width, _WIDTH))))
+    if gravest.is_cut:
+        gravest = replace(gravest, text=f"{_CUT}\n{gravest.text}")
+    elif not gravest.has_own and gravest.run_again is not None:
+        gravest = replace(gravest, text=f"{gravest.text}\n{_OWN_ANSWERS}")
+    typer.echo("\n".join(lines_of(gravest, min(console.output_console().width, _WIDTH))))
     for each in also:
         typer.echo(f"\nThe message also has {each}: kafka-eos explain {each}")
 
 
-def entries() -> list[Entry]:
+def entries() -> dict[str, Entry]:
     """Return the rows of all codes, each with the warnings of its section."""
-    about = {title: [*_warnings(text)] for title, text in table().sections.items()}
-    found: list[Entry] = []
-    for row in table().rows.values():
-        visible, again = safety_of(row.code) or (None, None)
-        text = "\n".join([*_plain(row.explained), *about[row.section]])
-        found.append(Entry(code=row.code, section=row.section, rows_visible=visible, run_again=again, text=text))
+    found: dict[str, Entry] = {}
+    for code, row in table().rows.items():
+        visible, again = safety_of(code) or (None, None)
+        warnings = [each.replace("> ", " ") for each in _WARNING.findall(f"{table().sections[row.section]}\n")]
+        text = "\n".join(_plain("\n\n".join([row.explained, *warnings])))
+        found[code] = Entry(code=code, section=row.section, rows_visible=visible, run_again=again, text=text)
     return found
 
 
-def _warnings(about: str) -> Iterator[str]:
-    for each in _WARNING.findall(f"{about}\n"):
-        yield _without_markup(" ".join(each.replace("> ", " ").split()))
-
-
-def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Seen]:
+def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Entry]:
     """Return the errors in a text, whose codes need not exist."""
     found = [_seen(message["code"], known, message[0]) for message in _MESSAGE.finditer(text)]
     if found:
@@ -171,46 +154,38 @@ def errors_in(text: str, known: Mapping[str, Entry]) -> Sequence[Seen]:
     return [_seen(each, known) for each in named]
 
 
-def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Seen:
+def _seen(code: str, known: Mapping[str, Entry], message: str = "") -> Entry:
     code = code if code in known else code.upper()
-    answers = _ANSWERS.search(message)
-    has_words, has_end = " " in message.strip(), _END.search(message) is not None
-    visible: str | None
-    again: str | None
-    if answers:
-        visible, again = answers[1] or Visible.NO, answers[2]
-    elif has_words and has_end:
-        # Of a command, or of a step before the write. The page's answers are for jobs.
-        visible = again = None
-    elif code in known:
-        visible, again = known[code].rows_visible, known[code].run_again
-    else:
-        visible, again = UNDECIDED
-    text = printable(message.strip()) if answers else ""
-    is_cut = not answers and has_words and not has_end
-    return Seen(code=code, message=text, rows_visible=visible, run_again=again, is_cut=is_cut)
+    entry = known.get(code, Entry(code=code))
+    if answers := _ANSWERS.search(message):
+        own = replace(entry, rows_visible=answers[1] or Visible.NO, run_again=answers[2])
+        text = entry.text if own == entry else f"    {printable(message.strip())}\n{_IN_GENERAL}\n{entry.text}"
+        return replace(own, text=text, has_own=True)
+    if " " not in message.strip():
+        return entry
+    if _END.search(message) is None:
+        return replace(entry, is_cut=True)
+    # Of a command, or of a step before the write. The page's answers are for jobs.
+    return replace(entry, rows_visible=None, run_again=None)
 
 
-def _unknown(what: str | Seen, known: Mapping[str, Entry]) -> str:
-    text = what if isinstance(what, str) else what.code
-    near = difflib.get_close_matches(text.upper(), known, n=3)
-    if isinstance(what, Seen) and what.message:
-        hint = f"a newer sink may have it. The message says: rows visible: {what.rows_visible}; safe to run again: {what.run_again}"
-    elif text.upper() in ErrorCode.__members__:
+def _unknown(found: Entry | None, text: str, known: Mapping[str, Entry]) -> str:
+    name = text if found is None else found.code
+    near = difflib.get_close_matches(name.upper(), known, n=3)
+    if found is not None and found.has_own:
+        hint = f"a newer sink may have it. The message says: rows visible: {found.rows_visible}; safe to run again: {found.run_again}"
+    elif name.upper() in ErrorCode.__members__:
         hint = f"it is a code of Kafka itself; {_IN_LOG}"
     elif near:
         hint = f"the nearest codes are {', '.join(near)}"
-    elif " " in text:
-        hint = (
-            "run the job again if it has txnAppId or is a stream; if not, see what it left: kafka-eos status. kafka-eos explain lists all "
-            "codes"
-        )
+    elif " " in name:
+        hint = _NO_CODE
     else:
         hint = f"kafka-eos explain lists all codes; {_IN_LOG}"
-    return f"no error code of kafka-eos: {textwrap.shorten(printable(text), 60)!r}; {hint}"
+    return f"no error code of kafka-eos: {textwrap.shorten(printable(name), 60)!r}; {hint}"
 
 
-def _print_list(known: list[Entry]) -> None:
+def _print_list(known: Iterable[Entry]) -> None:
     out = console.output_console()
     width = max(len(each.code) for each in known) + 2
     for section, members in itertools.groupby(known, lambda each: each.section):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.cli.view import require_consent
+from kafka_eos_sink.commit.forget import forget_write
+from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.errors import Job, WriteRefusedError
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.old_writes import find_old_writes
+from kafka_eos_sink.operations.operator import OperatorSettings
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.operator import OperatorSettings
-
-_SHOWN = 100
-"""Rows of each list; a prefix may have thousands of write ids."""
 _DURATION = re.compile(r"([0-9]{1,6})([dh])", re.ASCII)
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
 
@@ -34,7 +34,7 @@ def duration_ms(text: str) -> int:
 
 def forget(
     write_id: console.OneWriteId = None,
-    prefix: console.OfPrefix = None,
+    prefix: console.Prefix = None,
     older_than: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +52,7 @@ def forget(
     stay. Afterwards a batch under the write id writes its rows whatever its version is, and a stream that continues from its
     checkpoint fails with COMMIT_LOG_LOST.
 
-    A job that still runs is fenced. The command fails while a transaction of the write is open, or a version is undecided or
+    A job that still runs is fenced. The command fails while a transaction of the write is open, or a version is in-doubt or
     unfinished. `--prefix` with `--older-than` removes all writes that finished so long ago, and lists the others with the reason.
     It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
 
@@ -60,37 +60,34 @@ def forget(
 
     To finish or abort a write first: kafka-eos recover
     """
-    from kafka_eos_sink.commit.forget import forget_write
-    from kafka_eos_sink.operations import operator
-
-    console.require_one(write_id, prefix)
-    if (prefix is None) != (older_than is None):
-        raise typer.BadParameter("--prefix W and --older-than AGE belong together", param_hint="--older-than")
+    if (write_id is None) == (prefix is None) or (prefix is None) != (older_than is None):
+        raise typer.BadParameter(
+            "give either --write-id W, which kafka-eos status lists, or --prefix W and --older-than AGE together"
+        )
     settings = console.operator_settings(bootstrap_servers, properties, write_id or prefix or "", commit_log_topic)
     if older_than is not None:
-        _forget_old(settings, older_than, yes=yes)
+        _forget_old(settings, older_than, duration_ms(older_than), yes=yes)
         return
     if not yes:
-        found = operator.preview(settings, forget_write)
-        require_consent(found, _effect([settings.write_id]), err=False)
+        require_consent(settings, operator.preview(settings, forget_write), _effect([settings.write_id]))
     tombstones = operator.forget(settings)
     console.echo(f"The commit log forgets {write_id}: it wrote {console.counted(tombstones, 'tombstone')}.")
 
 
-def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> None:
+def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes: bool) -> None:
     """Forget the writes whose ids begin with the settings' write id."""
-    from kafka_eos_sink.operations import operator
-    from kafka_eos_sink.operations.old_writes import find_old_writes
-
-    age_ms, prefix = duration_ms(older_than), settings.write_id
+    prefix = settings.write_id
     found = find_old_writes(settings, prefix, age_ms)
-    _show_left(found.left)
+    for part in console.listed(
+        ("not forgotten", "reason"), [*found.left.items()], list, limit=console.MOST, rest="kafka-eos status"
+    ):
+        console.show(part)
     ids = found.write_ids
     if not ids:
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
         return
     if not yes:
-        require_consent(operator.Preview(writes=found.at_rest), _effect(ids), err=False, limit=_SHOWN)
+        require_consent(settings, operator.Preview(writes=found.at_rest), _effect(ids))
     failed = 0
     for each in ids:
         try:
@@ -104,20 +101,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, *, yes: bool) -> No
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _show_left(left: Mapping[str, str]) -> None:
-    if left:
-        console.echo(f"Not forgotten, {console.counted(len(left), 'write id')}:")
-    for write_id, reason in list(left.items())[:_SHOWN]:
-        console.echo(f"  {write_id}: {reason}")
-    if len(left) > _SHOWN:
-        console.echo(f"  and {len(left) - _SHOWN} more")
-    if left:
-        console.echo("")
-
-
 def _effect(ids: Sequence[str]) -> str:
-    from kafka_eos_sink.commit.refusals import job_of
-
     which = f"one of these {console.counted(len(ids), 'write id')}" if len(ids) > 1 else ids[0]
     jobs = {job_of(each) for each in ids}
     later = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -14,17 +14,20 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.operations.row_origin import RowOrigin, find_origin
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.row_origin import RowOrigin
+from kafka_eos_sink.runtime.history_reading import read_history
 
 _TEXT_WIDTH = 48
+_ONE_OF = (
+    "give one of these: --write-id W, which kafka-eos status lists; --prefix W, for all write ids that begin with W; or --topic T "
+    "--partition P --offset O, for the write of one row. For example: kafka-eos history --write-id kafka-eos/nightly-orders/orders"
+)
 
 
 def history(
     write_id: console.OneWriteId = None,
-    prefix: console.OfPrefix = None,
+    prefix: console.Prefix = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="The write of one row in this topic.")] = None,
     partition: Annotated[int | None, typer.Option(metavar="P", min=0, help="The row's partition.")] = None,
     offset: Annotated[int | None, typer.Option(metavar="O", min=0, help="The row's offset.")] = None,
@@ -46,14 +49,10 @@ def history(
 
     To see the newest version of every write: kafka-eos status
     """
-    if topic is None and partition is None and offset is None:
-        console.require_one(write_id, prefix)
-    elif topic is None or partition is None or offset is None or write_id is not None or prefix is not None:
-        raise typer.BadParameter("--topic, --partition and --offset belong together, without --write-id and --prefix")
-    # Imported here because they are slow, and other commands do not need them.
-    from kafka_eos_sink.operations.row_origin import find_origin
-    from kafka_eos_sink.runtime.history_reading import read_history
-
+    row = [each for each in (topic, partition, offset) if each is not None]
+    ids = [each for each in (write_id, prefix) if each is not None]
+    if len(ids) != (not row) or len(row) not in (0, 3):
+        raise typer.BadParameter(_ONE_OF)
     config = console.client_config(bootstrap_servers, properties)
     within = console.TIMEOUT_MS
     with connected(config) as admin:
@@ -65,7 +64,7 @@ def history(
         found = read_history(admin, history_topic, name, limit=limit, timeout_ms=within, is_prefix=any_of)
     console.present(found, as_json, partial(history_table, with_ids=any_of))
     whose = f"a write id that begins with {prefix!r}" if any_of else repr(write_id)
-    console.require_found(found, f"batch of {whose}", history_topic, config, write_id)
+    console.require_found(found, f"batch of {whose}", history_topic, config, name)
 
 
 def _show_row(row: RowOrigin, as_json: bool) -> None:
@@ -100,10 +99,9 @@ def row_table(row: RowOrigin) -> Table:
 
 def history_table(found: Sequence[BatchRecord], *, with_ids: bool = False) -> Table:
     columns = ("version", "finished (UTC)", "rows", "bytes", "transactions", "phases (ms)", "notes", "application")
-    right = ("version", "rows", "bytes", "transactions")
     shown = ("write id", *columns) if with_ids else columns
     rows = ((each.write_id, *_row(each)) if with_ids else _row(each) for each in found)
-    return console.table(shown, rows, right=right, unwrapped=shown)
+    return console.table(shown, rows, unwrapped=shown)
 
 
 def _row(record: BatchRecord) -> console.Row:
@@ -112,16 +110,16 @@ def _row(record: BatchRecord) -> console.Row:
         *textwrap.wrap(
             f"dead letters: {letters_text(record.dead_letters)}" if record.dead_letters else "", _TEXT_WIDTH
         ),
-        f"{console.counted(record.parts_copied, 'part')} copied" if record.parts_copied else "",
-        f"{console.counted(record.attempts_ended, 'attempt')} aborted" if record.attempts_ended else "",
+        f"{console.counted(record.transactions_copied, 'transaction')} copied" if record.transactions_copied else "",
+        f"{console.counted(record.attempts_aborted, 'attempt')} aborted" if record.attempts_aborted else "",
         *textwrap.wrap(record.user_metadata or "", _TEXT_WIDTH),
     ]
     return (
         str(record.version),
         record.finished_at[:19].replace("T", " "),
-        f"{record.rows:,}",
-        "" if record.written_bytes is None else f"{record.written_bytes:,}",
-        str(record.transactions),
+        record.rows,
+        record.written_bytes,
+        record.transactions,
         ", ".join(f"{name} {ms}" for name, ms in record.phases_ms.items()),
         list(filter(None, notes)),
         record.application_id or "",

@@ -11,9 +11,9 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import require_modules
+from kafka_eos_sink.operations.cluster_view import ClusterWatch
 
 if TYPE_CHECKING:
-    from kafka_eos_sink.operations.cluster_view import ClusterWatch
     from kafka_eos_sink.operations.write_metrics import WriteMetrics
 
 
@@ -44,7 +44,6 @@ def metrics(
     """
     config = console.client_config(bootstrap_servers, properties)
     require_modules("kafka-eos metrics", ("prometheus_client",), "metrics", "PROMETHEUS_CLIENT_MISSING")
-    from kafka_eos_sink.operations.cluster_view import ClusterWatch
     from kafka_eos_sink.operations.write_metrics import WriteMetrics, served
 
     found = WriteMetrics()
@@ -71,7 +70,7 @@ def _watch(watch: ClusterWatch, found: WriteMetrics, interval_s: float) -> None:
             found.failed()
             problems = (str(failure),)
         else:
-            found.looked(view, time.monotonic() - began)
+            found.viewed(view, time.monotonic() - began)
             problems = view.not_read
         for problem in problems if problems != before else ():
             console.echo(f"kafka-eos: {problem}", err=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from itertools import groupby
+from operator import attrgetter
+from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.values import Write
+from kafka_eos_sink.operations.group_offsets import read_group_offsets
 from kafka_eos_sink.protocol.identity import TopicPartition
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.group_offsets import GroupOffset
+from kafka_eos_sink.runtime.source_offsets import starting_offsets
 
 _LEAVE_OUT = (
     "The group has several topics. Spark accepts only a value with exactly the topics that the query reads: leave out the topics that it "
@@ -37,34 +37,23 @@ def offsets(
 
     To finish the open batch of the lost query: kafka-eos recover
     """
-    # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.group_offsets import read_group_offsets
-    from kafka_eos_sink.runtime.source_offsets import starting_offsets
-
     config = console.client_config(bootstrap_servers, properties)
     with connected(config) as admin:
         found = read_group_offsets(admin, group, console.TIMEOUT_MS)
     if as_json:
         console.print_json(found)
         return
-    for writers, offsets in _by_query(found).items():
+    by_topic = {name: [*of_topic] for name, of_topic in groupby(found, attrgetter("topic"))}
+    by_query: dict[tuple[str, ...], dict[TopicPartition, int]] = {}
+    for of_topic in by_topic.values():
+        writers = tuple(sorted({each.write_id for each in of_topic if each.write_id is not None}))
+        by_query.setdefault(writers, {}).update({(each.topic, each.partition): each.offset for each in of_topic})
+    for writers, offsets in by_query.items():
         console.echo(starting_offsets(offsets))
         if not writers:
             console.echo("Committed by another program, or a person.", err=True)
         for write_id in writers:
             recover = Write(write_id, console.COMMIT_LOG, config.command_options).command("recover")
             console.echo(f"Committed by {write_id}. To finish what that query left undone: {recover}", err=True)
-    if len({each.topic for each in found}) > 1:
+    if len(by_topic) > 1:
         console.echo(_LEAVE_OUT, err=True)
-
-
-def _by_query(found: Sequence[GroupOffset]) -> dict[tuple[str, ...], dict[TopicPartition, int]]:
-    """Group the topics by the writes that committed their offsets."""
-    writers: dict[str, set[str]] = {}
-    for each in found:
-        writers.setdefault(each.topic, set()).update(filter(None, (each.write_id,)))
-    offsets: dict[tuple[str, ...], dict[TopicPartition, int]] = {}
-    for each in found:
-        of_query = offsets.setdefault(tuple(sorted(writers[each.topic])), {})
-        of_query[each.topic, each.partition] = each.offset
-    return offsets

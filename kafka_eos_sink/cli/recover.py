@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
-from kafka_eos_sink.cli.confirmation import require_consent
-from kafka_eos_sink.commit.refusals import run_again, some, text
+from kafka_eos_sink.cli.view import require_consent
+from kafka_eos_sink.commit.refusals import some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import SettledDecision
-from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.hanging import Found, HeldOpen
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.hanging import Found, HeldOpen
-    from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
-
-_SHOWN_TRANSACTIONS = 20
 _END = {True: "commit", False: "abort"}
-_COPIES = " (copies of lost rows)"
 _AbortUnknown = Annotated[
     bool,
     typer.Option(
@@ -74,30 +67,25 @@ def recover(
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    from kafka_eos_sink.operations import operator
-
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
     )
+    slow = (
+        f"Waiting for brokers, at most {settings.timeout_ms // 1000} s for each step. A partition without a leader, or a broker that is "
+        "down, takes that long."
+    )
     if not yes:
         procedure = partial(operator.recovery, abort_unknown=abort_unknown)
-        with _notice(settings, "to look for what hangs"):
+        with console.notice_if_slow(slow):
             found = operator.preview(settings, procedure, search=True)
         _show_hanging(settings, found.hanging, err=as_json)
-        require_consent(found, _effect(write_id, found, discard, abort_unknown), err=as_json)
-    with _notice(settings, "to finish what is decided"):
+        require_consent(settings, found, _effect(write_id, found, discard, abort_unknown), err=as_json)
+    with console.notice_if_slow(slow):
         done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
-    _show(settings, done, as_json=as_json)
+    console.print_json(recovered_json(write_id, done)) if as_json else _show(settings, done)
     if not done.all_ended:
         _show_hanging(settings, done.hanging, err=True)
         raise typer.Exit(EXIT_FAILURE)
-
-
-def _notice(settings: OperatorSettings, to_do: str) -> AbstractContextManager[None]:
-    return console.notice_if_slow(
-        f"Waiting for brokers {to_do}, at most {settings.timeout_ms // 1000} s for each step. A partition without a leader, or a broker "
-        "that is down, takes that long."
-    )
 
 
 def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -> str:
@@ -114,15 +102,10 @@ def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -
         (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
         (len(hanging.held) - forgotten, "transaction", "abort {} hanging on partitions"),
     )
-    would = [effect.format(console.counted(count, noun)) for count, noun, effect in effects if count]
+    would = "; ".join(effect.format(console.counted(count, noun)) for count, noun, effect in effects if count)
+    nothing = " that was found" if hanging.not_checked else ": no transaction is open, and every version has ended"
     text = f"recover would fence every job or query that runs under {write_id}. It would "
-    text += (
-        f"{'; '.join(would)}."
-        if would
-        else "change nothing else: no transaction is open, and every version has ended."
-        if not hanging.not_checked
-        else "change nothing else that was found."
-    )
+    text += f"{would or f'change nothing else{nothing}'}."
     if forgotten and not discard:
         text += f" {console.counted(forgotten, 'transaction')} would still hang: add --discard."
     return text + " Rows that another commit log has decided would be lost." * abort_unknown
@@ -130,42 +113,37 @@ def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -
 
 def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> None:
     """Print what hangs, and on standard error what was not checked."""
-    if found.held:
-        console.show(hanging_table(found.held), err=err)
-        console.echo("", err=err)
-    for each in found.not_checked:
-        console.echo(f"Not checked: {each}", err=True)
-    if found.forgotten:
-        console.echo(
-            f"To abort what hangs under a forgotten id: {settings.write.command('recover', '--discard')}", err=True
-        )
-
-
-def hanging_table(held: Sequence[HeldOpen]) -> Table:
-    """Build a table with one row per transaction and partition."""
 
     def row(each: HeldOpen) -> console.Row:
         owner = "an attempt" if each.version is None else f"version {each.version}"
-        where = f"{each.place}, {owner}"
         why = "its coordinator has forgotten the id" if each.is_forgotten else "its coordinator has ended it"
-        return [each.transactional_id, where], str(each.producer.producer_id), why
+        return [each.transactional_id, f"{each.place}, {owner}"], str(each.producer.producer_id), why
 
-    return console.table(("hanging transaction", "producer id", "why"), map(row, held), right=("producer id",))
+    columns = ("hanging transaction", "producer id", "why")
+    for part in console.listed(columns, found.held, row, limit=console.MOST, rest="--yes --json lists all"):
+        console.show(part, err=err)
+    for each in found.not_checked:
+        console.echo(f"Not checked: {each}", err=True)
+    if found.forgotten:
+        discard = settings.write.command("recover", "--discard")
+        console.echo(f"To abort what hangs under a forgotten id: {discard}", err=True)
 
 
-def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None:
-    write_id = settings.write_id
-    if as_json:
-        console.print_json(recovered_json(write_id, done))
-        return
+def _show(settings: OperatorSettings, done: Recovered) -> None:
+    """Print each query id's newest decision, later aborts, and what was ended."""
     if not done.decisions:
         console.echo(console.no_decision(settings.write, is_unfinished=bool(done.aborted)))
     if done.decisions or done.aborted:
-        console.show(recovered_table(write_id, done))
-    if done.ended:
-        console.echo("")
-        console.show(ended_table(done))
-    elif not done.hanging.not_checked:
+        rows = [_decision(each, done, settings.write_id) for each in done.decisions]
+        meaning = f"it was not decided, none of its rows is visible: {text('run_again', write_id=settings.write_id)}"
+        aborted = Text("aborted", style="bold yellow")
+        rows += [(query_id, str(version), aborted, meaning) for query_id, version in done.aborted]
+        console.show(console.table(("query id", "version", "state", "meaning"), rows))
+    # Transactions that may still be open come first, so that the shortened table shows them.
+    ended = sorted(done.ended, key=lambda each: each.is_over)
+    for part in console.listed(("transaction", "requested", "result"), ended, _ended, limit=console.MOST):
+        console.show(part)
+    if not done.ended and not done.hanging.not_checked:
         listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
@@ -173,59 +151,29 @@ def _show(settings: OperatorSettings, done: Recovered, *, as_json: bool) -> None
         console.echo(f"Aborted where it hung: {names}.")
 
 
-def recovered_table(write_id: str, done: Recovered) -> Table:
-    """Build a table of each query id's newest decision, later aborts, and next steps."""
-
-    def row(settled: SettledDecision) -> console.Row:
-        decision = settled.decision
-        state, meaning = _state(settled, decision.query_id in done.finished_now, write_id)
-        style = "green" if settled.status.value == "finished" else "bold yellow"
-        return decision.query_id, str(decision.version), Text(state, style=style), meaning
-
-    rows = [*map(row, done.decisions)]
-    meaning = f"it was not decided, none of its rows is visible: {run_again(write_id)}"
-    rows += [
-        (query_id, str(version), Text("aborted", style="bold yellow"), meaning) for query_id, version in done.aborted
-    ]
-    return console.table(("query id", "version", "state", "meaning"), rows, right=("version",))
-
-
-def _state(settled: SettledDecision, now: bool, write_id: str) -> tuple[str, str]:
+def _decision(settled: SettledDecision, done: Recovered, write_id: str) -> console.Row:
     """Name a decision's state, and what it means for the rows and the next run."""
-    decision, finished = settled.decision, settled.status.value == "finished"
+    decision, state, style = settled.decision, settled.status.value, "bold yellow"
     if decision.resolution is not None:
-        return f"resolved as {decision.resolution}", "an operator has resolved this version"
-    if finished:
-        copies = "; rows of transactions that Kafka had aborted are copies from the log"
-        meaning = text("all_visible") + "; finished just now" * now
+        state, meaning = f"resolved as {decision.resolution}", "an operator has resolved this version"
+    elif state == "finished":
+        style = "green"
+        meaning = text("all_visible") + "; finished just now" * (decision.query_id in done.finished_now)
         meaning += ": do not run the job again" * is_random_write_id(write_id)
-        return "finished", meaning + copies * bool(decision.copies)
-    return (
-        "void",
-        f"all its transactions were aborted and cannot be copied, none of its rows is visible: {run_again(write_id)}",
-    )
+        meaning += "; rows of transactions that Kafka had aborted are copies from the log" * bool(decision.copies)
+    else:
+        meaning = "all its transactions were aborted and cannot be copied, none of its rows is visible: "
+        meaning += text("run_again", write_id=write_id)
+    return decision.query_id, str(decision.version), Text(state, style=style), meaning
 
 
-def ended_table(done: Recovered) -> Table:
-    """Build a table: requested end and result of each open or decided transaction."""
-    # Transactions that may still be open come first, so that the shortened table shows them.
-    ended = sorted(done.ended, key=lambda each: each.is_over)
-    lines = [
-        (each.identity.transactional_id + _COPIES * each.copies, _END[each.committed], _result(each)) for each in ended
-    ]
-    shown = lines[:_SHOWN_TRANSACTIONS]
-    if len(lines) > len(shown):
-        shown.append((f"and {len(lines) - len(shown)} more (--json)", "", ""))
-    return console.table(("transaction", "requested", "result"), shown)
-
-
-def _result(ended: EndedTransaction) -> str:
-    if ended.error is None:
-        return "no response: may still be open"
-    if ended.succeeded:
-        return "done"
-    name = ErrorCode.of(ended.error).name
-    return "had ended before" if ended.had_ended else f"not ended: {name}"
+def _ended(each: EndedTransaction) -> console.Row:
+    result = f"not ended: {each.answer}"
+    if each.error is None:
+        result = "no response: may still be open"
+    elif each.is_over:
+        result = "done" if each.succeeded else "had ended before"
+    return each.identity.transactional_id + " (copies of lost rows)" * each.copies, _END[each.committed], result
 
 
 def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
@@ -239,24 +187,16 @@ def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
         for settled in done.decisions
     ]
     ended = [
-        {
-            "transactional_id": each.identity.transactional_id,
-            "end": _END[each.committed],
-            "answer": "no response" if each.error is None else ErrorCode.of(each.error).name,
-            "over": each.is_over,
-            "copies": each.copies,
-        }
+        {"transactional_id": each.identity.transactional_id, "end": _END[each.committed], "over": each.is_over}
+        | console.fields(each, "answer", "copies")
         for each in done.ended
     ]
-    aborted = [{"query_id": query_id, "version": version} for query_id, version in done.aborted]
-    found = {"write_id": write_id, "decisions": decisions, "aborted": aborted, "ended": ended}
-    discarded, hanging = (
-        [
-            console.fields(each, "transactional_id", "start_offset", "version", "is_forgotten")
-            | console.fields(each.producer, "producer_id", "producer_epoch")
-            | {"topic": each.where[0], "partition": each.where[1]}
-            for each in held
-        ]
-        for held in (done.discarded, done.hanging.held)
-    )
-    return found | {"discarded": discarded, "hanging": hanging, "not_checked": done.hanging.not_checked}
+    return {
+        "write_id": write_id,
+        "decisions": decisions,
+        "aborted": [{"query_id": query_id, "version": version} for query_id, version in done.aborted],
+        "ended": ended,
+        "discarded": done.discarded,
+        "hanging": done.hanging.held,
+        "not_checked": done.hanging.not_checked,
+    }

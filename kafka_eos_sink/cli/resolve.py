@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 import typer
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.confirmation import require_consent
+from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.commit import resolve as procedures
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import run_again
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.resolve import Resolved
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
+from kafka_eos_sink.operations import operator
 
 _QueryId = Annotated[
     str | None,
@@ -64,8 +65,6 @@ def resolve(
 
     For a write whose outcome can be proven: kafka-eos recover
     """
-    from kafka_eos_sink.operations import operator
-
     if allow_duplicates and resolution == "committed":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
     settings = console.operator_settings(
@@ -78,7 +77,7 @@ def resolve(
 
     found = None if yes else operator.preview(settings, resolving)
     if found is not None:
-        require_consent(found, _effect(write_id, version, resolution, allow_duplicates=allow_duplicates), err=False)
+        require_consent(settings, found, _effect(write_id, version, resolution, allow_duplicates=allow_duplicates))
     done = operator.perform(settings, resolving, found.warnings if found else ())
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
 
@@ -116,4 +115,4 @@ def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
         gone = ", although none of its rows is in the topic" if before.is_void else ""
         return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."
     rows = "rows of it that are visible are then there twice" if allow_duplicates else "none of its rows is visible"
-    return f"{name} is resolved as rewrite: {run_again(decision.write_id)}; {rows}."
+    return f"{name} is resolved as rewrite: {text('run_again', decision=decision)}; {rows}."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import shlex
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +16,7 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.refusals import refused, some
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.cluster_view import ClusterView
+from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, ClusterWatch
 
 ROWS = 100
 MOST_WAYS_OUT = 5
@@ -28,7 +27,7 @@ _HISTORY_KNOWS = (
 
 
 def status(
-    write_id: console.OnlyWriteId = None,
+    write_id: console.OneWriteId = None,
     prefix: console.Prefix = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each table.")] = ROWS,
     as_json: console.AsJson = False,
@@ -49,7 +48,7 @@ def status(
     not `--json`.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
-    `recover`. prepared: tasks wait for a decision. undecided: a decision was written, and its transaction is still open.
+    `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.
     resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be
     written again. unreadable: another program wrote into its records, or a part is gone.
 
@@ -60,10 +59,8 @@ def status(
 
     To watch the same live: kafka-eos top
     """
-    # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.cluster_view import ClusterWatch
-
     config = console.client_config(bootstrap_servers, properties)
+    write = Write(write_id or "", commit_log_topic, config.command_options)
     # The reading makes a million objects that live until the end of the process. Searching them for garbage takes a tenth of the time.
     gc.disable()
     with connected(config) as admin:
@@ -76,17 +73,19 @@ def status(
         for part in view(found, with_offsets=write_id is not None, limit=limit):
             console.show(part)
         if write_id is not None:
-            _show_ways_out(found, config, Write(write_id, commit_log_topic, config.command_options), watch.producer_ids)
+            _show_ways_out(
+                found, config, Write(write_id, commit_log_topic, config.command_options), watch.log.producer_ids
+            )
     for failure in found.not_read:
         console.echo(f"kafka-eos: not shown: {failure}", err=True)
     _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is not None and not found.writes:
-        if not watch.knows_write:
-            raise refused("UNKNOWN_WRITE_ID", write=Write(write_id, commit_log_topic, config.command_options))
+        if not watch.log.knows_write:
+            raise refused("UNKNOWN_WRITE_ID", write=write)
         if not as_json:
-            console.echo(console.no_decision(Write(write_id, commit_log_topic, config.command_options)))
+            console.echo(console.no_decision(write))
 
 
 def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: Collection[int]) -> None:
@@ -103,9 +102,17 @@ def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: 
             "and did not commit it, this discards its rows there, and prints nothing:"
         )
     for each, hanging in others[:MOST_WAYS_OUT]:
-        console.echo(f"    {console.abort_command(config, (each.topic, each.partition), hanging.start_offset)}")
+        console.echo(f"    {_abort_command(config, each, hanging.start_offset)}")
     if len(others) > MOST_WAYS_OUT:
         console.echo(f"And {len(others) - MOST_WAYS_OUT} more (--json)")
+
+
+def _abort_command(config: ClientConfig, where: BlockedPartition, start_offset: int) -> str:
+    """Return the command of Kafka's own tool that aborts a transaction on a partition."""
+    of_login = [] if config.properties_file is None else ["--command-config", config.properties_file]
+    at = ["--topic", where.topic, "--partition", str(where.partition), "--start-offset", str(start_offset)]
+    servers = config.bootstrap_servers_text
+    return shlex.join(["kafka-transactions.sh", "--bootstrap-server", servers, *of_login, "abort", *at])
 
 
 def _hint_at_history(found: ClusterView) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,17 +11,15 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.status import ROWS, status
-from kafka_eos_sink.cli.view import line, view
+from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import BrokerUnavailableError
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.cluster_view import ClusterView, ClusterWatch
+from kafka_eos_sink.operations.cluster_view import ClusterView, ClusterWatch
 
 
 def top(
     interval: console.Interval = 2.0,
-    write_id: console.OnlyWriteId = None,
+    write_id: console.OneWriteId = None,
     prefix: console.Prefix = None,
     as_json: console.AsJson = False,
     history_topic: console.HistoryTopic = console.HISTORY,
@@ -43,9 +40,6 @@ def top(
     if as_json or not sys.stdout.isatty() or out.is_dumb_terminal:
         status(write_id, prefix, ROWS, as_json, history_topic, commit_log_topic, bootstrap_servers, properties)
         return
-    # Imported here because it is slow, and other commands do not need it.
-    from kafka_eos_sink.operations.cluster_view import ClusterWatch
-
     topics = commit_log_topic, history_topic
     try:
         # A terminal without its cursor must not remain after SIGTERM either.
@@ -67,9 +61,9 @@ def _follow(out: Console, watch: ClusterWatch, interval_s: float) -> None:
                 screen.update(_screen(found))
             except BrokerUnavailableError as unavailable:
                 # Brokers restart. The last view stays, with its time.
-                screen.update(_screen(found, line(str(unavailable), "bold red")))
+                screen.update(_screen(found, console.line(str(unavailable), "bold red")))
 
 
 def _screen(found: ClusterView, *first: Text) -> Group:
-    not_shown = (line(f"not shown: {refused}", "yellow") for refused in found.not_read)
+    not_shown = (console.line(f"not shown: {refused}", "yellow") for refused in found.not_read)
     return Group(*first, *not_shown, *view(found, live=True))

@@ -82,7 +82,7 @@ def topics_table(found: Sequence[TopicSize]) -> Table:
     columns = ("topic", "partitions", "replicas", "visible offsets", "open transactions")
 
     def row(topic: TopicSize) -> console.Row:
-        visible = "no leader" if topic.visible_offsets is None else f"{topic.visible_offsets:,}"
-        return topic.name, str(topic.partitions), str(topic.replicas), visible, str(topic.open_transactions)
+        visible = "no leader" if topic.visible_offsets is None else topic.visible_offsets
+        return topic.name, topic.partitions, topic.replicas, visible, topic.open_transactions
 
-    return console.table(columns, map(row, found), right=columns[1:])
+    return console.table(columns, map(row, found))

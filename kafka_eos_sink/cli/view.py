@@ -1,29 +1,32 @@
-"""What ``status`` and ``top`` show: open transactions, blocked partitions, writes."""
+"""What ``status`` and ``top`` show, and other commands before their question."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.errors import one_line
+from kafka_eos_sink.commit.versions import Versions
+from kafka_eos_sink.commit.write_states import CommittedWrite
+from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine, write_lines
+from kafka_eos_sink.operations.operator import OperatorSettings, Preview
 from kafka_eos_sink.operations.transactions import times_ms
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 
-if TYPE_CHECKING:
-    from kafka_eos_sink.commit.versions import Versions
-    from kafka_eos_sink.commit.write_states import CommittedWrite
-    from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
-
-T = TypeVar("T")
+Shown = Iterator[Table | Text]
+Listed = Callable[..., Shown]
+"""As `console.listed`, with its limit."""
 MOST_LIVE = 10
 """Most rows of a table in a live view; the first ones need action first."""
 _SHOWN_PARTITIONS = 8
@@ -32,45 +35,20 @@ _SHOWN_VERSIONS = 100
 _TRANSACTIONS = ("transactional id", "age", "times out in", "producer", "partitions")
 _BLOCKED = ("blocked partition", "hidden offsets", "blocked by")
 _WRITES = (
-    *(
-        "write id",
-        "version",
-        "state",
-        "finished",
-        "finished (UTC)",
-        "rows",
-        "dead letters",
-        "rows/s",
-        "copied",
-        "transactions",
-    ),
-    "partition: offsets",
+    *("write id", "version", "state", "finished", "finished (UTC)", "rows", "dead letters", "rows/s", "copied"),
+    *("transactions", "partition: offsets"),
 )
-_RIGHT = {
-    "age",
-    "times out in",
-    "hidden offsets",
-    "version",
-    "finished",
-    "rows",
-    "dead letters",
-    "rows/s",
-    "copied",
-    "transactions",
-}
 _STATE_STYLES = {
     "finished": "green",
     "decided": "bold yellow",
-    "undecided": "bold yellow",
+    "in-doubt": "bold yellow",
     "void": "bold yellow",
     "prepared": "yellow",
     "unreadable": "bold red",
 }
 
 
-def view(
-    found: ClusterView, *, live: bool = False, with_offsets: bool = False, limit: int | None = None
-) -> Iterator[Table | Text]:
+def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False, limit: int | None = None) -> Shown:
     """Build the view: a line of numbers, then the tables that have rows.
 
     Args:
@@ -81,55 +59,68 @@ def view(
     writes = {line.write.write_id for line in found.writes}
     shown = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
     numbers = ", ".join(console.counted(len(each), noun) for each, noun in shown)
-    yield line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
-    for table in (
-        partial(transactions_table, found.transactions, found.now_ms),
-        partial(_table, _BLOCKED, found.blocked, _blocked),
-        partial(writes_table, found.writes, found.now_ms, with_offsets=with_offsets),
-    ):
-        yield from table(live=live, limit=limit)
+    yield console.line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
+    most = MOST_LIVE if live else limit
+
+    def rest(rows: Sequence[object]) -> str:
+        return "kafka-eos status" if live else f"--limit {len(rows)}, or --prefix W for the ids that begin with W"
+
+    listed = partial(console.listed, limit=most, wraps=live)
+    yield from transactions_table(found.transactions, found.now_ms, partial(listed, rest=rest(found.transactions)))
+    yield from listed(_BLOCKED, found.blocked, _blocked, rest=rest(found.blocked))
+    listed = partial(listed, rest=rest(found.writes))
+    yield from writes_table(found.writes, found.now_ms, listed, with_offsets=with_offsets)
     for each in found.writes if with_offsets else ():
         if each.write.written is not None:
-            yield line(f"written versions: {_versions(each.write.written)}", "")
+            yield console.line(f"written versions: {_versions(each.write.written)}")
 
 
-def transactions_table(
-    states: Sequence[TransactionState], now_ms: int, *, live: bool = False, limit: int | None = None
-) -> Iterator[Table | Text]:
+def transactions_table(states: Sequence[TransactionState], now_ms: int, listed: Listed = console.listed) -> Shown:
     """Build the table of open transactions; ``now_ms`` is the wall clock in ms."""
-    return _table(_TRANSACTIONS, states, partial(_transaction, now_ms), live=live, limit=limit)
+    return listed(_TRANSACTIONS, states, partial(_transaction, now_ms))
 
 
 def writes_table(
-    lines: Sequence[WriteLine], now_ms: int, *, with_offsets: bool, live: bool = False, limit: int | None = None
-) -> Iterator[Table | Text]:
+    lines: Sequence[WriteLine], now_ms: int, listed: Listed = console.listed, *, with_offsets: bool
+) -> Shown:
     """Build the table of writes, and a line for each that is unreadable."""
-    yield from _table(_WRITES, lines, partial(_write, now_ms, with_offsets), live=live, limit=limit)
-    for write in [each.write for each in lines[: MOST_LIVE if live else limit] if each.write.problem]:
-        yield line(f"{write.write_id}: {write.problem}", "red")
+    yield from listed(_WRITES, lines, partial(_write, now_ms, with_offsets))
+    for write in [each.write for each in lines if each.write.problem][:_SHOWN_VERSIONS]:
+        yield console.line(f"{write.write_id}: {write.problem}", "red")
 
 
-def line(text: str, style: str) -> Text:
-    return Text(one_line(text), style=style, overflow="fold")
+def require_consent(settings: OperatorSettings, found: Preview, effect: str, *, err: bool = False) -> None:
+    """Show what a command finds and would do; require a confirmation if it acts.
+
+    Args:
+        err: Show it on standard error, because standard output is for JSON.
+
+    Raises:
+        typer.Exit: The command was not confirmed (status 1).
+    """
+    now_ms, lines = time.time_ns() // 1_000_000, write_lines(found.writes)
+    every = f"--prefix {shlex.quote(settings.write_id)} --limit {max(len(lines), len(found.opened))}"
+    listed = partial(console.listed, limit=console.MOST, rest=f"{settings.write.status_of_all} {every}")
+    shown = [
+        *writes_table(lines, now_ms, listed, with_offsets=True),
+        *transactions_table(found.opened, now_ms, listed),
+    ]
+    for part in (*shown, *([Text()] if shown else []), *(console.line(each, "bold red") for each in found.warnings)):
+        console.show(part, err=err)
+    console.echo(effect, err=err)
+    if has_terminal():
+        if typer.confirm("Do it?", err=True):
+            return
+        console.echo("Nothing was changed.", err=True)
+    else:
+        again = shlex.join(["kafka-eos", *sys.argv[1:], "--yes"])
+        console.echo(f"Nothing was changed. To do it without a question: {again}", err=True)
+    raise typer.Exit(EXIT_FAILURE)
 
 
-def _table(
-    columns: Sequence[str], rows: Sequence[T], row: Callable[[T], console.Row], *, live: bool, limit: int | None
-) -> Iterator[Table | Text]:
-    """Build a table of the columns that are not empty in all rows."""
-    if not rows:
-        return
-    # Of thousands of rows, only those that are shown are built.
-    built = [row(each) for each in rows[: MOST_LIVE if live else limit]]
-    filled = [at for at in range(len(columns)) if any(each[at] for each in built)]
-    names = [columns[at] for at in filled]
-    yield Text()
-    yield console.table(
-        names, ([each[at] for at in filled] for each in built), right=_RIGHT, unwrapped=() if live else names
-    )
-    if len(rows) > len(built):
-        how = "kafka-eos status" if live else f"--limit {len(rows)}, or --prefix W for the ids that begin with W"
-        yield line(f"and {len(rows) - len(built)} more ({how})", "")
+def has_terminal() -> bool:
+    """Whether somebody can read the question and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _transaction(now_ms: int, state: TransactionState) -> console.Row:
@@ -162,13 +153,12 @@ def _partition_lines(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def _blocked(each: BlockedPartition) -> console.Row:
-    hidden = "" if each.hidden_offsets is None else f"{each.hidden_offsets:,}"
     more = len(each.blocked_by) - 1
     by = [*each.blocked_by[:1], *([f"and {more} more"] if more > 0 else [])]
     if each.hanging is not None:
         by.append(f"producer id {each.hanging.producer_id} from offset {each.hanging.start_offset}:")
         by.append("no coordinator lists it")
-    return f"{each.topic}-{each.partition}", hidden, by
+    return f"{each.topic}-{each.partition}", each.hidden_offsets, by
 
 
 def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
@@ -183,11 +173,11 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
         Text(state, style=_STATE_STYLES.get(write.state, "")),
         "" if with_offsets else age,
         (write.finished_at or "")[:19].replace("T", " ") if with_offsets else "",
-        _number(write.rows),
-        _number(sum(each.rows for each in write.dead_letters or ()) or None),
-        _number(line.rows_per_second),
-        _number(line.parts_copied),
-        str(write.transactions) if with_offsets else "",
+        write.rows,
+        sum(each.rows for each in write.dead_letters or ()) or None,
+        line.rows_per_second,
+        line.transactions_copied,
+        write.transactions if with_offsets else None,
         _offsets(write) if with_offsets else "",
     )
 
@@ -195,7 +185,7 @@ def _write(now_ms: int, with_offsets: bool, line: WriteLine) -> console.Row:
 def _offsets(write: CommittedWrite) -> list[str]:
     """List inclusive offsets, one line per topic-partition."""
     lines = [f"{part.topic}-{part.partition}: {part.first_offset} to {part.last_offset}" for part in write.offsets]
-    more = [f"and {len(lines) - _SHOWN_RANGES} more (--json)"] if len(lines) > _SHOWN_RANGES else []
+    more = [f"and {len(lines) - _SHOWN_RANGES} more (kafka-eos status --json)"] if len(lines) > _SHOWN_RANGES else []
     return [*lines[:_SHOWN_RANGES], *more]
 
 
@@ -206,10 +196,6 @@ def _versions(written: Versions) -> str:
     lower = [f"{console.counted(more, 'lower range')} (--json)"] if more else []
     unknown = f"; below {written.floor} the commit log does not show them" if written.floor else ""
     return (", ".join([*lower, *ranges]) or "none") + unknown
-
-
-def _number(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
 
 
 def duration(ms: int) -> str:

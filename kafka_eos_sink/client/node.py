@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kafka_eos_sink.client.config import ClientConfig, ExponentialBackoff, with_prefix
 from kafka_eos_sink.client.connection import (
-    Authentication,
     Completion,
     Connection,
     ConnectionLost,
     ConnectionReady,
     ConnectionState,
+    Dialogue,
     PendingRequest,
     RequestTimedOut,
     Versions,
@@ -54,7 +56,7 @@ class Node:
         config: ClientConfig,
         poller: Poller,
         tls: TlsContext | None = None,
-        authentication: Authentication | None = None,
+        authentication: Callable[[str], Dialogue] | None = None,
     ) -> None:
         self.broker = broker
         self.connection: Connection | None = None
@@ -287,7 +289,7 @@ class Node:
             client_id=self._config.client_id,
             now=now,
             request_timeout_ms=self._config.request_timeout_ms,
-            authentication=self._authentication,
+            authentication=None if self._authentication is None else partial(self._authentication, self._host),
         )
         self._write()
 

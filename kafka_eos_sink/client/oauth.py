@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, quote_plus, unquote, urlencode, urlsplit
 
-from kafka_eos_sink.client import sasl
-from kafka_eos_sink.client.connection import Authentication
+from kafka_eos_sink.client import kerberos, sasl
+from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.security import (
     ClientCredentials,
+    KerberosCredentials,
     Secret,
     SecurityConfig,
     TlsConfig,
@@ -301,12 +302,17 @@ def _fail(reason: str) -> NoReturn:
     raise AuthenticationError("TOKEN_UNAVAILABLE", f"no token for OAUTHBEARER: {reason}") from None
 
 
-def authentication_for(security: SecurityConfig) -> Authentication | None:
-    """Return a function that starts a connection's SASL dialogue, None without SASL."""
+def authentication_for(security: SecurityConfig) -> Callable[[str], Dialogue] | None:
+    """Return a function that starts the SASL dialogue with a host, None without SASL."""
     config = security.sasl
     if not security.uses_sasl or config is None:
         return None
-    if isinstance(config.credentials, TokenCredentials):
-        tokens = Tokens(config.credentials.source, security.tls)
-        return lambda: sasl.authenticate(config, tokens.current, tokens.forget)
-    return lambda: sasl.authenticate(config)
+    credentials = config.credentials
+    if isinstance(credentials, TokenCredentials):
+        tokens = Tokens(credentials.source, security.tls)
+        return lambda _: sasl.authenticate(config, tokens.current, tokens.forget)
+    if isinstance(credentials, KerberosCredentials):
+        return lambda host: sasl.authenticate(
+            config, rejected=lambda: kerberos.forget(credentials), host=certificate_name(host)
+        )
+    return lambda _: sasl.authenticate(config)

@@ -14,8 +14,15 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterable
 
+from kafka_eos_sink.client import kerberos
 from kafka_eos_sink.client.connection import Dialogue
-from kafka_eos_sink.client.security import PasswordCredentials, SaslConfig, Secret, TokenCredentials
+from kafka_eos_sink.client.security import (
+    KerberosCredentials,
+    PasswordCredentials,
+    SaslConfig,
+    Secret,
+    TokenCredentials,
+)
 from kafka_eos_sink.errors import AuthenticationError, peer_text
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -43,19 +50,21 @@ class LoginDeferred(OSError):
 def authenticate(
     config: SaslConfig,
     token: Callable[[], Secret] | None = None,
-    token_rejected: Callable[[], None] = lambda: None,
+    rejected: Callable[[], None] = lambda: None,
+    host: str = "",
 ) -> Dialogue:
     """Authenticate; return the session's lifetime in ms, 0 if it does not expire.
 
     Args:
         config: Mechanism and credentials.
         token: Returns the token of OAUTHBEARER; raises OSError for a temporary failure.
-        token_rejected: Called when the broker rejects the credentials.
+        rejected: Called when the broker rejects the credentials.
+        host: The broker's host, for which Kerberos issues a ticket.
 
     Raises:
         LoginDeferred: The broker rejected the login for the moment, such as above its limit of logins per second.
         AuthenticationError: UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED or
-            SASL_SERVER_UNTRUSTED, with the broker's message and never with a secret.
+            SASL_SERVER_UNTRUSTED, with the broker's message and never with a secret; KERBEROS_TICKET_UNAVAILABLE.
     """
     handshake: m.SaslHandshakeResponse = yield m.SaslHandshakeRequest(mechanism=config.mechanism)
     if handshake.error_code:
@@ -64,6 +73,9 @@ def authenticate(
         hidden = [config.credentials.password]
         password = config.credentials
         messages = plain(password) if config.mechanism == "PLAIN" else scram(_HASHES[config.mechanism], password)
+    elif isinstance(config.credentials, KerberosCredentials):
+        hidden = []
+        messages = kerberos.gssapi(config.credentials, host)
     else:
         assert token is not None
         hidden = [token()]
@@ -75,8 +87,8 @@ def authenticate(
         if response.error_code:
             error = _refused(config.mechanism, response, hidden)
             if isinstance(error, AuthenticationError):
-                # Other connections of this process must not use the cached token again.
-                token_rejected()
+                # Other connections of this process must not use the cached token or ticket again.
+                rejected()
             raise error
         try:
             message = messages.send(bytes(response.auth_bytes))
@@ -102,13 +114,20 @@ def _refused_handshake(mechanism: str, handshake: m.SaslHandshakeResponse) -> Ex
     )
 
 
+_GIVEN = {
+    "OAUTHBEARER": "the token and its source",
+    # A broker gives one reason for all of these.
+    "GSSAPI": "the clocks of this machine and the broker, the broker's keytab",
+}
+
+
 def _refused(mechanism: str, response: m.SaslAuthenticateResponse, hidden: Iterable[Secret]) -> Exception:
     error = ErrorCode.of(response.error_code)
     detail = without(hidden, response.error_message or error.message)
     named = "" if error is ErrorCode.SASL_AUTHENTICATION_FAILED else f" ({error.name})"
     if error.retriable:
         return _deferred(f"{detail.rstrip('.')}{named}")
-    given = "the token and its source" if mechanism == "OAUTHBEARER" else "user name and password"
+    given = _GIVEN.get(mechanism, "user name and password")
     code = "ILLEGAL_SASL_STATE" if error is ErrorCode.ILLEGAL_SASL_STATE else "SASL_AUTHENTICATION_FAILED"
     return _rejected(f"{mechanism}{named}", detail.rstrip("."), f"{given}, and sasl.mechanism", code)
 
@@ -162,12 +181,13 @@ _SERVER_FINAL = re.compile(r"(v|e)=([^,]+)(?:,.*)?", re.DOTALL)
 def scram(hash_name: str, credentials: PasswordCredentials, nonce: str | None = None) -> Messages:
     """SCRAM (RFC 5802, RFC 7677) without channel binding; a None ``nonce`` is random.
 
-    Both sides prove that they know the password. The client rejects a server that does not.
+    Both sides prove that they know the password. The client rejects a server that does not. The extension ``tokenauth`` names a delegation
+    token to the broker, as Java's ``ScramLoginModule`` does.
     """
     # No SASLprep for user name and password: brokers salt passwords without it (Kafka's ScramFormatter).
     nonce = nonce or secrets.token_urlsafe(24)
     name = credentials.username.replace("=", "=3D").replace(",", "=2C")
-    client_first = f"n={name},r={nonce}"
+    client_first = f"n={name},r={nonce}" + (",tokenauth=true" if credentials.is_delegation_token else "")
     server_first = _text((yield f"n,,{client_first}".encode()))
     server_nonce, salt, iterations = _read_server_first(server_first, nonce)
     without_proof = f"c=biws,r={server_nonce}"

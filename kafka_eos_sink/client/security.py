@@ -10,7 +10,7 @@ from kafka_eos_sink.errors import ConfigurationError
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
 
 TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
@@ -61,10 +61,14 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasswordCredentials:
-    """User name and password of PLAIN and SCRAM."""
+    """User name and password of PLAIN and SCRAM.
+
+    If ``is_delegation_token`` (Java's ``tokenauth``), they are a delegation token's id and HMAC (KIP-48).
+    """
 
     username: str = field(repr=False)
     password: Secret
+    is_delegation_token: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,18 +114,32 @@ class TokenCredentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosCredentials:
+    """The source of a Kerberos ticket: a keytab with a principal, or a ticket cache.
+
+    ``service_name`` is the first part of the brokers' principals. A None ``ticket_cache`` is that of the environment (KRB5CCNAME).
+    """
+
+    service_name: str
+    principal: str | None = None
+    keytab: str | None = None
+    ticket_cache: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
-    """A mechanism and its credentials: a token for OAUTHBEARER, else a password."""
+    """A mechanism and its credentials: a token, a ticket, or a password."""
 
     mechanism: SaslMechanism
-    credentials: PasswordCredentials | TokenCredentials
+    credentials: PasswordCredentials | TokenCredentials | KerberosCredentials
 
     def __post_init__(self) -> None:
-        if (self.mechanism == "OAUTHBEARER") != isinstance(self.credentials, TokenCredentials):
+        kinds = {"OAUTHBEARER": TokenCredentials, "GSSAPI": KerberosCredentials}
+        if not isinstance(self.credentials, kinds.get(self.mechanism, PasswordCredentials)):
             raise ConfigurationError(
                 "SECURITY_PROTOCOL",
-                f"sasl.mechanism={self.mechanism} needs another kind of credentials: OAUTHBEARER takes a token source, "
-                "every other mechanism takes user name and password",
+                f"sasl.mechanism={self.mechanism} needs another kind of credentials: OAUTHBEARER takes a token source, GSSAPI takes "
+                "Kerberos credentials, every other mechanism takes user name and password",
             )
 
 

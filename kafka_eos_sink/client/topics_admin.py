@@ -10,11 +10,10 @@ from uuid import UUID
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker
+from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker, by_topic
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
-T = TypeVar("T")
 V = TypeVar("V")
 FetchedPartition = m.FetchResponse.Topic.Partition
 AbortedTransaction = FetchedPartition.AbortedTransaction
@@ -203,7 +202,7 @@ class TopicsAdmin(Requests):
         def request(of_node: Sequence[TopicPartition], _node: int) -> m.ListOffsetsRequest:
             return m.ListOffsetsRequest(
                 isolation_level=_ISOLATION_LEVELS[isolation],
-                topics=_by_topic(of_node, topic_of),
+                topics=by_topic(of_node, topic_of),
                 timeout_ms=self.client.config.request_timeout_ms,
             )
 
@@ -286,7 +285,7 @@ class TopicsAdmin(Requests):
                 min_bytes=1,
                 max_bytes=max_bytes,
                 isolation_level=_ISOLATION_LEVELS[isolation],
-                topics=_by_topic(of_node, topic_of),
+                topics=by_topic(of_node, topic_of),
             )
 
         read = partial(self._read_fetched, names)
@@ -305,7 +304,7 @@ class TopicsAdmin(Requests):
         return self._from_leaders(
             m.DescribeProducersRequest,
             lambda of_node, _node: m.DescribeProducersRequest(
-                topics=_by_topic(
+                topics=by_topic(
                     of_node,
                     lambda name, indexes: m.TopicIndexes(name=name, partition_indexes=tuple(indexes)),
                 )
@@ -391,10 +390,3 @@ def _read_partitions(value: Callable[[Any], V]) -> Callable[[Any, Any], Iterator
                 yield (topic.name, each.partition_index), each.error_code, message, value(each)
 
     return read
-
-
-def _by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, list[int]], T]) -> tuple[T, ...]:
-    indexes: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        indexes.setdefault(topic, []).append(partition)
-    return tuple(topic_of(topic, each) for topic, each in indexes.items())

@@ -8,13 +8,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, KeyResult, OnCode, Requests, Route, single
+from kafka_eos_sink.client.requests import (
+    MARKERS_FIRST_BACKOFF_MS,
+    Call,
+    KeyResult,
+    OnCode,
+    Requests,
+    Route,
+    single,
+)
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.identity import LONGEST_STRING, TopicPartition
-from kafka_eos_sink.protocol.reactions import RETRIES, in_words, refusal
+from kafka_eos_sink.protocol.error_codes import ErrorCode
+from kafka_eos_sink.protocol.identity import LONGEST_STRING, ProducerIdentity, TopicPartition, by_topic
+from kafka_eos_sink.protocol.reactions import RETRIES, in_words, reaction, refusal
 
 CommittedOffset = m.OffsetFetchResponse.Group.Topic.Partition
 _FEATURES_VALID_MS = 10_000
@@ -29,13 +38,41 @@ _LIST = "the open transactions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """An EndTxn; every try has API ``version`` 5 in transaction version 2, else 3."""
+    """An EndTxn; every try has the same API ``version``."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     committed: bool
     version: int
+
+    @classmethod
+    def of(cls, identity: ProducerIdentity, *, committed: bool) -> EndTransaction:
+        """Build the EndTxn in version 5, which bumps the epoch (KIP-890), or else in 3.
+
+        Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8. Version 5 belongs to transaction version 2.
+        """
+        return cls(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            committed=committed,
+            version=5 if identity.bumps_epoch else 3,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedPartitions:
+    """The outcome of AddPartitionsToTxn, as in `KeyResult`.
+
+    ``refused`` is the partition that the code is about. ``may_be_added`` is true if a try may have added the partitions although the
+    code is an error: its response was lost, or its coordinator moved or timed out.
+    """
+
+    error_code: int | None
+    earlier_code: int | None
+    refused: TopicPartition | None
+    may_be_added: bool
 
 
 class TransactionsAdmin(Requests):
@@ -64,34 +101,93 @@ class TransactionsAdmin(Requests):
             self._features_known_at = now
         return self.client.finalized_features().get("transaction.version", 0)
 
-    def init_producer_id(self, transactional_id: str, transaction_timeout_ms: int, deadline_ms: int) -> tuple[int, int]:
+    def init_producer_id(
+        self, transactional_id: str | None, transaction_timeout_ms: int, deadline_ms: int
+    ) -> tuple[int, int]:
         """Return a fresh (producer id, producer epoch).
 
-        The coordinator fences the id's former owner and aborts its open transaction. This call waits for the abort.
+        Any broker gives one without a transactional id. Otherwise the coordinator fences the id's former owner and aborts its open
+        transaction. This call waits for the abort.
 
         Raises:
             BrokerRefusedError: INVALID_TRANSACTION_TIMEOUT.
             BrokerUnavailableError: Past the deadline; the message shows the transaction that blocks the id.
             AuthorizationError, FencedError, TransactionAbortedError.
         """
-        call = Call(
+        about = "an idempotent producer"
+        if transactional_id is not None:
+            about = f"{_transactional_id(transactional_id)} with transaction.timeout.ms={transaction_timeout_ms}"
+        call: Call[str | None, tuple[int, int]] = Call(
             api=m.InitProducerIdRequest,
-            route=Route.TRANSACTION_COORDINATOR,
+            route=Route.ANY if transactional_id is None else Route.TRANSACTION_COORDINATOR,
             request=lambda ids, _node: m.InitProducerIdRequest(
                 transactional_id=ids[0], transaction_timeout_ms=transaction_timeout_ms
             ),
             read=lambda found, ids: [(ids[0], found.error_code, None, (found.producer_id, found.producer_epoch))],
-            about=lambda each: f"{_transactional_id(each)} with transaction.timeout.ms={transaction_timeout_ms}",
+            about=lambda _each: about,
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
-            blocked_by=self.holder,
+            blocked_by=None if transactional_id is None else lambda _each: self.holder(transactional_id),
         )
-        found: tuple[int, int] = self.values(call, [transactional_id], deadline_ms)[transactional_id]
+        found = self.values(call, [transactional_id], deadline_ms)[transactional_id]
         if min(found) < 0:
-            # -1 would write without a transaction.
-            raise ProtocolError(
-                f"InitProducerId of {_transactional_id(transactional_id)} returned the identity {found}"
-            )
+            # -1 would write without idempotence and transaction.
+            raise ProtocolError(f"{in_words(call.api, about)} returned the identity {found}")
         return found
+
+    def add_partitions(
+        self,
+        identity: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        deadline_ms: int,
+        on_code: OnCode = OnCode.RETURN,
+    ) -> AddedPartitions:
+        """Add partitions to a transaction, below transaction version 2.
+
+        In version 3 of the API, the last one for clients. Every retry is identical.
+        """
+        request = m.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=identity.transactional_id,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.producer_epoch,
+            v3_and_below_topics=by_topic(
+                partitions, lambda name, of: m.AddPartitionsToTxnRequest.Topic(name=name, partitions=tuple(of))
+            ),
+        )
+        may_be_added = False
+
+        def read(
+            response: m.AddPartitionsToTxnResponse,
+        ) -> Iterator[tuple[int, str | None, TopicPartition | None]]:
+            nonlocal may_be_added
+            codes = {
+                (topic.name, each.partition_index): each.partition_error_code
+                for topic in response.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            }
+            # The coordinator adds all or none. OPERATION_NOT_ATTEMPTED is the result of the partitions that caused no error.
+            refused = {each: code for each, code in sorted(codes.items()) if code != ErrorCode.NONE}
+            reasons = {each: code for each, code in refused.items() if code != ErrorCode.OPERATION_NOT_ATTEMPTED}
+            where, code = next(iter((reasons or refused).items()), (None, ErrorCode.NONE.value))
+            # A coordinator that moved, or timed out during replication, may still have added the partitions.
+            may_be_added |= reaction(type(request), code) in RETRIES
+            if codes.keys() == set(partitions):
+                yield code, None, where
+
+        call: Call[str, TopicPartition | None] = single(
+            request,
+            Route.TRANSACTION_COORDINATOR,
+            "transactional id",
+            read,
+            first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
+            on_code=on_code,
+        )
+        outcome = self.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id]
+        return AddedPartitions(
+            error_code=outcome.error_code,
+            earlier_code=outcome.earlier_code,
+            refused=outcome.value,
+            may_be_added=may_be_added or outcome.has_lost_response,
+        )
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], deadline_ms: int
@@ -158,11 +254,8 @@ class TransactionsAdmin(Requests):
         Raises:
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions or ():
-            topics.setdefault(topic, []).append(partition)
-        wanted = tuple(
-            m.OffsetFetchRequest.Group.Topic(name=name, partition_indexes=tuple(each)) for name, each in topics.items()
+        wanted = by_topic(
+            partitions or (), lambda name, of: m.OffsetFetchRequest.Group.Topic(name=name, partition_indexes=tuple(of))
         )
         group = m.OffsetFetchRequest.Group(group_id=group_id, topics=None if partitions is None else wanted)
         call = single(

@@ -1,6 +1,7 @@
 """Two-phase commit on Kafka's transactions: theory of operation.
 
-docs/internals/protocol.md specifies the protocol; I1 to I17 are its invariants. This page says what can go wrong, by name.
+docs/internals/protocol.md specifies the protocol; I1 to I17 are its invariants. docs/internals/architecture.md shows the states of a
+transaction and of a batch. This page says what can go wrong, by name.
 
 WHAT THE LAYER DOES
 
@@ -20,33 +21,14 @@ What becomes of a decided row is judged in outcome.py alone, by its own partitio
 it never changes. evidence.py gathers what leaders and coordinators show. Procedures are generators over steps.py,
 without socket or clock: tests/model runs this code, not a copy of it.
 
-LIFECYCLE
-
-  a transaction
-      InitProducerId      rows and part       COMMIT marker      EndTxn(commit)    markers are there,
-                          acknowledged        of the decision    responds          readers pass
-          open ------------> prepared ------------> decided ---------> ended ---------> proven
-           |                    |                      |                 |
-        aborted              aborted                 lost              no proof: an error, and the next run checks again.
-        (failed,             (the decision           (timeout, hangs,  If no run can prove it (UNRESOLVED, LOST_PARTS,
-        overtaken)           does not name it)       a person)         TOPIC_GONE), an operator decides: resolved
-                                                       |
-                                                     copied, range by range: a new transaction, prepared and decided
-
-  a batch
-          planned --> prepared --> decided --> all transactions proven --> done
-             ^            |           |
-             |       not decided      +------> all transactions lost, and records of them gone: void
-             |            |                                                                               |
-             +------------+-------------------------------- written again --------------------------------+
-
 WHEN ROWS MAY BE WRITTEN AGAIN
 
 A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
 after the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
 "rewrite". Every other decision is finished instead, by EndTxn and by copies, in the next run. Without a proof the
 code fails loudly and keeps the evidence: it raises DecisionPendingError, aborts no transaction that the decision names,
-and leaves the decision in the log.
+and leaves the decision in the log. The next run checks again. If no run can prove it (UNRESOLVED, LOST_PARTS, TOPIC_GONE),
+an operator decides.
 
 A range is copied only after its ABORT marker was seen: then no reader will ever see the original. Of a decided transaction
 only what hangs is aborted. Nobody writes a COMMIT marker by hand.
@@ -71,7 +53,7 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
     all markers hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the
     id has none open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions
-    before it finishes decisions. A decision whose own marker is missing is undecided (QueryState.undecided), and
+    before it finishes decisions. A decision whose own marker is missing is in-doubt (QueryState.undecided), and
     decide_again replaces it.
   I3, I6, I7. Mutations: "overtaken attempts continue", "overtaken attempts end themselves unchecked", "first offsets of
     the open transactions not compared", "a held range copied", "copied before the ABORT is seen", "nothing discarded",

@@ -8,8 +8,8 @@ from dataclasses import replace
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import Warn
+from kafka_eos_sink.commit.refusals import text
+from kafka_eos_sink.commit.steps import Procedure, Warn
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, end_open, list_open, still_holds
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, Plan, Run, TaskMessage, plan_nonce
@@ -37,8 +37,13 @@ def abort(request: TakeOver, plan: Plan | None, messages: Sequence[TaskMessage |
         yield from _end_own(plan, request.run.nonce, own)
         return None
     found = yield from take_over(replace(request, also_abort=own))
-    if plan is not None:
-        yield from _warn_of_finished(found, plan.nonce)
+    if plan is None:
+        return found
+    for settled in found.decisions:
+        if plan_nonce(settled.decision.nonce) == plan.nonce and settled.status is DecisionStatus.FINISHED:
+            # After the abort, Spark shows the error of the commit, and nothing can change it. So the warning begins with its code.
+            again = RunAgain.TWICE if found.write.is_random else RunAgain.SAME_ID
+            yield from Warn(text("finished_by_abort", decision=settled.decision, again=again))
     return found
 
 
@@ -58,22 +63,6 @@ def _holds_write_id(plan: Plan) -> Procedure[bool]:
     return plan.write.is_random or (yield from still_holds(driver))
 
 
-def _warn_of_finished(found: Plan, nonce: str) -> Procedure[None]:
-    """Warn that the batch is committed: its caller sees only the commit's error.
-
-    Spark shows that error after the abort, and nothing can change it then. So the warning begins with its code.
-    """
-    for settled in found.decisions:
-        if plan_nonce(settled.decision.nonce) == nonce and settled.status is DecisionStatus.FINISHED:
-            again = RunAgain.TWICE if found.write.is_random else RunAgain.SAME_ID
-            yield from Warn(
-                f"[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version {settled.decision.version} of write id {found.write.id!r} are "
-                "written and visible. Its commit failed after the decision, and the abort has finished it. Spark still fails with the "
-                f"error of the commit, which is older than this line. Rows visible: yes. Safe to run again: {again}. Do not write these "
-                "rows again under another id"
-            )
-
-
 def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) -> Procedure[None]:
     """Abort the transactions in the tasks' messages, unless the batch may be decided.
 
@@ -86,10 +75,7 @@ def _end_own(plan: Plan, barrier_nonce: str, own: Sequence[ProducerIdentity]) ->
     yield from read_to_barrier(view, barrier_nonce, plan.log_id)
     for query in view.queries("decision"):
         if any(decided.outcome is not Outcome.ABORTED for decided in query.of_plan(plan.nonce)):
-            yield from Warn(
-                f"a batch of write id {plan.write.id!r} failed in its commit, but it may be decided: the newer driver that has taken over "
-                "finishes it then. Do not write its rows again under another id"
-            )
+            yield from Warn(text("perhaps_decided", write=plan.write))
             return
     yield from end_open(own)
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import refused, resolve_command, run_again, text
+from kafka_eos_sink.commit.refusals import refused, resolve_command, text
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
-    Decision,
     DecisionStatus,
     Plan,
     SettledDecision,
     TaskOutcome,
-    Write,
     iso_utc,
 )
 from kafka_eos_sink.commit.versions import MOST_RANGES, Versions
-from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import WriteRefusedError
 
 
 def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | None]:
@@ -36,8 +33,14 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
             raise refused("COMMIT_LOG_LOST.unknown_query", write=plan.write, batch=batch)
         return None, None
     newest = settled.decision
-    if None not in (batch.foreach_query, newest.foreach_query) and batch.foreach_query != newest.foreach_query:
-        raise _different_query(plan.write, batch, newest)
+    queries = (newest.foreach_query, batch.foreach_query)
+    if None not in queries and newest.foreach_query != batch.foreach_query:
+        before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
+        # An unwritten version must not count as written.
+        go_on = resolve_command(
+            plan.write, newest.query_id, newest.version, "rewrite" if newest.is_unwritten else "committed"
+        )
+        raise refused("DIFFERENT_QUERY", write=plan.write, decision=newest, before=before, this=this, go_on=go_on)
     if newest.version == batch.version:
         return _admit_again(plan, batch, settled)
     # In a foreachBatch function the version is the batch id. A new checkpoint counts from 0 again, and an older one has other rows.
@@ -49,18 +52,15 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
         raise refused(
             "VERSION_TOO_OLD", write=plan.write, batch=batch, ranges=MOST_RANGES, floor=newest.written_versions.floor
         )
-    is_above_void = settled.status is DecisionStatus.VOID and newest.version < batch.version
-    return None, _above_void(plan, batch, newest) if is_above_void else None
+    if settled.status is DecisionStatus.VOID and newest.version < batch.version:
+        why = text("rewrite_version" if newest.resolution else "void_version")
+        return None, text("above_void", batch=batch, decision=newest, why=why)
+    return None, None
 
 
 def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None = None) -> str:
-    """Describe a version that is not written again.
-
-    Args:
-        settled: Its decision, None if the log holds only newer ones.
-    """
+    """Describe a version that is not written again, by its decision if the log has it."""
     write, which = plan.write, "To see which run wrote it"
-    the_version = text("the_version", write=write, batch=batch)
     if settled is None or settled.rows is None:
         wrote, which = "", f"{which}, and how many rows, unless an operator recorded it"
     else:
@@ -68,30 +68,9 @@ def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None =
         if settled.finished_ms is not None:
             wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
         if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
-            wrote += f", so this run wrote nothing. {_fill(write, batch, 'If this run had rows')}"
-            return f"{the_version} is already written{wrote}"
+            return text("skipped_empty", write=write, batch=batch, wrote=wrote)
     see = "" if write.is_random else f". {which}: {write.history_command}"
-    return f"{the_version} is already written{wrote}, so this run wrote nothing{see}"
-
-
-def recorded_empty(write: Write, batch: BatchIdentity) -> str:
-    """Describe a batch job's version that its first run has written without a row."""
-    the_version = text("the_version", write=write, batch=batch)
-    return (
-        f"{the_version} is recorded as written, with 0 rows, because the DataFrame was empty. A run of the same "
-        "version will write nothing. If its rows come after another version was written, give them a new txnVersion. "
-        f"{_fill(write, batch, 'If they come before')}"
-    )
-
-
-def _fill(write: Write, batch: BatchIdentity, case: str) -> str:
-    rewrite = resolve_command(write, batch.query_id, batch.version, "rewrite")
-    return f"{case}, run this, then {run_again(write.id)}: {rewrite}"
-
-
-def _above_void(plan: Plan, batch: BatchIdentity, newest: Decision) -> str:
-    why = text("rewrite_version" if newest.resolution else "void_version")
-    return f"version {batch.version} of write id {plan.write.id!r} is written above version {newest.version}, {why}"
+    return text("skipped", write=write, batch=batch, wrote=wrote, see=see)
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:
@@ -117,49 +96,11 @@ def _admit_to_stream(
             raise refused("COMMIT_LOG_LOST.gap", write=plan.write, batch=batch, decision=newest)
         return None, None
     if batch.on_checkpoint_rollback == "skip":
-        return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write.id!r} is skipped without a check of its rows, because version "
-            f"{newest.last_version} is written (onCheckpointRollback=skip)"
-        )
+        return TaskOutcome.ALREADY_COMMITTED, text("rolled_back_skipped", batch=batch, decision=newest)
     if batch.on_checkpoint_rollback == "rewrite":
-        return None, (
-            f"version {batch.version} of write id {plan.write.id!r} is written after version {newest.last_version} "
-            "(onCheckpointRollback=rewrite): it is the newest from now on, so later runs write the versions above it again"
-        )
+        return None, text("rolled_back_written", batch=batch, decision=newest)
     id_option = "transactional.id.prefix" if batch.streaming else "txnAppId"
     raise refused("CHECKPOINT_ROLLED_BACK", write=plan.write, batch=batch, decision=newest, id_option=id_option)
-
-
-def _different_query(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
-    queries = (newest.foreach_query, batch.foreach_query)
-    before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
-    # An unwritten version must not count as written.
-    go_on = "rewrite" if newest.is_unwritten else "committed"
-    return refused(
-        "DIFFERENT_QUERY",
-        write=write,
-        decision=newest,
-        before=before,
-        this=this,
-        go_on=resolve_command(write, newest.query_id, newest.version, go_on),
-    )
-
-
-def _different_batch(write: Write, batch: BatchIdentity, newest: Decision) -> KafkaEosError:
-    """The version was committed with other source offsets, or another topic or schema."""
-    names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
-    differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
-    case = ".stream" if batch.streaming or batch.foreach_query else ""
-    if batch.offsets_hash is not None and newest.offsets_hash is not None:
-        differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
-        case = ".offsets"
-    return refused(f"DIFFERENT_BATCH{case}", write=write, batch=batch, differs="; ".join(differs))
-
-
-def require_admitted(plan: Plan, batch: BatchIdentity) -> Procedure[None]:
-    """Raise the tasks' error in the planner."""
-    admit(plan, batch)
-    yield from ()
 
 
 def must_write(plan: Plan, batch: BatchIdentity) -> bool:
@@ -180,18 +121,18 @@ def _admit_again(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> 
         raise refused("DIFFERENT_BATCH.second_write", write=plan.write, batch=batch)
     if newest.resolution is not None:
         # The operator has checked the rows, so topic, schema and offsets are not compared.
-        return TaskOutcome.ALREADY_COMMITTED, (
-            f"version {batch.version} of write id {plan.write.id!r} is skipped: kafka-eos resolve recorded it as {newest.resolution}"
-        )
+        return TaskOutcome.ALREADY_COMMITTED, text("resolved_before", decision=newest)
     same_form = (batch.topic, batch.schema) == (newest.topic, newest.schema)
     # The offsets of both identify the rows. Without them, only topic and schema can.
     has_offsets = None not in (batch.offsets_hash, newest.offsets_hash)
     if not (batch.offsets_hash == newest.offsets_hash if has_offsets else same_form):
-        raise _different_batch(plan.write, batch, newest)
+        names = (("topic option", newest.topic, batch.topic), ("schema", newest.schema, batch.schema))
+        differs = [f"{name} {before!r}, and this run has {now!r}" for name, before, now in names if before != now]
+        case = ".stream" if batch.streaming or batch.foreach_query else ""
+        if has_offsets:
+            differs = [each for each in differs if each.startswith("topic")] + ["other source offsets"]
+            case = ".offsets"
+        raise refused(f"DIFFERENT_BATCH{case}", write=plan.write, batch=batch, differs="; ".join(differs))
     if same_form:
         return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch, settled)
-    return TaskOutcome.ALREADY_COMMITTED, (
-        f"version {batch.version} of write id {plan.write.id!r} was committed with topic option {newest.topic!r} and schema "
-        f"{newest.schema!r}; the option or the schema has changed since; the new ones apply from the next version on. If this is another "
-        "query on a copy of that query's checkpoint, its rows are missing: give it a checkpoint of its own"
-    )
+    return TaskOutcome.ALREADY_COMMITTED, text("of_another_form", decision=newest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit.admission import admit, decided_versions
@@ -15,11 +15,10 @@ from kafka_eos_sink.commit.decide import (
     decide_again,
 )
 from kafka_eos_sink.commit.log_access import forget, read_to_end, write_done
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.steps import DescribeTransactions, Reached, TransactionDescription, Warn
+from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, Warn
 from kafka_eos_sink.commit.transactions import open_identities
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
@@ -57,24 +56,27 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     """
     run, plan, batch = request.run, request.plan, request.batch
     complete = _require_messages_of_one_run(plan, batch, messages)
-    _, warning = admit(plan, complete[0].batch)
-    for each in filter(None, (warning, _without_effect(complete[0].batch))):
-        yield from Warn(each)
+    written = complete[0].batch
+    _, warning = admit(plan, written)
+    if warning is not None:
+        yield from Warn(warning)
+    if written.foreach_query == "" and written.on_checkpoint_rollback != "fail":
+        yield from Warn(text("without_effect", batch=written))
     skipped = [message for message in complete if message.outcome is TaskOutcome.ALREADY_COMMITTED]
     if len(skipped) == len(complete):
-        if complete[0].batch.foreach_call is not None:
-            yield from _note_skip(request, complete[0].batch.foreach_call)
+        if written.foreach_call is not None:
+            yield from _note_skip(request, written.foreach_call)
         return None
     if skipped:
         raise refused("MIXED_MESSAGES", write=plan.write, batch=batch)
     prepared = tuple(message.prepared for message in complete if message.prepared is not None)
     decision = Decision(
-        **complete[0].batch.told,
+        **written.told,
         write_id=plan.write.id,
         nonce=plan.nonce,
         driver=plan.driver,
         transactions=tuple(sorted(prepared, key=lambda entry: entry.partition)),
-        versions=decided_versions(plan, complete[0].batch),
+        versions=decided_versions(plan, written),
         application_id=complete[0].application_id,
         user_metadata=request.user_metadata,
     )
@@ -90,34 +92,19 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     yield from decide(run, logged, driver, expires_ms)
     try:
         yield from Reached("commit.decided")
-        return (yield from _finish(run, logged, losers, driver))
+        finished = yield from finish(run, logged, driver, losers=losers, recovering=False)
+        if finished.is_void:
+            raise refused("ALL_PARTS_LOST", decision=finished)
+        yield from Reached("commit.finished")
+        if run.write.is_random:
+            yield from forget(finished, driver.identity, driver.sequence)
+        else:
+            yield from write_done(finished)
+        return finished
     except DecisionPendingError:
         raise
     except Exception as failure:  # after any other error, Spark would run the batch again
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=brief(failure)) from failure
-
-
-def _finish(
-    run: Run, logged: LoggedDecision, losers: tuple[ProducerIdentity, ...], driver: DriverTransaction
-) -> Procedure[Decision]:
-    decision = yield from finish(run, logged, driver, losers=losers, recovering=False)
-    if decision.is_void:
-        raise refused("ALL_PARTS_LOST", decision=decision)
-    yield from Reached("commit.finished")
-    if run.write.is_random:
-        yield from forget(decision, driver.identity, driver.sequence)
-    else:
-        yield from write_done(decision)
-    return decision
-
-
-def _without_effect(batch: BatchIdentity) -> str | None:
-    if batch.foreach_query != "" or batch.on_checkpoint_rollback == "fail":
-        return None
-    return (
-        f"onCheckpointRollback={batch.on_checkpoint_rollback} has no effect on a batch job: it writes each txnVersion once, in any order. "
-        "Remove the option"
-    )
 
 
 def _note_skip(request: CommitRequest, foreach_call: str) -> Procedure[None]:
@@ -168,13 +155,11 @@ def _losers(
     transaction. One that has checked earlier has opened it before this search.
     """
     ids = plan.write.task_ids(message.task.partition for message in messages)
-    described: Mapping[str, TransactionDescription | None] = {}
-    if ids:
-        try:
-            described = yield from DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
-        except KafkaEosError:
-            # Without the list, the losing attempts, a sweep or the next run abort these transactions. So the driver may decide.
-            return ()
+    try:
+        described = yield from DescribeTransactions(ids, within_ms=LOSERS_WITHIN_MS)
+    except KafkaEosError:
+        # Without the list, the losing attempts, a sweep or the next run abort these transactions. So the driver may decide.
+        return ()
     named = {(entry.identity.transactional_id, entry.identity.producer_epoch) for entry in prepared}
     return tuple(
         identity

@@ -14,15 +14,16 @@ from kafka_eos_sink.commit.log_access import append_in_transaction, read_on
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, decision_records
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.outcome import Outcome, is_held_by
-from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
+    Answered,
     CommitGroupOffsets,
     DescribeProducers,
     DescribeTransactions,
     End,
     EndTransactions,
     Now,
+    Procedure,
     Reached,
     ReadDeniedError,
     TransactionDescription,
@@ -71,10 +72,10 @@ def check_prepared(run: Run, prepared: Sequence[PreparedTransaction], started_ms
     Returns:
         The time (`Now`) by which the driver must decide; None if no transaction times out.
     """
-    described: Mapping[str, TransactionDescription | None] = {}
+    if not prepared:
+        return None
     timeout = run.transaction_timeout_ms
-    if prepared:
-        described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
+    described = yield from DescribeTransactions(tuple(entry.identity.transactional_id for entry in prepared))
     wall = yield from WallClock()
     now = yield from Now()
     expires: list[int] = []
@@ -158,10 +159,7 @@ def _check_first_offsets(
 
 
 def _where(first: int, start: int) -> str:
-    """Return where a transaction begins whose task's records begin at ``first``.
-
-    Both are offsets, -1 for none.
-    """
+    """Compare a transaction's first offset with its records'; -1 stands for none."""
     if start < 0:
         return "nowhere"
     if first < 0:
@@ -172,11 +170,7 @@ def _where(first: int, start: int) -> str:
 def append_decision(
     decision: Decision, driver: DriverTransaction, log_id: UUID, group_offsets: GroupOffsets | None = None
 ) -> Procedure[LoggedDecision]:
-    """Append the decision in a transaction of W.driver, with the group's offsets.
-
-    Args:
-        log_id: Topic id of the log that the driver has read (NEW LOG).
-    """
+    """Append the decision in a transaction of W.driver, with the group's offsets."""
     records = decision_records(decision)
     yield from Reached("commit.before_decision")
     appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
@@ -254,7 +248,7 @@ def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Pro
         # LATE END: it could commit the first pieces of this decision without the others.
         why = "the end of the driver's last transaction is in doubt, so only a new run can continue"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
-    held = yield from described_driver(driver.identity)
+    held = yield from described_driver(driver.identity.transactional_id)
     if not is_held_by(driver.identity, held):
         raise refused("FENCED", decision=decision, why=f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:
@@ -281,11 +275,11 @@ def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Proced
     decision = logged.decision
     outcome = yield from await_outcome(decision, logged.offset, run.within_ms)
     fenced = error in FENCED_BY_NEWER_OWNER
-    if outcome is Outcome.COMMITTED and fenced:
+    if outcome is Outcome.COMMITTED and not fenced:
+        return
+    if outcome is Outcome.COMMITTED:
         why = "another run of the write id has replaced this one, and finishes it"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
-    if outcome is Outcome.COMMITTED:
-        return
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", Answered(error=code))

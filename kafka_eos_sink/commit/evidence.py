@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from typing import TypeVar
 
 from kafka_eos_sink.commit.outcome import Do, End, Shown, end_of, judge
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -21,6 +21,7 @@ from kafka_eos_sink.commit.steps import (
     LastStableOffsets,
     Listed,
     Now,
+    Procedure,
     TransactionDescription,
     Unseen,
     Wait,
@@ -28,8 +29,8 @@ from kafka_eos_sink.commit.steps import (
 )
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.messages import ProducerState
 
+T = TypeVar("T")
 Held = Mapping[TopicPartition, Mapping[int, tuple[int, int]]]
 """Of each partition whose leader responded: producer id to epoch and start offset, as `DescribeProducers` returns it."""
 Judged = tuple[tuple[Do, ...], ...]
@@ -75,6 +76,11 @@ def judged(
         yield from Wait(POLL_MS)
 
 
+def those(prepared: PreparedTransaction, found: Sequence[T], *of: T) -> tuple[OffsetRange, ...]:
+    """Return the ranges of a transaction of which one ``of`` these was found."""
+    return tuple(part for part, each in zip(prepared.offsets, found, strict=True) if each in of)
+
+
 def judged_now(
     transactions: Sequence[PreparedTransaction],
     described: Mapping[str, TransactionDescription | None],
@@ -87,8 +93,7 @@ def judged_now(
         (prepared.identity, part)
         for prepared, ranges in zip(transactions, shown, strict=True)
         if prepared.ended == "aborted"
-        for part, each in zip(prepared.offsets, ranges, strict=True)
-        if each is Shown.GONE
+        for part in those(prepared, ranges, Shown.GONE)
     )
     committed = (yield from AreCommitted(doubtful)) if doubtful else ()
     wrong = {part for (_, part), each in zip(doubtful, committed, strict=True) if each}
@@ -172,14 +177,6 @@ def _shown(listed: Listed, identity: ProducerIdentity, part: OffsetRange) -> Sho
     return Shown.DISCARDED if is_aborted else Shown.VISIBLE
 
 
-def held_by(producers: Mapping[TopicPartition, Sequence[ProducerState]]) -> Held:
-    """Return epoch and start offset of the producers that each leader remembers."""
-    return {
-        where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
-        for where, remembered in producers.items()
-    }
-
-
 def holds_open(held: Held, identity: ProducerIdentity, part: OffsetRange) -> bool:
     """Whether the leader holds a transaction open that contains the range.
 
@@ -187,18 +184,6 @@ def holds_open(held: Held, identity: ProducerIdentity, part: OffsetRange) -> boo
     """
     _, start = held.get((part.topic, part.partition), {}).get(identity.producer_id, (-1, -1))
     return 0 <= start <= part.last_offset
-
-
-_ByPartition = Mapping[TopicPartition, Sequence[tuple[ProducerIdentity, int]]]
-"""Of each partition, the transactions of a decision that wrote there, and their last offsets."""
-
-
-def _by_partition(committed: Sequence[PreparedTransaction]) -> _ByPartition:
-    found: dict[TopicPartition, list[tuple[ProducerIdentity, int]]] = {}
-    for prepared in committed:
-        for part in prepared.offsets:
-            found.setdefault((part.topic, part.partition), []).append((prepared.identity, part.last_offset))
-    return found
 
 
 def verify_visible(
@@ -213,7 +198,11 @@ def verify_visible(
         DataTopicGoneError: The topics were deleted, or lost acknowledged records.
         DecisionPendingError: DECIDED_NOT_FINISHED at the deadline.
     """
-    writers = _by_partition(committed)
+    # Of each partition, the transactions that wrote there, and their last offsets.
+    writers: dict[TopicPartition, list[tuple[ProducerIdentity, int]]] = {}
+    for prepared in committed:
+        for part in prepared.offsets:
+            writers.setdefault((part.topic, part.partition), []).append((prepared.identity, part.last_offset))
     waiting = {where: max(last for _, last in wrote) for where, wrote in writers.items()}
     started = yield from Now()
     looks = 0
@@ -256,12 +245,10 @@ def _warn_of(write: Write, decision: Decision, others: Mapping[TopicPartition, i
     for producer_id in sorted(set(others.values())):
         blocked = [f"{topic}-{partition}" for (topic, partition), each in others.items() if each == producer_id]
         yield from Warn(
-            f"{some(blocked)}: version {decision.version} of {decision.write_id!r} is committed, but an open transaction "
-            f"of producer id {producer_id} blocks read_committed readers there",
+            text("blocked", decision=decision, where=some(blocked), producer_id=producer_id),
             about=f"producer id {producer_id}",
             blocked_by=producer_id,
-            if_unlisted="no coordinator lists it. Without Describe on its transactional id, it is hidden from this principal. "
-            f"Otherwise it hangs, and kafka-transactions.sh abort discards it: {write.command('status')} shows where it begins",
+            if_unlisted=text("unlisted", write=write),
         )
 
 
@@ -271,7 +258,9 @@ def _is_before(last: int, stable: int | None) -> bool:
 
 
 def _blocked_by_others(
-    writers: _ByPartition, last_offsets: Mapping[TopicPartition, int], held: Held
+    writers: Mapping[TopicPartition, Sequence[tuple[ProducerIdentity, int]]],
+    last_offsets: Mapping[TopicPartition, int],
+    held: Held,
 ) -> dict[TopicPartition, int]:
     """Return the partitions that only foreign producers block, with a producer id.
 

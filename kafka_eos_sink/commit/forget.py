@@ -2,7 +2,7 @@
 
 Its barrier stays (NEW LOG): so a later run under the id can begin, although the coordinator still knows it.
 
-A write with an open transaction, or with an undecided or unfinished version, is rejected: its records are the proof that recovery
+A write with an open transaction, or with an in-doubt or unfinished version, is rejected: its records are the proof that recovery
 needs. `log_access.forget` does the same for writes with a random id, right after they are finished.
 """
 
@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from kafka_eos_sink.commit.log_access import commit_in_transaction, read_on, read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import LogRecord, Now
+from kafka_eos_sink.commit.steps import LogRecord, Now, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.transactions import list_open
 from kafka_eos_sink.commit.values import Run, Write
@@ -49,7 +48,9 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
     opened = yield from list_open(run)
     _require_ended(write, view, opened)
     if finished_before_ms is not None:
-        _require_at_rest(write, view, finished_before_ms)
+        for each in writes_in(view):
+            if each.finished_ms is None or each.finished_ms >= finished_before_ms:
+                raise refused("WRITE_NOT_ENDED.in_use", write=write, version=each.version)
     tombstones = tuple(LogRecord(key, None) for key in view.own_keys())
     ended = yield from commit_in_transaction(plan.driver, tombstones, 0)
     why = "" if ended.error == ErrorCode.NONE else ended.code
@@ -82,24 +83,17 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
     if opened:
         are = "is" if len(opened) == 1 else "are"
         pending.append(f"{counted(len(opened), 'transaction')} {are} open (first: {opened[0].transactional_id})")
-    states = ("decided", "prepared", "undecided") if opened else ("decided",)
+    states = ("decided", "prepared", "in-doubt") if opened else ("decided",)
     pending += [_pending(each) for each in writes_in(view) if each.state in states]
     if pending:
         raise refused("WRITE_NOT_ENDED", write=write, pending="; ".join(pending))
-
-
-def _require_at_rest(write: Write, view: LogView, before_ms: int) -> None:
-    """Raise `WriteRefusedError` if a version has finished since: the write runs again."""
-    for each in writes_in(view):
-        if each.finished_ms is None or each.finished_ms >= before_ms:
-            raise refused("WRITE_NOT_ENDED.in_use", write=write, version=each.version)
 
 
 def _pending(write: CommittedWrite) -> str:
     what = "a version" if write.version is None else f"version {write.version}"
     states = {
         "decided": "is decided and not finished",
-        "undecided": "has a decision without an outcome",
+        "in-doubt": "has a decision without an outcome",
         "prepared": f"has {counted(write.transactions, 'prepared transaction')} without an outcome",
     }
     return f"{what} of query id {write.query_id!r} {states[write.state]}"

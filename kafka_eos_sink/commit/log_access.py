@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import barrier_record, done_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Answered, Procedure
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.steps import (
     AddPartitions,
     Append,
@@ -19,6 +19,7 @@ from kafka_eos_sink.commit.steps import (
     LogChunk,
     LogRecord,
     Now,
+    Procedure,
     ReadLog,
     WallClock,
     Warn,
@@ -114,10 +115,7 @@ def write_done(decision: Decision) -> Procedure[None]:
     try:
         yield from Append((done_record(decision, now),))
     except KafkaEosError as failure:
-        yield from Warn(
-            f"version {decision.version} of write id {decision.write_id!r} is finished, but its done record could not be appended to "
-            f"the commit log ({failure.code}); the next run proves it again"
-        )
+        yield from Warn(text("not_marked_done", decision=decision, failure=failure.code))
 
 
 def append_in_transaction(
@@ -137,18 +135,21 @@ def forget(decision: Decision, driver: ProducerIdentity, base_sequence: int) -> 
     with suppress(KafkaEosError):  # the batch is finished
         if (yield from commit_in_transaction(driver, tombstones(decision), base_sequence)).error == ErrorCode.NONE:
             return
-    yield from Warn(f"the records of the finished write {decision.write_id!r} could not be removed from the commit log")
+    yield from Warn(text("not_removed", decision=decision))
 
 
 def commit_in_transaction(
     driver: ProducerIdentity, records: tuple[LogRecord, ...], base_sequence: int
-) -> Procedure[Answered]:
+) -> Procedure[Appended]:
     """Commit records in the driver's transaction, up to the first failed request.
 
     PAUSE: a newer driver fences this transaction, so a late tombstone never removes its records.
+
+    Returns:
+        The result of that request, else of EndTxn; without an offset if the records were not appended.
     """
     appended = yield from append_in_transaction(driver, records, base_sequence)
     if appended.error != ErrorCode.NONE:
-        return appended
+        return replace(appended, offset=-1)
     ends = yield from EndTransactions((End(identity=driver, commit=True),))
-    return Answered(error=ends[0].error)
+    return Appended(error=ends[0].error, offset=appended.offset)

@@ -86,11 +86,7 @@ def _value(fields: dict[str, Any]) -> bytes:
 
 
 def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> LogRecord:
-    """Return a barrier.
-
-    Args:
-        topic_id: Topic id of the log that the driver has read, zero without one. Later readers see by it if it is a NEW LOG.
-    """
+    """Return a barrier; by the log's topic id, later readers recognise a NEW LOG."""
     return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
 
 

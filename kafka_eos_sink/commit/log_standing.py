@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.refusals import job_of, refused, resolve_command, some, text
-from kafka_eos_sink.commit.steps import DescribeTransactions, TransactionDescription
+from kafka_eos_sink.commit.steps import Step, TransactionDescription
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import BatchIdentity, Write, iso_utc
 from kafka_eos_sink.errors import Job, KafkaEosError
@@ -83,9 +82,6 @@ class ReadHistory(Step[tuple["InHistory", ...]]):
 
     write_id: str
 
-    def subject(self) -> str:
-        return self.write_id
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InHistory:
@@ -105,13 +101,6 @@ class Used:
 
     def __bool__(self) -> bool:
         return self.known is not None or bool(self.history)
-
-
-def was_used(write: Write) -> Procedure[Used]:
-    """Ask the coordinator and the history for a write id that the log lacks."""
-    described = yield from DescribeTransactions((write.driver_id,))
-    history = yield from ReadHistory(write.id)
-    return Used(known=described.get(write.driver_id), history=history)
 
 
 def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> KafkaEosError:

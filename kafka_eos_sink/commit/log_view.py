@@ -173,7 +173,7 @@ class QueryState:
         """First records of decisions above the newest one that are open or unresolved.
 
         A driver acts on a decision only after it has read the decision's marker. So once the driver is fenced, a decision without a marker
-        is undecided, even if its coordinator reports it as committed (JOIN).
+        is in-doubt, even if its coordinator reports it as committed (JOIN).
         """
         newest = _newest_committed(self._of("decision", 0))
         floor = -1 if newest is None else newest.offset

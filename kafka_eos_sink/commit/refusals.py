@@ -53,11 +53,6 @@ def job_of(write_id: str) -> Job:
     return Job.BATCH if "/" in write_id else Job.STREAM
 
 
-def run_again(write_id: str) -> str:
-    """Tell how the run of a write id that has not finished starts again."""
-    return text("run_again", write_id=write_id)
-
-
 def describe_ranges(prepared: Iterable[PreparedTransaction]) -> str:
     return some([str(part) for entry in prepared for part in entry.offsets])
 
@@ -100,8 +95,8 @@ class _Fields(dict[str, Any]):
 
 def _the_version(fields: _Fields) -> str:
     # A batch write without txnAppId has one version, whose number its user has never seen.
-    write_id, about = fields["write_id"], fields.get("decision") or fields["batch"]
-    what = "the batch" if is_random_write_id(write_id) else f"version {about.version}"
+    write_id = fields["write_id"]
+    what = "the batch" if is_random_write_id(write_id) else f"version {fields['about'].version}"
     return f"{what} of write id {write_id!r}"
 
 
@@ -111,6 +106,7 @@ def _resolve(fields: _Fields, about: BatchVersion, resolution: str, above: int =
 
 _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "write_id": lambda fields: fields["write"].id if "write" in fields else fields["decision"].write_id,
+    "about": lambda fields: fields.get("decision") or fields["batch"],
     "the_version": _the_version,
     "hint": lambda _: "",
     "otherwise": lambda _: "",
@@ -124,7 +120,8 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "previous": lambda fields: fields["batch"].version - 1,
     "offsets_of_group": lambda fields: fields["write"].offsets_command("G"),
     "recover": lambda fields: fields["write"].command("recover"),
-    "rewrite": lambda fields: _resolve(fields, fields["decision"], "rewrite"),
+    "rewrite_random": lambda fields: resolve_command(fields["write"], BATCH_QUERY_ID, 0, "rewrite"),
+    "rewrite": lambda fields: _resolve(fields, fields["about"], "rewrite"),
     "status": lambda fields: fields["write"].command("status"),
 }
 """Fields of many templates."""

@@ -22,20 +22,18 @@ from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit import resolve_refusals
 from kafka_eos_sink.commit.decide import DriverTransaction, await_outcome, decide_again, require_free
-from kafka_eos_sink.commit.evidence import held_on, holds_open, judged, look_at
-from kafka_eos_sink.commit.log_access import append_in_transaction, read_to_barrier
+from kafka_eos_sink.commit.evidence import held_on, holds_open, judged, look_at, those
+from kafka_eos_sink.commit.log_access import commit_in_transaction, read_to_barrier
 from kafka_eos_sink.commit.log_records import decision_records, done_record
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView, QueryState, VersionState
 from kafka_eos_sink.commit.outcome import Do, Outcome, Shown
-from kafka_eos_sink.commit.procedure import Answered, Procedure
 from kafka_eos_sink.commit.refusals import describe_ranges, job_of, refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
     Append,
-    End,
-    EndTransactions,
     Now,
+    Procedure,
     Reached,
     Wait,
     WallClock,
@@ -47,7 +45,6 @@ from kafka_eos_sink.commit.transactions import end_open, list_open
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, ResolveRequest, Run, Write
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.reactions import FENCED_BY_NEWER_OWNER
 
@@ -86,8 +83,14 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
     _, opened = yield from look(takes_over, view)
     query, newest = _target(view, request)
     before = None if newest is None or newest.version != request.version else query.state_of(newest)
+    was_settled = before is not None and before.is_settled
+    was_unwritten = before in (VersionState.VOID, VersionState.REWRITE)
     if before is None:
         _require_at_rest(request, query, opened)
+    elif (
+        was_settled and newest and request.resolution == "rewrite" and not (request.allow_duplicates or newest.is_empty)
+    ):
+        raise refused("ROWS_ARE_VISIBLE.written", write=run.write, decision=newest, why="it counts as written")
     for warning in resolve_refusals.warnings(view, query, request):
         yield from Warn(warning)
     taken = yield from taking_over(takes_over)
@@ -101,7 +104,6 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         late = yield from list_open(run)
         _require_at_rest(request, query, (*taken.opened, *late))
     else:
-        was_settled = before is not None and before.is_settled
         if request.resolution == "committed" and not was_settled and _is_finished(query, taken):
             # A record would replace its list of transactions, and the next run would be skipped without a comparison.
             return Resolved(decision=same, superseded=same)
@@ -110,8 +112,9 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
         if request.resolution == "committed" and same.is_void and not was_void:
             raise refused("NOT_RESOLVED.void", write=run.write, decision=same)
     yield from _keep_newest(run, view, query.query_id, taken.driver)
-    decision = _decision_of(request, query.query_id, same, superseded, taken.driver)
-    if _is_so_already(before, request):
+    decision = _decision_of(request, query.query_id, superseded, taken.driver)
+    had_outcome = was_settled if request.resolution == "committed" else was_unwritten
+    if had_outcome:
         # DIFFERENT_QUERY leads here. The next run may be of any query, because over Spark Connect it cannot name its own.
         decision = replace(decision, foreach_query=None)
     yield from Reached("resolve.before_decision")
@@ -127,17 +130,16 @@ def resolve(request: ResolveRequest) -> Procedure[Resolved]:
 
 
 def _decision_of(
-    request: ResolveRequest,
-    query_id: str,
-    same: Decision | None,
-    superseded: Decision | None,
-    driver: DriverTransaction,
+    request: ResolveRequest, query_id: str, superseded: Decision | None, driver: DriverTransaction
 ) -> Decision:
-    """Return the decision to record.
-
-    Args:
-        same: The version's decision, which it replaces; None if the newest, ``superseded``, is of another version.
-    """
+    """Return the decision to record; ``superseded`` may be of another version."""
+    same = superseded if superseded is not None and superseded.version == request.version else None
+    versions = None  # of a stream
+    if query_id == BATCH_QUERY_ID:
+        # Below the first version of an empty log, nothing is known: all count as written.
+        known = Versions.up_to(request.version) if superseded is None else superseded.written_versions
+        is_written = request.resolution == "committed"
+        versions = known.adding(request.version) if is_written else known.without(request.version)
     return Decision(
         write_id=request.run.write.id,
         query_id=query_id,
@@ -150,17 +152,8 @@ def _decision_of(
         transactions=(),
         resolution=request.resolution,
         foreach_query=None if superseded is None else superseded.foreach_query,
-        versions=_versions(query_id, superseded, request),
+        versions=versions,
     )
-
-
-def _versions(query_id: str, superseded: Decision | None, request: ResolveRequest) -> Versions | None:
-    """Return the versions that count as written then, None for a stream."""
-    if query_id != BATCH_QUERY_ID:
-        return None
-    # Below the first version of an empty log, nothing is known: all count as written.
-    known = Versions.up_to(request.version) if superseded is None else superseded.written_versions
-    return known.adding(request.version) if request.resolution == "committed" else known.without(request.version)
 
 
 def _keep_newest(run: Run, view: LogView, resolved: str, driver: DriverTransaction) -> Procedure[None]:
@@ -189,30 +182,16 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     newest = None if query.newest is None else query.newest.decision
     if newest is None:
         may_resolve = request.resolution == "committed"
+    elif newest.version < request.version:
+        # After COMMIT_LOG_LOST, a stream continues above its newest version: another sink has written the versions in between.
+        # A request without the query id is probably a typo: its version would be skipped. Nobody would finish a version below.
+        is_stream = request.query_id not in (None, BATCH_QUERY_ID)
+        may_resolve = is_stream and request.resolution == "committed" and query.state_of(newest).is_settled
     else:
-        may_resolve = newest.version == request.version or _continues_above(newest, query, request)
+        may_resolve = newest.version == request.version
     if not may_resolve:
         raise resolve_refusals.nothing_to_resolve(request, query, [each for each in known if each != query_id])
     return query, newest
-
-
-def _is_so_already(before: VersionState | None, request: ResolveRequest) -> bool:
-    """Whether the version had the requested outcome before this command."""
-    if before is None:
-        return False
-    return before.is_settled if request.resolution == "committed" else not (before.is_settled or before.is_open)
-
-
-def _continues_above(newest: Decision, query: QueryState, request: ResolveRequest) -> bool:
-    """Whether a stream continues above its newest version, after COMMIT_LOG_LOST.
-
-    Another sink has written the versions in between.
-    """
-    # A request without the query id is probably a typo: its version would be skipped.
-    is_stream = request.query_id not in (None, BATCH_QUERY_ID)
-    is_above = request.resolution == "committed" and newest.version < request.version
-    # Nobody would finish a version below.
-    return is_stream and is_above and query.state_of(newest).is_settled
 
 
 def _is_finished(query: QueryState, taken: TakenOver) -> bool:
@@ -246,32 +225,27 @@ def _require_resolvable(
         if failure is not None and failure.code not in GIVEN_UP:
             raise failure
         yield from _require_closed(write, decision)
-        if failure is not None:
-            yield from _warn_of_given_up(decision, failure)
+        if failure is None:
+            return
+        # Name the aborted rows that the log still has, and that nobody copies any more.
+        shown = yield from look_at(decision.transactions)
+        aborted = [
+            str(part)
+            for prepared, ranges in zip(decision.transactions, shown, strict=True)
+            for part in those(prepared, ranges, Shown.DISCARDED)
+        ]
+        rows = f", with the aborted rows in {some(aborted)} given up" if aborted else ""
+        yield from Warn(text("given_up", decision=decision, rows=rows, failure=failure.brief))
         return
     if _is_finished(query, taken):
         if decision.is_empty:
             return  # no row of it is visible
-        # Also with --allow-duplicates, which was meant for what could not be finished.
-        just_finished = "" if was_settled else f"this command has just finished it, and {text('all_visible')}"
-        if just_finished or not request.allow_duplicates:
-            why = just_finished or "it counts as written"
+        if not was_settled:
+            # Also with --allow-duplicates, which was meant for what could not be finished.
+            why = f"this command has just finished it, and {text('all_visible')}"
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)
-
-
-def _warn_of_given_up(decision: Decision, failure: KafkaEosError) -> Procedure[None]:
-    """Name the aborted rows that the log still has, and that nobody copies any more."""
-    shown = yield from look_at(decision.transactions)
-    aborted = [
-        str(part)
-        for prepared, ranges in zip(decision.transactions, shown, strict=True)
-        for part, each in zip(prepared.offsets, ranges, strict=True)
-        if each is Shown.DISCARDED
-    ]
-    rows = f", with the aborted rows in {some(aborted)} given up" if aborted else ""
-    yield from Warn(text("given_up", decision=decision, rows=rows, failure=failure.brief))
 
 
 def _require_aborted(query: QueryState, failure: KafkaEosError, request: ResolveRequest) -> Procedure[None]:
@@ -347,17 +321,13 @@ def _record(run: Run, decision: Decision, driver: DriverTransaction) -> Procedur
         yield from require_free(run, decision, driver)
     except DecisionPendingError as failure:
         raise refused("NOT_RESOLVED", decision=decision, why=failure.brief) from failure
-    appended = yield from append_in_transaction(decision.driver, decision_records(decision), driver.sequence)
-    if appended.error != ErrorCode.NONE:
-        raise _unrecorded(run.write, decision, appended)
-    ends = yield from EndTransactions((End(identity=decision.driver, commit=True),))
-    # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
-    outcome = yield from await_outcome(decision, appended.offset, run.within_ms)
-    if outcome is not Outcome.COMMITTED:
-        raise _unrecorded(run.write, decision, Answered(error=ends[0].error))
-
-
-def _unrecorded(write: Write, decision: Decision, failed: Answered) -> KafkaEosError:
-    if failed.error in FENCED_BY_NEWER_OWNER:
-        return refused("FENCED.command", decision=decision)
-    return refused("NOT_RESOLVED.unknown", write=write, decision=decision, failed=failed.code)
+    ended = yield from commit_in_transaction(decision.driver, decision_records(decision), driver.sequence)
+    outcome = Outcome.OPEN
+    if ended.offset >= 0:
+        # Only the log proves the end. PAUSE: a newer driver fences the resend of an EndTxn that has committed.
+        outcome = yield from await_outcome(decision, ended.offset, run.within_ms)
+    if outcome is Outcome.COMMITTED:
+        return
+    if ended.error in FENCED_BY_NEWER_OWNER:
+        raise refused("FENCED.command", decision=decision)
+    raise refused("NOT_RESOLVED.unknown", write=run.write, decision=decision, failed=ended.code)

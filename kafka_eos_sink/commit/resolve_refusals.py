@@ -92,24 +92,20 @@ def warnings(view: LogView, query: QueryState, request: ResolveRequest) -> Itera
     """Name what the confirmation must cover, and what --yes must not hide."""
     newest = query.newest
     if newest is None:
-        yield _begins(view, query, request)
+        # The query id begins.
+        write, lacks_write = request.run.write, view.lacks_write
+        others = [repr(each.query_id) for each in view.queries("decision") if each.query_id != query.query_id]
+        yield text(
+            "begins",
+            write=write,
+            request=request,
+            holds=f"NOTHING of write id {write.id!r}" if lacks_write else f"no decision of query id {query.query_id!r}",
+            known=f" It holds query ids {some(others)} of this write id." if others else "",
+            hint=if_transactional_id(write.id) if lacks_write else "",
+        )
     elif newest.decision.version == request.version and request.resolution == "committed":
         state = query.state_of(newest.decision)
         if state.is_settled:
             yield text("is_settled", decision=newest.decision, state=state.value)
         elif newest.decision.is_unwritten:
             yield text("is_to_rewrite" if newest.decision.resolution else "is_void", decision=newest.decision)
-
-
-def _begins(view: LogView, query: QueryState, request: ResolveRequest) -> str:
-    """Warn of a version of which the commit log holds nothing: the query id begins."""
-    write, lacks_write = request.run.write, view.lacks_write
-    others = [repr(each.query_id) for each in view.queries("decision") if each.query_id != query.query_id]
-    return text(
-        "begins",
-        write=write,
-        request=request,
-        holds=f"NOTHING of write id {write.id!r}" if lacks_write else f"no decision of query id {query.query_id!r}",
-        known=f" It holds query ids {some(others)} of this write id." if others else "",
-        hint=if_transactional_id(write.id) if lacks_write else "",
-    )

@@ -20,11 +20,10 @@ from kafka_eos_sink.commit.decide import (
 )
 from kafka_eos_sink.commit.log_access import read_to_barrier, write_done
 from kafka_eos_sink.commit.log_records import part_record
-from kafka_eos_sink.commit.log_view import LoggedDecision, LogView, VersionState
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
 from kafka_eos_sink.commit.settle import Settled, settle
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Reached, WallClock, Warn
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import fresh_identity, give_up, prepared
 from kafka_eos_sink.commit.values import (
@@ -75,8 +74,11 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
             continue
         state = query.state_of(logged.decision)
         try:
-            before = replace(driver)
-            decision = yield from finish_decision(run, logged, state, driver)
+            before, decision = replace(driver), logged.decision
+            if state.is_open:
+                decision = yield from finish(run, logged, driver, recovering=True)
+                if not decision.is_void:
+                    yield from write_done(decision)
             if driver == before and query.undecided:
                 # JOIN: a COMMIT of another query id would end the decision above, and the cleaner drop this one for it.
                 yield from decide_again(run, logged, driver)
@@ -85,7 +87,15 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
             continue
         finished.copied = finished.copied or driver != before
         finished_ms = query.done.get("finished_ms") if state.is_settled and query.done is not None else None
-        finished.decisions.append(replace(decision, finished_ms=finished_ms))
+        finished.decisions.append(
+            SettledDecision(
+                decision=replace(decision, transactions=(), user_metadata=None),
+                status=DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED,
+                rows=sum(prepared.rows for prepared in decision.transactions),
+                topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
+                finished_ms=finished_ms,
+            )
+        )
     return finished
 
 
@@ -96,23 +106,6 @@ def _of_decided(write: Write, decision: Decision, failure: KafkaEosError) -> Kaf
     pending = refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=brief(failure))
     pending.__cause__ = failure
     return pending
-
-
-def finish_decision(
-    run: Run, logged: LoggedDecision, state: VersionState, driver: DriverTransaction
-) -> Procedure[SettledDecision]:
-    """Finish a decision and write its done record, unless its state is final."""
-    decision = logged.decision
-    if state.is_open:
-        decision = yield from finish(run, logged, driver, recovering=True)
-        if not decision.is_void:
-            yield from write_done(decision)
-    return SettledDecision(
-        decision=replace(decision, transactions=(), user_metadata=None),
-        status=DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED,
-        rows=sum(prepared.rows for prepared in decision.transactions),
-        topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
-    )
 
 
 def finish(
@@ -126,9 +119,6 @@ def finish(
     """Settle a decision; copy the lost ranges, and settle the decision of the copies.
 
     The caller holds W.driver.
-
-    Args:
-        driver: W.driver's next transaction.
 
     Returns:
         The last decision. If it is void, none of the batch's rows is visible, their records are gone, and the batch may run again.
@@ -144,14 +134,13 @@ def finish(
         if copied_here == MOST_COPIES:
             break
         losers = ()
-        decision = logged.decision
         try:
             logged = yield from _restore(run, settled, driver)
         except (DecisionPendingError, WriteRefusedError):
             raise
         except KafkaEosError as failure:
             why = f"its lost rows could not be copied ({failure.brief})"
-            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
+            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=logged.decision, why=why) from failure
         if logged.decision.is_void:
             return logged.decision
     why = (

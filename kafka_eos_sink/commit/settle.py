@@ -10,12 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
-from kafka_eos_sink.commit.evidence import Judged, judged, verify_visible
+from kafka_eos_sink.commit.evidence import Judged, judged, those, verify_visible
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do
-from kafka_eos_sink.commit.procedure import Procedure, code_name
 from kafka_eos_sink.commit.refusals import describe_ranges, held_open, refused, text
-from kafka_eos_sink.commit.steps import AddPartitions, DataTopicGoneError, End, EndTransactions, Now, Warn
+from kafka_eos_sink.commit.steps import (
+    AddPartitions,
+    DataTopicGoneError,
+    End,
+    EndTransactions,
+    Now,
+    Procedure,
+    Warn,
+    code_name,
+)
 from kafka_eos_sink.commit.transactions import fresh_identity, still_holds
 from kafka_eos_sink.commit.values import Decision, Hanging, OffsetRange, PreparedTransaction, Run, Write
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -24,6 +32,7 @@ from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 MOST_DISCARDS = 3
 """Limit on the rounds of discards: a broker may omit their markers as well."""
+VISIBLE = (Do.NOTHING, Do.SEEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +128,7 @@ def _judged(
             Hanging(
                 transactional_id=prepared.identity.transactional_id,
                 producer_id=prepared.identity.producer_id,
-                partitions=tuple((part.topic, part.partition) for part in _those(prepared, each, Do.DISCARD)),
+                partitions=tuple((part.topic, part.partition) for part in those(prepared, each, Do.DISCARD)),
             )
             for prepared, each in zip(named, todo, strict=True)
             if Do.DISCARD in each
@@ -131,10 +140,15 @@ def _judged(
             if Do.SEEN in chain.from_iterable(todo) and not (yield from still_holds(driver.identity)):
                 why = "another run has replaced this one, and finishes it"
                 raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
-            parts = [_split(run.write, decision, *each) for each in zip(named, todo, strict=True)]
-            proven = [prepared for prepared in decision.transactions if prepared.proven]
-            kept = (*proven, *(kept for kept, _ in parts if kept))
-            return Settled(logged=logged, kept=kept, lost=tuple(lost for _, lost in parts if lost))
+            kept = [prepared for prepared in decision.transactions if prepared.proven]
+            lost: list[PreparedTransaction] = []
+            for prepared, each in zip(named, todo, strict=True):
+                seen, unseen = _divided(run.write, decision, prepared, each, VISIBLE, (Do.COPY, Do.MISS))
+                if seen is not None:
+                    kept.append(seen)
+                if unseen is not None:
+                    lost.append(unseen)
+            return Settled(logged=logged, kept=tuple(kept), lost=tuple(lost))
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
             if codes := sorted({*left.values()} - {""}):
@@ -149,50 +163,32 @@ def _judged(
     raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
 
 
-def _those(prepared: PreparedTransaction, todo: Sequence[Do], *of: Do) -> tuple[OffsetRange, ...]:
-    return tuple(part for part, each in zip(prepared.offsets, todo, strict=True) if each in of)
-
-
-def _split(
-    write: Write, decision: Decision, prepared: PreparedTransaction, todo: Sequence[Do]
-) -> tuple[PreparedTransaction | None, PreparedTransaction | None]:
-    """Return the transaction with the ranges that readers see, and with the lost ones.
-
-    None for no range.
-    """
-    kept, lost = _those(prepared, todo, Do.NOTHING, Do.SEEN), _those(prepared, todo, Do.COPY, Do.MISS)
-    first, second = _divided(write, decision, prepared, kept, lost)
-    return first, second
-
-
 def _divided(
-    write: Write, decision: Decision, prepared: PreparedTransaction, *groups: tuple[OffsetRange, ...]
+    write: Write, decision: Decision, prepared: PreparedTransaction, todo: Sequence[Do], *kinds: tuple[Do, ...]
 ) -> list[PreparedTransaction | None]:
-    """Return the transaction with the ranges of each group; None for an empty group."""
+    """Return the transaction with the ranges of each kind; None for an absent kind."""
+    groups = [those(prepared, todo, *each) for each in kinds]
     first, *others = [ranges for ranges in groups if ranges] or [()]
     if not others:
         return [prepared if ranges else None for ranges in groups]
-    counts = [part.rows for ranges in others for part in ranges]
-    if None in counts:
+    later = tuple(chain.from_iterable(others))
+    if None in [part.rows for part in later]:
         raise refused(
             "UNRESOLVED.without_rows",
             write=write,
             decision=decision,
             transactional_id=prepared.identity.transactional_id,
-            ranges=describe_ranges([replace(prepared, offsets=tuple(chain.from_iterable(others)))]),
+            ranges=describe_ranges([replace(prepared, offsets=later)]),
         )
-    rows = sum(count for count in counts if count is not None)
     # Dead letters and bytes stay with the first group, so that their sums stay right.
-    return [
-        None
-        if not ranges
-        else replace(prepared, offsets=ranges, rows=prepared.rows - rows)
-        if ranges is first
-        else replace(
-            prepared, offsets=ranges, rows=sum(part.rows or 0 for part in ranges), dead_letters=(), written_bytes=0
-        )
-        for ranges in groups
-    ]
+    rest = replace(prepared, dead_letters=(), written_bytes=0)
+    divided = [replace(rest, offsets=ranges, rows=_rows(ranges)) if ranges else None for ranges in groups]
+    divided[groups.index(first)] = replace(prepared, offsets=first, rows=prepared.rows - _rows(later))
+    return divided
+
+
+def _rows(ranges: Iterable[OffsetRange]) -> int:
+    return sum(part.rows or 0 for part in ranges)
 
 
 def _noted(run: Run, logged: LoggedDecision, todo: Judged, driver: DriverTransaction) -> Procedure[LoggedDecision]:
@@ -209,10 +205,7 @@ def _noted(run: Run, logged: LoggedDecision, todo: Judged, driver: DriverTransac
         if each is None or prepared.ended is not None:
             entries.append(prepared)
             continue
-        seen = _those(prepared, each, Do.NOTHING, Do.SEEN)
-        unseen = _those(prepared, each, Do.COPY, Do.MISS, Do.DISCARD)
-        unknown = _those(prepared, each, Do.ASK)
-        parts = _divided(run.write, decision, prepared, seen, unseen, unknown)
+        parts = _divided(run.write, decision, prepared, each, VISIBLE, (Do.COPY, Do.MISS, Do.DISCARD), (Do.ASK,))
         ends = ("committed", "aborted", None)
         entries += [replace(part, ended=end) for part, end in zip(parts, ends, strict=True) if part is not None]
     if tuple(entries) == decision.transactions:
@@ -226,7 +219,7 @@ def _unresolved(write: Write, decision: Decision, named: Sequence[PreparedTransa
     lost = [
         replace(prepared, offsets=ranges)
         for prepared, each in zip(named, todo, strict=True)
-        if (ranges := _those(prepared, each, Do.COPY))
+        if (ranges := those(prepared, each, Do.COPY))
     ]
     return refused(
         "UNRESOLVED",
@@ -248,11 +241,8 @@ def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> P
     InitProducerId, AddPartitionsToTxn and EndTxn(abort), without a record. Never a commit: what is open may also hold the rows of an
     earlier attempt.
 
-    The caller reads the partitions again. If the coordinator has forgotten the id, it gives it another producer id, and then no transaction
-    of it can end what hangs: its code is empty.
-
-    Args:
-        driver: W.driver, which the caller holds.
+    The caller holds W.driver, and reads the partitions again. If the coordinator has forgotten the id, it gives it another producer id, and
+    then no transaction of it can end what hangs: its code is empty.
 
     Raises:
         FencedError: A newer driver holds W.driver. Nothing was aborted.
@@ -269,14 +259,14 @@ def discard(run: Run, driver: ProducerIdentity, hanging: Sequence[Hanging]) -> P
     if not (yield from still_holds(driver)):
         raise refused("FENCED", write=run.write, why=f"it holds {driver.transactional_id}")
     ends: list[End] = []
-    failed: dict[Hanging, str] = {}
+    left = dict.fromkeys(hanging, "")
     for each, identity in begun.items():
         added = yield from AddPartitions(identity, each.partitions)
         if added.error == ErrorCode.NONE:
             ends.append(End(identity=identity, commit=False))
+            del left[each]
         else:
-            failed[each] = added.code
+            left[each] = added.code
     if ends:
         yield from EndTransactions(tuple(ends))
-    ended = [end.identity for end in ends]
-    return {each: failed.get(each, "") for each in hanging if begun.get(each) not in ended}
+    return left

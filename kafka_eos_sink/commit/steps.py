@@ -1,21 +1,69 @@
-"""The steps of the commit protocol: a procedure's requests, and their results."""
+"""The steps of the commit protocol, and the procedures that yield them.
+
+A procedure is a generator over steps; each step has a result of a known type. It performs a step with
+``described = yield from DescribeTransactions(ids)`` and another procedure in the same way, so mypy knows both results. Procedures hold no
+socket and no clock, so the same code runs on a cluster (``runtime/executor.py``, ``task_executor.py``) and on a simulated one
+(``tests/model``). The executor may raise a `KafkaEosError` into the procedure. It resends retriable requests with identical bytes, so a
+procedure never sees those errors. A lost response is a value: ``EndResult.error is None``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from kafka_eos_sink.commit.procedure import Answered, Step, listed, text
 from kafka_eos_sink.commit.values import DeadLetters, OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError
+from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 FREE_STATES = ("Empty", "CompleteCommit", "CompleteAbort")
 POLL_MS = 20
 """Pause between two requests for a state that a broker is about to change."""
+
+
+class Step(Generic[R]):
+    """A request of a procedure, with a result of type ``R``."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Step[Any], Any, R]:
+        result: R = yield self
+        return result
+
+
+Procedure = Generator[Step[Any], Any, T]
+"""A generator that yields steps to its executor, and returns a ``T``."""
+
+
+def code_name(error: int | None) -> str:
+    """Name the result of a request; None stands for a lost response."""
+    return "no response" if error is None else ErrorCode.of(error).name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The result of a request in the driver's transaction.
+
+    ``error`` is 0 for success, None for a lost response. ``earlier_error`` is the code before a lost response, for error messages only.
+    """
+
+    error: int | None
+    earlier_error: int | None = None
+
+    @property
+    def code(self) -> str:
+        """The result in words, with the code of an earlier try."""
+        # A deadline often cuts the last try short. The code before it describes the cluster better.
+        before = "" if self.earlier_error is None else f", and before that {ErrorCode.of(self.earlier_error).name}"
+        return code_name(self.error) + before
 
 
 class DataTopicGoneError(BrokerRefusedError):
@@ -41,9 +89,6 @@ class ListOpenTransactions(Step[tuple[str, ...]]):
     write_id: str
     within_ms: int | None = None
 
-    def subject(self) -> str:
-        return self.write_id
-
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransactions(Step[Mapping[str, "TransactionDescription | None"]]):
@@ -54,9 +99,6 @@ class DescribeTransactions(Step[Mapping[str, "TransactionDescription | None"]]):
 
     transactional_ids: tuple[str, ...]
     within_ms: int | None = None
-
-    def subject(self) -> str:
-        return listed(self.transactional_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +142,6 @@ class InitProducerId(Step[ProducerIdentity]):
     timeout_ms: int
     within_ms: int | None = None
 
-    def subject(self) -> str:
-        return self.transactional_id
-
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
@@ -118,9 +157,6 @@ class Append(Step[int]):
 
     records: tuple[LogRecord, ...]
 
-    def subject(self) -> str:
-        return f"{len(self.records)} records"
-
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions(Step[Answered]):
@@ -132,9 +168,6 @@ class AddPartitions(Step[Answered]):
     identity: ProducerIdentity
     partitions: tuple[tuple[str, int], ...] | None = None
 
-    def subject(self) -> str:
-        return text(self.identity)
-
 
 @dataclass(frozen=True, slots=True)
 class AppendInTransaction(Step["Appended"]):
@@ -143,9 +176,6 @@ class AppendInTransaction(Step["Appended"]):
     identity: ProducerIdentity
     base_sequence: int
     records: tuple[LogRecord, ...]
-
-    def subject(self) -> str:
-        return text(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +193,6 @@ class CommitGroupOffsets(Step[Answered]):
     group_id: str
     offsets: tuple[tuple[str, int, int], ...]
 
-    def subject(self) -> str:
-        return f"group {self.group_id}, {text(self.identity)}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
@@ -181,19 +208,15 @@ class EndTransactions(Step[tuple["EndResult", ...]]):
 
     ends: tuple[End, ...]
 
-    def subject(self) -> str:
-        return listed(f"{'commit' if end.commit else 'abort'} {text(end.identity)}" for end in self.ends)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndResult:
+class EndResult(Answered):
     """The result of an EndTxn; from version 2 on with the new producer id and epoch.
 
-    ``error`` is 0 for success, None for a lost response. ``detail`` is for error messages only.
-    ``has_lost_response`` is true if any try had no response: the coordinator may still receive that request.
+    ``detail`` is for error messages only. ``has_lost_response`` is true if any try had no response: the coordinator may still receive that
+    request.
     """
 
-    error: int | None
     producer_id: int = -1
     producer_epoch: int = -1
     has_lost_response: bool = False
@@ -206,9 +229,6 @@ class ReadLog(Step["LogChunk"]):
 
     offset: int
     wait: bool = True
-
-    def subject(self) -> str:
-        return f"from offset {self.offset}"
 
 
 class MarkerType(Enum):
@@ -264,9 +284,6 @@ class LastStableOffsets(Step[Mapping[tuple[str, int], int | None]]):
     partitions: tuple[tuple[str, int], ...]
     last_offsets: tuple[int, ...]
 
-    def subject(self) -> str:
-        return listed(self.partitions)
-
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers(Step[Mapping[tuple[str, int], Mapping[int, tuple[int, int]]]]):
@@ -277,9 +294,6 @@ class DescribeProducers(Step[Mapping[tuple[str, int], Mapping[int, tuple[int, in
     """
 
     partitions: tuple[tuple[str, int], ...]
-
-    def subject(self) -> str:
-        return listed(self.partitions)
 
 
 class Unseen(Enum):
@@ -306,9 +320,6 @@ class AbortedTransactions(Step["Mapping[OffsetRange, Listed]"]):
     ranges: tuple[OffsetRange, ...]
     producer_ids: tuple[int, ...]
 
-    def subject(self) -> str:
-        return listed(self.ranges)
-
 
 @dataclass(frozen=True, slots=True)
 class AreCommitted(Step[tuple[bool | None, ...]]):
@@ -318,9 +329,6 @@ class AreCommitted(Step[tuple[bool | None, ...]]):
     """
 
     written: tuple[tuple[ProducerIdentity, OffsetRange], ...]
-
-    def subject(self) -> str:
-        return listed(part for _, part in self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +344,6 @@ class WallClock(Step[int]):
 @dataclass(frozen=True, slots=True)
 class Wait(Step[None]):
     ms: int
-
-    def subject(self) -> str:
-        return f"{self.ms} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +365,6 @@ class Reached(Step[None]):
 
     point: str
 
-    def subject(self) -> str:
-        return self.point
-
 
 @dataclass(frozen=True, slots=True)
 class HasRows(Step[bool]):
@@ -378,9 +380,6 @@ class WriteRows(Step["WrittenRows | None"]):
     """
 
     identity: ProducerIdentity
-
-    def subject(self) -> str:
-        return text(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,9 +402,6 @@ class AppendPart(Step[int]):
     identity: ProducerIdentity
     record: LogRecord
 
-    def subject(self) -> str:
-        return text(self.identity)
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -426,9 +422,6 @@ class CopyRecords(Step[tuple["Copied | Gone", ...]]):
     """
 
     copies: tuple[Copy, ...]
-
-    def subject(self) -> str:
-        return listed(f"{listed(each.ranges)} of {text(each.source)} to {text(each.identity)}" for each in self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

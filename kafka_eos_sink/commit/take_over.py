@@ -7,20 +7,20 @@ and every decision that it must finish is in the log. A read before them shows i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_access import read_to_barrier, read_to_end, require_whole
 from kafka_eos_sink.commit.log_records import barrier_record
-from kafka_eos_sink.commit.log_standing import Standing, UnknownId, Used, commit_log_lost, standing_of, was_used
+from kafka_eos_sink.commit.log_standing import ReadHistory, Standing, UnknownId, Used, commit_log_lost, standing_of
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.restore import finish_decisions
-from kafka_eos_sink.commit.steps import Append, InitProducerId, Reached, WallClock
+from kafka_eos_sink.commit.steps import Append, InitProducerId, Procedure, Reached, WallClock
 from kafka_eos_sink.commit.transactions import (
     DRIVER_TRANSACTION_TIMEOUT_MS,
     LIST_WITHIN_MS,
+    described_driver,
     end_open,
     list_open,
     still_holds,
@@ -60,11 +60,15 @@ def fence_only(run: Run) -> Procedure[Plan]:
     yield from Reached("plan.fenced")
     # The barrier shows later drivers that this log is the write's own.
     barrier = yield from Append((barrier_record(run.write.id, run.nonce),))
+    return _plan(run, driver, started, barrier)
+
+
+def _plan(run: Run, driver: ProducerIdentity, started_ms: int, barrier: int) -> Plan:
     return Plan(
         write=run.write,
         nonce=run.nonce,
         driver=driver,
-        started_ms=started,
+        started_ms=started_ms,
         transaction_timeout_ms=run.transaction_timeout_ms,
         log_offset=barrier,
         decisions=(),
@@ -100,58 +104,35 @@ def take_over(request: TakeOver) -> Procedure[Plan]:
 
 
 def taking_over(request: TakeOver) -> Procedure[TakenOver]:
-    """As `take_over`, but return the failures.
-
-    Raises:
-        WriteRefusedError: As `take_over`.
-    """
-    view = LogView(request.run.write.id) if request.view is None else request.view
-    while True:
-        taken = yield from _take_over(request, view)
-        if taken is not None:
-            return taken
-        # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
-        # PAUSE: begin with the log, not with the fence, because another driver may have decided since.
-
-
-def _take_over(request: TakeOver, view: LogView) -> Procedure[TakenOver | None]:
-    """Return the result, or None if W.driver has written a decision."""
+    """As `take_over`, but return the failures."""
     run = request.run
-    started = yield from WallClock()
-    standing, opened = yield from look(request, view)
-    if standing is Standing.NEW:
-        yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))
-        yield from Reached("plan.begun")
-    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
-    yield from Reached("plan.fenced")
-    barrier = yield from read_to_barrier(view, run.nonce, claims=standing is not Standing.UNCLAIMED)
-    yield from Reached("plan.read")
-    driver = DriverTransaction(identity)
-    # JOIN: before the decisions, because what has joined a decided transaction may discard its rows, which are then copied.
-    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))
-    finished = yield from finish_decisions(run, view, driver)
-    yield from Reached("plan.finished")
-    if finished.copied and not finished.failures:
-        return None
-    plan = Plan(
-        write=run.write,
-        nonce=run.nonce,
-        driver=identity,
-        started_ms=started,
-        transaction_timeout_ms=run.transaction_timeout_ms,
-        log_offset=barrier,
-        decisions=tuple(finished.decisions),
-        log_id=view.topic_id,
-    )
-    return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
+    view = LogView(run.write.id) if request.view is None else request.view
+    while True:
+        started = yield from WallClock()
+        standing, opened = yield from look(request, view)
+        if standing is Standing.NEW:
+            yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))
+            yield from Reached("plan.begun")
+        identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)
+        yield from Reached("plan.fenced")
+        barrier = yield from read_to_barrier(view, run.nonce, claims=standing is not Standing.UNCLAIMED)
+        yield from Reached("plan.read")
+        driver = DriverTransaction(identity)
+        # JOIN: before the decisions, because what has joined a decided transaction may discard its rows, which are then copied.
+        left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))
+        finished = yield from finish_decisions(run, view, driver)
+        yield from Reached("plan.finished")
+        if finished.copied and not finished.failures:
+            # W.driver has written a decision, so it is no longer in the state after the fence, by which tasks recognise their driver.
+            # PAUSE: begin with the log, not with the fence, because another driver may have decided since.
+            continue
+        begun = _plan(run, identity, started, barrier)
+        plan = replace(begun, decisions=tuple(finished.decisions), log_id=view.topic_id)
+        return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
 
 
 def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[ProducerIdentity, ...]]]:
-    """Return whose log it is, and what is open; touch nothing.
-
-    Raises:
-        WriteRefusedError: As `take_over`.
-    """
+    """Return whose log it is, and what is open; touch nothing. Raise as `take_over`."""
     run, predecessor, unknown_id = request.run, request.predecessor, request.unknown_id
     is_first_look, topic_id = view.next_offset == 0, view.topic_id
     yield from read_to_end(view)
@@ -170,7 +151,9 @@ def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[Pr
         opened = yield from list_open(run, None if is_unknown else LIST_WITHIN_MS)
     used = Used()
     if is_unknown and unknown_id is UnknownId.BEGIN and not opened:
-        used = yield from was_used(run.write)
+        known = yield from described_driver(run.write.driver_id)
+        history = yield from ReadHistory(run.write.id)
+        used = Used(known=known, history=history)
     facts = {"is_first_look": is_first_look, "has_open": bool(opened), "was_used": bool(used)}
     standing = standing_of(unknown_id, lacks_write=view.lacks_write, **facts)
     if standing in (Standing.OTHER, Standing.LOST):
@@ -200,9 +183,6 @@ def still_to_commit(view: LogView, but: str | None = None) -> frozenset[Producer
 
 
 def _is_done_and_unfenced(view: LogView, plan: Plan) -> Procedure[bool]:
-    """Whether the plan's batch is done and no driver has fenced since.
-
-    Then nothing of the write id is open.
-    """
+    """Whether the plan's batch is done and unfenced, so that nothing is open."""
     done = [str(query.done.get("nonce")) for query in view.queries("decision") if query.done is not None]
     return plan.nonce in done and (yield from still_holds(plan.driver))

@@ -7,10 +7,17 @@ from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.outcome import Outcome
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import AppendPart, DescribeTransactions, HasRows, Reached, WallClock, WriteRows
-from kafka_eos_sink.commit.transactional_id import SLOTS, slot_of
+from kafka_eos_sink.commit.steps import (
+    AppendPart,
+    DescribeTransactions,
+    HasRows,
+    Procedure,
+    Reached,
+    WallClock,
+    WriteRows,
+)
+from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, fresh_identity, give_up, is_overtaken, prepared
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
@@ -43,7 +50,8 @@ def write_attempt(plan: Plan, batch: BatchIdentity, task: TaskIdentity) -> Proce
     if not (yield from HasRows()):  # Spark may compute for a long time before the first row
         return message(TaskOutcome.EMPTY)
     yield from fail_if_too_late(plan, batch.query_id, batch.version, task.partition)
-    own = slot_of(task.task_attempt_id)
+    # Attempts of one partition that run at the same time begin their search at different slots.
+    own = task.task_attempt_id % SLOTS
     slots = (*range(own, SLOTS), *range(own))
     identity = yield from fresh_identity(plan.write, task.partition, slots, plan.transaction_timeout_ms)
     yield from Reached("task.initialised")

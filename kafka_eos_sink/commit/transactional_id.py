@@ -84,11 +84,6 @@ def driver_transactional_id(write_id: str) -> str:
     return f"{write_id}.driver"
 
 
-def slot_of(task_attempt_id: int) -> int:
-    """The slot at which a task attempt starts to search for a free transactional id."""
-    return task_attempt_id % SLOTS
-
-
 def task_transactional_id(write_id: str, partition: int, slot: int) -> str:
     """The transactional id of a Spark partition's attempts in `slot` (0 to 7).
 

@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kafka_eos_sink.commit.outcome import is_held_by, waits
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
@@ -24,6 +23,7 @@ from kafka_eos_sink.commit.steps import (
     InitProducerId,
     ListOpenTransactions,
     Now,
+    Procedure,
     TransactionDescription,
     Wait,
     WrittenRows,
@@ -47,8 +47,7 @@ LIST_WITHIN_MS = 5_000
 def list_open(run: Run, within_ms: int | None = None) -> Procedure[tuple[ProducerIdentity, ...]]:
     """Return the exact identities of the write's open transactions.
 
-    Args:
-        within_ms: As in `ListOpenTransactions`. By default all brokers must respond.
+    All brokers must respond, unless ``within_ms`` limits the wait.
     """
     listed = yield from ListOpenTransactions(run.write.id, within_ms)
     ours = tuple(transactional_id for transactional_id in listed if run.write.parse(transactional_id) is not None)
@@ -96,13 +95,12 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 
 def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
     """Whether this driver still holds the write id."""
-    found = yield from described_driver(driver)
+    found = yield from described_driver(driver.transactional_id)
     return is_held_by(driver, found)
 
 
-def described_driver(driver: ProducerIdentity) -> Procedure[TransactionDescription | None]:
+def described_driver(driver_id: str) -> Procedure[TransactionDescription | None]:
     """Return the coordinator's state of W.driver, None if it does not know the id."""
-    driver_id = driver.transactional_id
     described = yield from DescribeTransactions((driver_id,))
     return described.get(driver_id)
 
@@ -115,9 +113,8 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     A task calls this before its first row (JOIN: its id may belong to a transaction of this batch that was just committed), and after its
     last request (PAUSE: the driver may have searched for losing attempts before this one began its transaction).
     """
-    mine = plan.driver
-    found = yield from described_driver(mine)
-    return found is not None and not waits(mine, found)
+    found = yield from described_driver(plan.driver.transactional_id)
+    return found is not None and not waits(plan.driver, found)
 
 
 def timeout_margin_ms(timeout_ms: int) -> int:
@@ -126,12 +123,7 @@ def timeout_margin_ms(timeout_ms: int) -> int:
 
 
 def give_up(identities: Sequence[ProducerIdentity]) -> Procedure[None]:
-    """Abort own transactions and ignore failures.
-
-    The next driver or the timeout aborts the rest.
-    """
-    if not identities:
-        return
+    """Abort own transactions; the next driver or the timeout aborts what fails."""
     with contextlib.suppress(Exception):  # the caller must see the first failure
         yield from EndTransactions(tuple(End(identity=identity, commit=False) for identity in identities))
 

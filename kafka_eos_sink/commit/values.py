@@ -376,7 +376,7 @@ class Plan(PickledByName):
 class BatchIdentity(BatchVersion):
     """The batch that a run writes.
 
-    Only its tasks know ``foreach_call`` and ``foreach_query``.
+    Only its tasks know ``foreach_call`` and ``foreach_query``, unless the option ``foreachBatchCall`` holds them.
     ``streaming``: versions count from 0 without a gap, because Spark commits every batch, empty ones too.
     """
 

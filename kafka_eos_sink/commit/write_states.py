@@ -17,10 +17,10 @@ from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, iso
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import WriteRefusedError
 
-WriteState = Literal["finished", "decided", "undecided", "prepared", "void", "resolved", "unreadable"]
+WriteState = Literal["finished", "decided", "in-doubt", "prepared", "void", "resolved", "unreadable"]
 """finished   every row is visible, and the log has its done record
 decided    the log lacks its done record; the next run of the same id or `kafka-eos recover` finishes it
-undecided  a decision was written and its transaction has not ended
+in-doubt   a decision was written and its transaction has not ended
 prepared   tasks have written and wait for a decision; the write runs, or it died before its decision
 void       all its transactions were aborted and cannot be copied; it may be written again
 resolved   an operator has decided it (`kafka-eos resolve`)
@@ -143,7 +143,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
         problem = f"another program wrote records under its keys, the newest of them at offsets {offsets}"
         yield of_query(version=None, state="unreadable", problem=problem)
     if undecided := query.undecided:
-        yield of_query(version=_version_of(undecided[-1]), state="undecided")
+        yield of_query(version=_version_of(undecided[-1]), state="in-doubt")
         return
     named = set() if decision is None else {prepared.part_offset for prepared in decision.transactions}
     # A part below an operator's decision waits for none. Its marker can be missing in the log for ever.
@@ -162,7 +162,7 @@ def _writes(query: QueryState) -> Iterable[CommittedWrite]:
 
 
 def _version_of(undecided: LoggedRecord) -> int | None:
-    """Return an undecided decision's version; None if it has pieces or is unreadable."""
+    """Return an in-doubt decision's version; None if it has pieces or is unreadable."""
     value = undecided.value or {}
     if value.get("count") != 1:
         return None

@@ -39,6 +39,7 @@ _SETTINGS = {
     "spark.authenticate": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.memory": "1g",
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 _LOG_NAME = "spark.log"
 _LOOK_INTERVAL_S = 0.2

@@ -254,8 +254,6 @@ class EmbeddedKafka:
             self._place(self._choose_addresses())
             self._format()
             return
-        # It holds rows and keys. Earlier versions created it with the user's umask.
-        self._cluster_folder.chmod(0o700)
         self.cluster_id, self.transaction_version = found.cluster_id, found.transaction_version
         if self.security is not None and self.security.uses_sasl:
             self._users = kept.read_users(self._cluster_folder, self.security)

@@ -2,8 +2,11 @@
 
 The resolver is the Ivy that PySpark ships, so nothing else must be installed. The cache is ``KAFKA_EOS_CACHE``, else
 ``kafka-eos`` under ``XDG_CACHE_HOME``, else ``~/.cache/kafka-eos``. A complete folder of jars appears in it by one
-rename. Jars of the default version and of ``kafka-eos jars`` must have the hashes of ``jar_hashes.py``. A file lock
-makes two processes that start at once download only once.
+rename. A file lock makes two processes that start at once download only once.
+
+Jars of the default version and of ``kafka-eos jars`` must have the SHA-256 that they have on Maven Central: ``kafka.sha256`` lists all jars
+of ``DEFAULT_KAFKA_VERSION``, ``kafka-source.sha256`` those of ``kafka-eos jars``. To write the lists again, empty the first, and run
+``sha256sum *.jar`` in the folders of the cache.
 """
 
 from __future__ import annotations
@@ -20,12 +23,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Literal
 from xml.sax.saxutils import quoteattr
 
-from kafka_eos_sink.embedded.jar_hashes import KAFKA, SOURCE
 from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import install_command
@@ -45,6 +48,15 @@ _UNREACHABLE = re.compile(
 _IVY_SETTINGS = """<ivysettings><settings defaultResolver="public"/>
 <timeout-constraints><timeout-constraint name="patient" connectionTimeout="20000" readTimeout="60000"/></timeout-constraints>
 <resolvers><ibiblio name="public" m2compatible="true" timeoutConstraint="patient"/></resolvers></ivysettings>"""
+
+
+def _hashes(file: str) -> dict[str, str]:
+    """Return the SHA-256 by jar, of a list as ``sha256sum`` writes it."""
+    lines = resources.files(__package__).joinpath(file).read_text(encoding="ascii").splitlines()
+    return {jar: digest for digest, jar in map(str.split, lines)}
+
+
+KAFKA, SOURCE = _hashes("kafka.sha256"), _hashes("kafka-source.sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +193,7 @@ def _require_hashes(name: str, folder: Path, what: str) -> None:
 
 def _wrong_jars(folder: Path) -> set[str]:
     """Return the jars that differ from their known hashes."""
+    # A name holds its version, so that the hashes also hold for the same jars of another Kafka.
     known = {**KAFKA, **SOURCE}
     return {jar.name for jar in folder.glob("*.jar") if jar.name in known and _sha256(jar) != known[jar.name]}
 

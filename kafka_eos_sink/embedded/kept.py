@@ -85,9 +85,7 @@ def read_description(folder: Path, *, brokers: int, transaction_version: int | N
             raise failed(f"The folder {folder} holds other files ({', '.join(others[:3])}); choose an empty folder.")
         return None
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    # An older version wrote null for a broker port that clients share.
-    nodes = (each | {"broker_port": each["broker_port"] or each["port"]} for each in content["nodes"])
-    addresses = tuple(NodeAddress(**each) for each in nodes)
+    addresses = tuple(NodeAddress(**each) for each in content["nodes"])
     found = Description(content["cluster_id"], content["transaction_version"], addresses)
     version = ("transaction.version", transaction_version, found.transaction_version)
     for name, wanted, made in (("nodes", brokers, len(found.nodes)), version):

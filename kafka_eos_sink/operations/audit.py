@@ -79,18 +79,12 @@ class BatchAudit:
         return self.result in ("complete", "not readable")
 
     def as_json(self) -> dict[str, Any]:
+        of_record = ("write_id", "query_id", "version", "finished_at", "application_id")
         return {
-            "write_id": self.record.write_id,
-            "query_id": self.record.query_id,
-            "version": self.record.version,
-            "finished_at": self.record.finished_at,
-            "application_id": self.record.application_id,
+            **{name: getattr(self.record, name) for name in of_record},
             "expected": self.record.rows,
             "dead_letters": self.record.dead_letters,
-            "found": self.found,
-            "missing": self.missing,
-            "not_readable": self.not_readable,
-            "result": self.result,
+            **{name: getattr(self, name) for name in ("found", "missing", "not_readable", "result")},
             "partitions": [asdict(part) for part in self.partitions],
         }
 

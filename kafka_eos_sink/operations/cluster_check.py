@@ -1,14 +1,13 @@
 """The checks of ``kafka-eos check``: requests, and rules for their results.
 
-Each check is a row: its name, and cases in order. The first case whose condition holds is the finding.
+Each check is a row: its name, what was found, and cases in order. The first case whose condition holds is the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from functools import partial
+from enum import StrEnum
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import BrokerVersions
@@ -41,35 +40,9 @@ from kafka_eos_sink.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from kafka_eos_sink.runtime import requirements, topics
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
 from kafka_eos_sink.runtime.history_reading import WITHOUT_HISTORY
-from kafka_eos_sink.runtime.requirements import (
-    EXPIRATION,
-    MAX_TIMEOUT,
-    NEEDED,
-    OPTIONAL,
-    OTHER_SERVICES,
-    REQUEST_BYTES,
-    UNVERIFIED,
-    broker_count,
-    broker_settings,
-    missing_apis,
-    no_sign_of_verification,
-    number,
-    short_expiration,
-    small_requests,
-    verifies_appends,
-    way_to_verify,
-)
-from kafka_eos_sink.runtime.topics import (
-    FEW_TASKS_BYTES,
-    MAX_BYTES,
-    create_commit_log,
-    created_configs,
-    small_decisions,
-    visible_configs,
-    weaknesses,
-)
 from kafka_eos_sink.runtime.write_settings import DEFAULT_TRANSACTION_TIMEOUT_MS
 
 _BROKER_TIMEOUT_MS = 10_000
@@ -85,7 +58,7 @@ _OMITS_MARKERS_FROM = 30
 """The level of Kafka 4.3, the first release with KAFKA-20734. No later release is known to be without it."""
 
 
-class CheckResult(Enum):
+class CheckResult(StrEnum):
     """The effect of a finding on a write."""
 
     WORKS = "ok"
@@ -108,16 +81,15 @@ class CheckLine:
     meaning: str = ""
 
 
-_Case = tuple[bool | None, str, CheckResult, str]
-"""A condition, the finding, the result, and the advice."""
+_Case = tuple[object, CheckResult, str]
+"""A condition, the result, and the advice."""
+_UNREAD = "grant DescribeConfigs on the cluster to check it"
 
 
-def _rule(about: str, what: str, *cases: _Case, otherwise: str = "") -> CheckLine:
-    """Return the first case that holds, else ``otherwise`` with result ok."""
-    return next((CheckLine(about, what, *case[1:]) for case in cases if case[0]), CheckLine(about, what, otherwise))
-
-
-_cluster_rule = partial(_rule, "")
+def _rule(about: str, what: str, found: object, *cases: _Case) -> CheckLine:
+    """Return the result of the first case that holds, else ok; None was not shown."""
+    result, meaning = next((case[1:] for case in cases if case[0]), (_OK, ""))
+    return CheckLine(about, what, "not shown" if found is None else str(found), result, meaning)
 
 
 def check_cluster(
@@ -139,12 +111,12 @@ def check_cluster(
     """
     deadline = admin.client.clock() + timeout_ms
     versions = admin.client.versions(admin.client.any_node(deadline))
-    if missing_apis(versions, [MetadataRequest]):
+    if requirements.missing_apis(versions, [MetadataRequest]):
         return [_offers("connection", admin.client.config.bootstrap_servers_text, versions)]
     admin.client.wait_for_metadata(deadline)
     found = [*_brokers(admin, deadline)]
     # The other checks send some of these requests.
-    if missing_apis(versions, NEEDED):
+    if requirements.missing_apis(versions, requirements.NEEDED):
         return found
     found += _transactions(admin, deadline)
     found += (coordinators := [_coordinator(admin, each, deadline) for each in (TRANSACTIONS, GROUPS)])
@@ -185,20 +157,20 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         yield _offers(what, shown, BrokerVersions.from_response(response))
     omits = "Kafka 4.3 and newer can omit a transaction marker if a partition has no leader"
     mended = f"{omits}; the write then aborts what hangs, and copies its rows"
-    affected = (max(levels, default=0) >= _OMITS_MARKERS_FROM, "Kafka 4.3 or newer", _WARN, mended)
+    is_affected = max(levels, default=0) >= _OMITS_MARKERS_FROM
     # A broker without KRaft reports no level.
-    unsure = (0 in levels or not levels, "release not known", _UNKNOWN, omits)
-    yield _cluster_rule("KAFKA-20734", affected, unsure, otherwise="not in this release")
+    is_unsure = not is_affected and (0 in levels or not levels)
+    shown = "Kafka 4.3 or newer" if is_affected else "release not known" if is_unsure else "not in this release"
+    yield _rule("", "KAFKA-20734", shown, (is_affected, _WARN, mended), (is_unsure, _UNKNOWN, omits))
 
 
 def _offers(what: str, found: str, versions: BrokerVersions) -> CheckLine:
-    needed, optional = missing_apis(versions, NEEDED), missing_apis(versions, OPTIONAL)
-    return _cluster_rule(
-        what,
-        (bool(needed), found, _FAILS, f"does not offer {needed}. {OTHER_SERVICES}"),
-        (bool(optional), found, _WARN, f"does not offer {optional}"),
-        otherwise=found,
+    needed, optional = (
+        requirements.missing_apis(versions, requirements.NEEDED),
+        requirements.missing_apis(versions, requirements.OPTIONAL),
     )
+    fails = needed, _FAILS, f"does not offer {needed}. {requirements.OTHER_SERVICES}"
+    return _rule("", what, found, fails, (optional, _WARN, f"does not offer {optional}"))
 
 
 def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
@@ -207,38 +179,33 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         "works; 2 also rejects delayed requests of earlier transactions (KIP-890): kafka-features.sh upgrade --feature "
         "transaction.version=2"
     )
-    yield _cluster_rule("transaction.version", (version < 2, str(version), _OK, upgrade), otherwise=str(version))
-    settings = broker_settings(admin, deadline)
-    verifies = None if version >= 2 else verifies_appends(admin, settings, deadline)
-    unread = "grant DescribeConfigs on the cluster to check it"
-    yield _cluster_rule(
-        "verified appends",
-        (version >= 2, "part of transaction.version 2", _OK, ""),
-        (verifies is None, "not shown", _UNKNOWN, f"{unread}; without it, {UNVERIFIED}"),
-        (not verifies, no_sign_of_verification(settings), _FAILS, f"{UNVERIFIED}; {way_to_verify(admin, settings)}"),
-        otherwise="yes",
-    )
-    value = number(settings, MAX_TIMEOUT)
-    limit = value or 0
-    smaller = f"the sink tries 900000 and then smaller values; {unread}"
-    short = f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
-    brief = "a batch must be decided within this time"
+    yield _rule("", "transaction.version", version, (version < 2, _OK, upgrade))
+    settings = requirements.broker_settings(admin, deadline)
+    if version >= 2:
+        yield CheckLine("", "verified appends", "part of transaction.version 2")
+    else:
+        verifies = requirements.verifies_appends(admin, settings, deadline)
+        shown = None if verifies is None else "yes" if verifies else requirements.no_sign_of_verification(settings)
+        unread = verifies is None, _UNKNOWN, f"{_UNREAD}; without it, {requirements.UNVERIFIED}"
+        fails = not verifies, _FAILS, f"{requirements.UNVERIFIED}; {requirements.way_to_verify(admin, settings)}"
+        yield _rule("", "verified appends", shown, unread, fails)
+    value = requirements.number(settings, requirements.MAX_TIMEOUT)
+    limit, needs = value or 0, f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
     never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
-    yield _cluster_rule(
-        MAX_TIMEOUT,
-        (value is None, "not shown", _UNKNOWN, smaller),
-        (limit < DRIVER_TRANSACTION_TIMEOUT_MS, str(limit), _FAILS, short),
-        (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, str(limit), _WARN, brief),
-        (limit == NEVER_TIMES_OUT_MS, str(limit), _OK, never),
-        otherwise=str(limit),
+    yield _rule(
+        "",
+        requirements.MAX_TIMEOUT,
+        value,
+        (value is None, _UNKNOWN, f"the sink tries 900000 and then smaller values; {_UNREAD}"),
+        (limit < DRIVER_TRANSACTION_TIMEOUT_MS, _FAILS, needs),
+        (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, _WARN, "a batch must be decided within this time"),
+        (limit == NEVER_TIMES_OUT_MS, _OK, never),
     )
     for name, problem in (
-        (EXPIRATION, short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
-        (REQUEST_BYTES, small_requests(settings, ProducerConfig().max_request_size)),
+        (requirements.EXPIRATION, requirements.short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),
+        (requirements.REQUEST_BYTES, requirements.small_requests(settings, ProducerConfig().max_request_size)),
     ):
-        shown = settings.get(name)
-        hidden = (shown is None, "not shown", _UNKNOWN, unread)
-        yield _cluster_rule(name, hidden, (bool(problem), str(shown), _WARN, problem), otherwise=str(shown))
+        yield _rule("", name, settings.get(name), (name not in settings, _UNKNOWN, _UNREAD), (problem, _WARN, problem))
 
 
 def _coordinator(admin: Admin, topic: CoordinatorTopic, deadline: int) -> CheckLine:
@@ -247,14 +214,9 @@ def _coordinator(admin: Admin, topic: CoordinatorTopic, deadline: int) -> CheckL
     meaning = "; ".join(filter(None, (problem, state.way_out)))
     if topic is GROUPS:
         meaning = f"only source.offsets.group needs it; {meaning}"
-    unread = (not state.is_sure, state.found, _UNKNOWN, meaning)
     worst = _WARN if topic is GROUPS else _FAILS
-    return _cluster_rule(
-        topic.name,
-        unread,
-        (bool(state.problem), state.found, worst, meaning),
-        (True, state.found, _OK, state.way_out),
-    )
+    unread = not state.is_sure, _UNKNOWN, meaning
+    return _rule("", topic.name, state.found, unread, (state.problem, worst, meaning), (True, _OK, state.way_out))
 
 
 def _history(admin: Admin, name: str, deadline: int) -> CheckLine:
@@ -288,7 +250,7 @@ def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bo
         return
     topic = topic_metadata(response)
     yield from _partitions(about, topic, is_commit_log)
-    yield from _configs(admin, about, topic, visible_configs(admin, name, None, deadline), is_commit_log)
+    yield from _configs(admin, about, topic, topics.visible_configs(admin, name, None, deadline), is_commit_log)
     yield _rights_on(about, response.topic_authorized_operations, _FAILS)
 
 
@@ -309,17 +271,17 @@ def _described(admin: Admin, name: str, deadline: int) -> MetadataResponse.Topic
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:
     """Validate on the cluster how the first write would create the commit log."""
-    brokers = broker_count(admin, deadline)
+    brokers = requirements.broker_count(admin, deadline)
     try:
-        made = create_commit_log(admin, name, brokers, deadline, validate_only=True)
+        made = topics.create_commit_log(admin, name, brokers, deadline, validate_only=True)
     except ConfigurationError as rejected:
         return CheckLine(about, "topic", "does not exist", _FAILS, str(rejected))
-    replicas, configs = (-1, {}) if made is None else (made.replication_factor, created_configs(made))
+    replicas, configs = (-1, {}) if made is None else (made.replication_factor, topics.created_configs(made))
     size = f"{LOG_PARTITIONS} partitions" + (f", replication factor {replicas}" if replicas > 0 else "")
     created = f"does not exist yet, the first write creates it with {size}"
-    weak = weaknesses(replicas, brokers, configs)
+    weak = topics.weaknesses(replicas, brokers, configs)
     meaning = f"{weak}: the loss of a broker can lose decisions; create it yourself"
-    return _rule(about, "topic", (bool(weak), created, _WARN, meaning), otherwise=created)
+    return _rule(about, "topic", created, (weak, _WARN, meaning))
 
 
 def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterator[CheckLine]:
@@ -327,13 +289,16 @@ def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterat
         yield CheckLine(about, "topic", "internal to Kafka", _FAILS, "choose another topic")
     count = len(topic.partitions)
     leaderless = [partition.partition_index for partition in topic.partitions if partition.leader_id < 0]
-    down = (bool(leaderless), f"{leaderless} have no leader", _FAILS, "restart their brokers")
+    shown = f"{leaderless} have no leader" if leaderless else f"{count}, all with a leader"
+    down = leaderless, _FAILS, "restart their brokers"
     # A write id hashes to one of LOG_PARTITIONS partitions, whatever number the topic has.
-    too_few = (is_commit_log and count < LOG_PARTITIONS, str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}")
-    yield _rule(about, "partitions", down, too_few, otherwise=f"{count}, all with a leader")
+    if is_commit_log and count < LOG_PARTITIONS and not leaderless:
+        yield CheckLine(about, "partitions", str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}")
+    else:
+        yield _rule(about, "partitions", shown, down)
     factor = _replication_factor(topic)
     meaning = "the loss of one broker can lose committed rows: use 3 in production"
-    yield _rule(about, "replication factor", (factor < 3, str(factor), _WARN, meaning), otherwise=str(factor))
+    yield _rule(about, "replication factor", factor, (factor < 3, _WARN, meaning))
 
 
 def _replication_factor(topic: TopicMetadata) -> int:
@@ -347,49 +312,40 @@ def _configs(
         grant = "grant DescribeConfigs on the topic to check them"
         yield CheckLine(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
-    shown = number(configs, "min.insync.replicas")
+    shown = requirements.number(configs, "min.insync.replicas")
     insync, factor = 1 if shown is None else shown, _replication_factor(topic)
     least = required_in_sync(admin, insync, factor)
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < least]
-    rejected = "they reject acks=all writes until a replica is back in sync"
+    rejected = f"partitions {below} have fewer in sync: they reject acks=all writes until a replica is back in sync"
     single = "an acknowledged row may be on one broker only: use 2 in production"
     yield _rule(
         about,
         "min.insync.replicas",
-        (factor < least, str(insync), _FAILS, f"more than the {factor} replicas: no write can succeed"),
-        (bool(below), f"{insync}; partitions {below} have fewer in sync", _FAILS, rejected),
-        (insync < 2, str(insync), _WARN, single),
-        otherwise=str(insync),
+        insync,
+        (factor < least, _FAILS, f"more than the {factor} replicas: no write can succeed"),
+        (below, _FAILS, rejected),
+        (insync < 2, _WARN, single),
     )
     name = "unclean.leader.election.enable"
     unclean = peer_text(configs.get(name, "false"))
     meaning = "set it to false: an unclean election can lose markers and decisions"
-    yield _rule(about, name, (unclean == "true", unclean, _WARN, meaning), otherwise=unclean)
+    yield _rule(about, name, unclean, (unclean == "true", _WARN, meaning))
     if is_commit_log:
         policy = peer_text(configs.get("cleanup.policy", ""))
         meaning = "set it to compact: any other policy can lose decisions, and the sink rejects it"
-        yield _rule(about, "cleanup.policy", (policy != "compact", policy, _FAILS, meaning), otherwise=policy)
-        room, small = number(configs, MAX_BYTES), small_decisions(configs)
-        too_small = bool(small) and (room or 0) < FEW_TASKS_BYTES
-        yield _rule(
-            about,
-            MAX_BYTES,
-            (too_small, str(room), _FAILS, f"{small}; raise it"),
-            (bool(small), str(room), _WARN, f"{small}; raise it"),
-            otherwise="not shown" if room is None else str(room),
-        )
+        yield _rule(about, "cleanup.policy", policy, (policy != "compact", _FAILS, meaning))
+        room, small = requirements.number(configs, topics.MAX_BYTES), topics.small_decisions(configs)
+        worst = _FAILS if (room or 0) < topics.FEW_TASKS_BYTES else _WARN
+        yield _rule(about, topics.MAX_BYTES, room, (small, worst, f"{small}; raise it"))
 
 
 def _rights_on(about: str, operations: int, lacking: CheckResult, cost: str = "") -> CheckLine:
     needed = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     missing = " and ".join(each.name.title() for each in needed if not each.is_in(operations))
-    return _rule(
-        about,
-        "rights",
-        (operations == UNKNOWN_AUTHORIZED_OPERATIONS, "not reported by the broker", _UNKNOWN, ""),
-        (bool(missing), f"{missing} missing", lacking, f"grant {missing} on the topic{cost}"),
-        otherwise="Read, Write and Describe",
-    )
+    shown = f"{missing} missing" if missing else "Read, Write and Describe"
+    if operations == UNKNOWN_AUTHORIZED_OPERATIONS:
+        return CheckLine(about, "rights", "not reported by the broker", _UNKNOWN)
+    return _rule(about, "rights", shown, (missing, lacking, f"grant {missing} on the topic{cost}"))
 
 
 def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
@@ -404,4 +360,4 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
         return CheckLine("", what, "missing Describe permission", _WARN, meaning)
     except BrokerUnavailableError as failure:
         return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
-    return CheckLine("", what, "may be described")
+    return CheckLine("", what, "may be described", meaning="Write on them shows only when a write uses them")

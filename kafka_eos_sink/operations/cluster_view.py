@@ -33,6 +33,7 @@ from kafka_eos_sink.runtime.history_reading import HistoryTail
 PARTS = ("writes", "history", "transactions", "hidden offsets")
 RATE_BATCHES = 10
 """Newest batches of a write that give its rate."""
+_UNLISTED = "hidden offsets of transactions that no coordinator lists"
 _GROUP_OFFSETS = "__consumer_offsets"
 T = TypeVar("T")
 
@@ -50,13 +51,13 @@ class WriteLine:
     record: BatchRecord | None
 
     @property
-    def parts_copied(self) -> int | None:
-        return None if self.record is None else self.record.parts_copied
+    def transactions_copied(self) -> int | None:
+        return None if self.record is None else self.record.transactions_copied
 
     def as_json(self) -> dict[str, Any]:
         return self.write.as_json() | {
             "rows_per_second": self.rows_per_second,
-            "parts_copied": self.parts_copied,
+            "transactions_copied": self.transactions_copied,
         }
 
 
@@ -143,18 +144,8 @@ class ClusterWatch:
         self._timeout_ms = timeout_ms
         self._prefix = prefix or ""
         self._write_id = write_id
-        self._log = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id)
+        self.log = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id)
         self._history = HistoryTail(admin, history_topic, timeout_ms=timeout_ms)
-
-    @property
-    def knows_write(self) -> bool:
-        """Whether the commit log holds anything of the write id, of any without one."""
-        return self._log.knows_write
-
-    @property
-    def producer_ids(self) -> Collection[int]:
-        """The producer ids of the write id's tasks that are in the commit log."""
-        return self._log.producer_ids
 
     def look(self, *, unlisted_ok: bool = False, hanging: bool = False) -> ClusterView:
         """Read everything; ``not_read`` lists the parts that a missing permission hides.
@@ -182,17 +173,18 @@ class ClusterWatch:
         # Read the history first: the driver appends to it last. The commit log then holds each of its writes, except forgotten
         # writes and finished writes with a random id.
         records = part("history", self._history.read)
-        writes = part("writes", self._log.writes)
+        writes = part("writes", self.log.writes)
         topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
-        name = "hidden offsets of transactions that no coordinator lists"
-        before = part(name, lambda: [*self._open_on(topics)], unlisted)
+        before = part(_UNLISTED, lambda: [*self._open_on(topics)], unlisted)
         # All of them: another program may block the same partitions.
         states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
         unlisted_on: dict[TopicPartition, HangingTransaction] = {}
         if not any(each.startswith("transactions") for each in not_read):
-            unlisted_on |= part(name, lambda: [*self._hanging(before, states).items()], unlisted)
-        ours = tuple(state for state in states if self._is_ours(state.transactional_id))
-        blockers = blocking(states, [*self._partitions(ours), *unlisted_on])
+            unlisted_on |= part(_UNLISTED, lambda: [*self._hanging(before, states).items()], unlisted)
+        ours = tuple(filter(self._is_ours, states))
+        # The oldest transaction's first. The sink reads its commit log with read_uncommitted.
+        held = (where for state in ours for where in sorted(state.partitions) if where[0] not in self._internal)
+        blockers = blocking(states, [*held, *unlisted_on])
         hidden: dict[TopicPartition, int] = {}
         for topic, where in groupby(sorted(blockers), itemgetter(0)):
             hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)))
@@ -246,15 +238,9 @@ class ClusterWatch:
     def _is_shown(self, of: CommittedWrite | BatchRecord) -> bool:
         return self._write_id in (None, of.write_id) and of.write_id.startswith(self._prefix)
 
-    def _is_ours(self, transactional_id: str) -> bool:
-        is_of_write = self._write_id is None or write_id_of(transactional_id) == self._write_id
-        return is_of_write and transactional_id.startswith(self._prefix)
-
-    def _partitions(self, states: Iterable[TransactionState]) -> list[TopicPartition]:
-        """Return blocked partitions that consumers read, the oldest transaction's first."""
-        # The sink reads its commit log with read_uncommitted.
-        found = (where for state in states for where in sorted(state.partitions) if where[0] not in self._internal)
-        return list(dict.fromkeys(found))
+    def _is_ours(self, state: TransactionState) -> bool:
+        is_of_write = self._write_id in (None, write_id_of(state.transactional_id))
+        return is_of_write and state.transactional_id.startswith(self._prefix)
 
     def _hidden(self, where: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
         deadline = self._admin.client.clock() + self._timeout_ms

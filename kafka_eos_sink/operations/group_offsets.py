@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.commit.refusals import refused, text
+from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.runtime.source_offsets import marked_write
 
 
@@ -32,39 +33,26 @@ def read_group_offsets(admin: Admin, group_id: str, timeout_ms: int) -> list[Gro
         BrokerUnavailableError: An open transaction still holds some of them.
         AuthorizationError.
     """
-    config = admin.client.config
-    way_out = (
-        "An open transaction of a query may hold them: wait for its run. If the query is dead, run kafka-eos recover for its write id, "
-        f"which this shows: kafka-eos status {config.command_options}"
-    )
+    config, deadline = admin.client.config, admin.client.clock() + timeout_ms
+    way_out = text("pending_offsets", connection=config.command_options)
     try:
-        found = _read(admin, group_id, admin.client.clock() + timeout_ms)
+        named = {topic for topic, _ in admin.group_offsets(group_id, None, deadline)}
+        # Kafka removes the offsets of a topic that is deleted.
+        topics = {name: topic for name in named if (topic := admin.topic(name, deadline)) is not None}
+        where = sorted((name, each.partition_index) for name, topic in topics.items() for each in topic.partitions)
+        # By name: the list of all offsets leaves out a partition whose first offset is in an open transaction. As EARLIEST, its rows would
+        # be read a second time.
+        committed = admin.group_offsets(group_id, where, deadline) if where else {}
     except BrokerUnavailableError as late:
         late.way_out = way_out
         raise
-    if not found:
-        raise BrokerRefusedError(
+    if not where:
+        raise refused(
             "NO_GROUP_OFFSETS",
-            f"group {group_id!r} has no committed offsets on {config.bootstrap_servers_text}: it never had any, it was deleted, they have "
-            "expired (offsets.retention.minutes, 7 days by default), or they are not committed yet",
-            way_out,
+            group_id=group_id,
+            where=config.bootstrap_servers_text,
+            connection=config.command_options,
         )
-    return found
-
-
-def _read(admin: Admin, group_id: str, deadline: int) -> list[GroupOffset]:
-    names = sorted({topic for topic, _ in admin.group_offsets(group_id, None, deadline)})
-    topics = {name: admin.topic(name, deadline) for name in names}
-    # Kafka removes the offsets of a topic that is deleted.
-    where = [
-        (name, partition)
-        for name, topic in topics.items()
-        if topic is not None
-        for partition in sorted(each.partition_index for each in topic.partitions)
-    ]
-    # By name: the list of all offsets leaves out a partition whose first offset is in an open transaction. As EARLIEST, its rows would be
-    # read a second time.
-    committed = admin.group_offsets(group_id, where, deadline) if where else {}
     found = []
     for name, partition in where:
         known = committed.get((name, partition))

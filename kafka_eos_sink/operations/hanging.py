@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_view import LogView
@@ -55,6 +56,15 @@ class HeldOpen:
     def is_attempt(self) -> bool:
         """Whether no decision lists it, and the next transaction of its id can end it."""
         return self.version is None and not self.is_forgotten
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("transactional_id", "start_offset", "version", "is_forgotten")},
+            "topic": self.where[0],
+            "partition": self.where[1],
+            "producer_id": self.producer.producer_id,
+            "producer_epoch": self.producer.producer_epoch,
+        }
 
     @property
     def abort_marker(self) -> TransactionMarker:
@@ -120,16 +130,13 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
     # An attempt may have begun, or begun and ended, between these requests. Then its coordinator reports another state now.
     again = _described(executor, {each.transactional_id for each in held if not each.is_forgotten})
     silent = [f"{topic}-{partition}" for topic, partition in no_response]
-    if again is None:
-        silent.append("the coordinators")
-    return Found(
-        held=tuple(
-            each
-            for each in held
-            if each.is_forgotten or (again and again[each.transactional_id] == described[each.transactional_id])
-        ),
-        not_checked=tuple(_not_checked(silent, unreadable)),
-    )
+    silent += ["the coordinators"] * (again is None)
+
+    def is_unchanged(name: str) -> bool:
+        return again is not None and again[name] == described[name]
+
+    hangs = tuple(each for each in held if each.is_forgotten or is_unchanged(each.transactional_id))
+    return Found(held=hangs, not_checked=tuple(_not_checked(silent, unreadable)))
 
 
 def _not_checked(silent: Iterable[str], unreadable: Iterable[str]) -> Iterator[str]:

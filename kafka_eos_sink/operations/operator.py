@@ -18,8 +18,7 @@ from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.refusals import job_of, resolve_command
+from kafka_eos_sink.commit.refusals import job_of, refused
 from kafka_eos_sink.commit.steps import (
     AbortedTransactions,
     Copied,
@@ -27,16 +26,15 @@ from kafka_eos_sink.commit.steps import (
     CopyRecords,
     Gone,
     InitProducerId,
+    Procedure,
     Unseen,
     Warn,
 )
 from kafka_eos_sink.commit.take_over import TakeOver, still_to_commit, take_over
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.errors import (
-    BrokerRefusedError,
     DecisionPendingError,
     FencedError,
     Job,
@@ -103,19 +101,11 @@ class _OperatorExecutor(Executor):
         gone = self._gone(step.copies)
         if any(gone):
             return tuple(each or Gone("not copied, because either all lost rows are or none") for each in gone)
-        raise DecisionPendingError(
-            "DECIDED_NOT_FINISHED",
-            f"the coordinator of {unknown[0].transactional_id} does not know producer id {unknown[0].producer_id}, whose aborted rows the "
-            "decision names: the id has expired since (transactional.id.expiration.ms), or the decision is forged. Nothing was copied. "
-            + (
-                f"No other run uses this write id. {resolve_command(self._write, BATCH_QUERY_ID, 0, 'rewrite')} tells whether readers "
-                "see rows of it; if they see none, it gives them up, and the job can run again; if they see some, "
-                "--allow-duplicates keeps those and gives up the others"
-                if self._write.is_random
-                else "Run the write again under its own user, with Read on its topics, which copies them. If that ends in LOST_PARTS, "
-                "do what it says. If the records are gone and resolve --as committed still ends here, only --as rewrite "
-                "--allow-duplicates ends the version"
-            ),
+        raise refused(
+            "DECIDED_NOT_FINISHED.unknown_producer",
+            write=self._write,
+            transactional_id=unknown[0].transactional_id,
+            producer_id=unknown[0].producer_id,
         )
 
     def _gone(self, copies: Sequence[Copy]) -> list[Gone | None]:
@@ -175,6 +165,11 @@ class EndedTransaction:
         return self.error in END_TXN_REJECTED
 
     @property
+    def answer(self) -> str:
+        """The name of Kafka's error code."""
+        return "no response" if self.error is None else ErrorCode.of(self.error).name
+
+    @property
     def is_over(self) -> bool:
         return self.succeeded or self.had_ended
 
@@ -232,13 +227,9 @@ def connected_to_log(settings: OperatorSettings) -> Iterator[tuple[Admin, _Opera
         topic = settings.commit_log_topic
         deadline = admin.client.clock() + settings.timeout_ms
         if admin.topic(topic, deadline) is None:
-            raise BrokerRefusedError(
-                "NO_COMMIT_LOG",
-                f"there is no commit log topic {topic!r} on this cluster; correct --bootstrap-servers, or name the write's "
-                "commit.log.topic with --commit-log-topic",
-            )
+            raise refused("NO_COMMIT_LOG", topic=topic)
         # On a log that is not compacted alone, a missing record would prove nothing.
-        ensure_commit_log(admin, topic, None, deadline)
+        ensure_commit_log(admin, topic, deadline)
         write = settings.write
         executor = _OperatorExecutor(admin, write, ProducerConfig(delivery_timeout_ms=settings.timeout_ms))
         try:
@@ -261,13 +252,19 @@ def _report_recovered(settings: OperatorSettings, executor: Executor) -> None:
     """Write the history records of the batches that the command finished; best effort."""
     if not settings.history_topic or not executor.stopwatch.finished:
         return
-    view = LogView(settings.write_id)
     try:
         # Recovery may have decided copies since it read the log.
-        executor.run(read_to_end(view))
+        view = read_log(executor, settings.write_id)
         history.report_recovered(executor, settings.history_topic, view, settings.command, create=False)
     except KafkaEosError as failure:
         log.warning("kafka-eos: the history lacks the batch that %s has finished: %s", settings.command, failure)
+
+
+def read_log(executor: Executor, write_id: str) -> LogView:
+    """Return the whole commit log of a write."""
+    view = LogView(write_id)
+    executor.run(read_to_end(view))
+    return view
 
 
 def perform(settings: OperatorSettings, procedure: Callable[[Run], Procedure[T]], shown: Collection[str] = ()) -> T:
@@ -286,8 +283,7 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     with connected_to_log(settings) as (admin, executor, run):
         warnings: list[str] = []
         executor.run(up_to_fence(procedure(run), warnings))
-        view = LogView(settings.write_id)
-        executor.run(read_to_end(view))
+        view = read_log(executor, settings.write_id)
         # As the procedure does that it shows: a list that no broker can send must not stop the commands that repair.
         found = executor.run(list_open(run, LIST_WITHIN_MS))
         ids = [each.transactional_id for each in found]
@@ -339,17 +335,14 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
     """
     with connected_to_log(settings) as (admin, executor, run):
         # take_over writes done records, and reads the log again after it has copied transactions.
-        before = LogView(settings.write_id)
-        executor.run(read_to_end(before))
+        before = read_log(executor, settings.write_id)
         by_marker: tuple[HeldOpen, ...] = ()
         if discard and (forgotten := find_hanging(admin, executor, run, before, settings.timeout_ms).forgotten):
             # BLIND: the decision notes what no reader has seen, before it is discarded. Recovery fails while this still hangs.
             try:
                 executor.run(recovery(run, abort_unknown=abort_unknown))
             except DecisionPendingError:
-                noted = LogView(settings.write_id)
-                executor.run(read_to_end(noted))
-                if without_note(noted, forgotten):
+                if without_note(read_log(executor, settings.write_id), forgotten):
                     raise
             by_marker = discard_forgotten(admin, forgotten, settings.timeout_ms)
             # Now, because the recovery that follows may fail.

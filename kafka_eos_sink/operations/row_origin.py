@@ -14,7 +14,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
 from kafka_eos_sink.commit.values import iso_utc
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerUnavailableError
+from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.producer import dead_letters
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
@@ -44,20 +45,13 @@ class RowOrigin:
     reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        producer_id, producer_epoch = self.producer or (None, None)
+        found = {name: getattr(self, name) for name in ("topic", "partition", "offset")}
+        found["producer_id"], found["producer_epoch"] = self.producer or (None, None)
+        found |= {name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")}
+        found["state"] = None if self.record is None else "finished"
         of_record = ("finished_at", "recovered_by", "application_id", "user_metadata")
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-            "producer_id": producer_id,
-            "producer_epoch": producer_epoch,
-            **{name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")},
-            "state": None if self.record is None else "finished",
-            **{name: getattr(self.record, name, None) for name in of_record},
-            "notes": self.notes,
-            "reason": self.reason,
-        }
+        found |= {name: getattr(self.record, name, None) for name in of_record}
+        return found | {"notes": self.notes, "reason": self.reason}
 
 
 def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, timeout_ms: int) -> RowOrigin:
@@ -92,13 +86,7 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
     """Read the record batch at the offset; add its producer, or a reason."""
     where, offset = (row.topic, row.partition), row.offset
     deadline = admin.client.clock() + timeout_ms
-    topic = admin.topic(row.topic, deadline)
-    if topic is None or row.partition not in {each.partition_index for each in topic.partitions}:
-        what = f"no topic {row.topic!r}" if topic is None else f"no partition {row.partition} of topic {row.topic!r}"
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC",
-            f"there is {what}, or the Describe permission is missing; kafka-eos topics lists the topics",
-        )
+    partitions_of(admin, row.topic, row.partition, deadline)
     start = admin.list_offsets([where], deadline, isolation="read_uncommitted", timestamp=EARLIEST)[where]
     end = admin.list_offsets([where], deadline, isolation="read_uncommitted")[where]
     stable = admin.list_offsets([where], deadline)[where]

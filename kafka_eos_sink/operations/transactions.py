@@ -1,4 +1,4 @@
-"""Open transactions of the cluster."""
+"""What several commands read: partitions of a topic, open transactions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
+from kafka_eos_sink.errors import BrokerRefusedError, counted
+from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+def partitions_of(admin: Admin, topic: str, partition: int | None, deadline_ms: int) -> list[TopicPartition]:
+    """Return all partitions of a topic, or this one.
+
+    Raises:
+        BrokerRefusedError: UNKNOWN_TOPIC.
+    """
+    described = admin.topic(topic, deadline_ms)
+    where = [] if described is None else [(topic, each.partition_index) for each in described.partitions]
+    found = where if partition is None else [each for each in where if each[1] == partition]
+    if not found:
+        what = f"no topic {topic!r}" if described is None else f"no partition {partition} in topic {topic!r}"
+        has = f", which has {counted(len(where), 'partition')}" if where else ""
+        raise BrokerRefusedError(
+            "UNKNOWN_TOPIC",
+            f"there is {what}{has}, or the Describe permission is missing; kafka-eos topics lists the topics",
+        )
+    return found
 
 
 def open_transactions(admin: Admin, timeout_ms: int) -> tuple[TransactionState, ...]:
@@ -40,14 +61,6 @@ def times_ms(state: TransactionState, now_ms: int) -> tuple[int | None, int | No
 def transaction_json(state: TransactionState, now_ms: int) -> dict[str, Any]:
     age, left = times_ms(state, now_ms)
     partitions = [{"topic": topic, "partition": partition} for topic, partition in sorted(state.partitions)]
-    return {
-        "transactional_id": state.transactional_id,
-        "producer_id": state.producer_id,
-        "producer_epoch": state.producer_epoch,
-        "transaction_timeout_ms": state.transaction_timeout_ms,
-        "transaction_start_time_ms": state.transaction_start_time_ms,
-        "state": state.transaction_state,
-        "partitions": partitions,
-        "age_ms": age,
-        "time_left_ms": left,
-    }
+    names = ("transactional_id", "producer_id", "producer_epoch", "transaction_timeout_ms", "transaction_start_time_ms")
+    found = {name: getattr(state, name) for name in names} | {"state": state.transaction_state}
+    return found | {"partitions": partitions, "age_ms": age, "time_left_ms": left}

@@ -44,7 +44,7 @@ STALE_S = 300.0
 """For how long a view is shown after a reading that failed: as long as Prometheus itself shows a series that has ended."""
 _BUCKETS = (1, 5, 15, 60, 300, 900, 3600)
 
-_UNFINISHED: tuple[WriteState, ...] = ("decided", "undecided")
+_UNFINISHED: tuple[WriteState, ...] = ("decided", "in-doubt")
 
 _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
     "batches": ("Batches that were decided and finished.", lambda batch: 1),
@@ -60,11 +60,11 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
     "written_bytes": ("Bytes of record batches as sent, compressed.", lambda batch: batch.written_bytes or 0),
     "copied_transactions": (
         "Transactions that Kafka had aborted after their decision, and whose rows were copied.",
-        lambda batch: batch.parts_copied,
+        lambda batch: batch.transactions_copied,
     ),
-    "ended_attempts": (
+    "aborted_attempts": (
         "Open transactions of dead runs and of losing attempts that plan and commit aborted.",
-        lambda batch: batch.attempts_ended or 0,
+        lambda batch: batch.attempts_aborted or 0,
     ),
 }
 
@@ -95,7 +95,7 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class _Looked(NamedTuple):
+class _Viewed(NamedTuple):
     """The last view, and the label value of each write id in it.
 
     ``unfinished_since_ms`` is when the oldest unfinished decision of a label value was seen first.
@@ -111,7 +111,7 @@ class _Looked(NamedTuple):
 
 
 class WriteMetrics(Collector):
-    """A registry of all metrics; `looked` and `failed` record each reading of Kafka."""
+    """A registry of all metrics; `viewed` and `failed` record each reading of Kafka."""
 
     def __init__(self) -> None:
         # A counter's creation time doubles its series, and Prometheus reads it only with a feature flag.
@@ -141,7 +141,7 @@ class WriteMetrics(Collector):
         build = prometheus_client.Info("kafka_eos_build", "The version of kafka-eos.", registry=self.registry)
         build.info({"version": __version__})
         prometheus_client.ProcessCollector(registry=self.registry)
-        self._looked: _Looked | None = None
+        self._viewed: _Viewed | None = None
         self._unfinished: dict[tuple[str, str, int | None], int] = {}
         """When each unfinished decision was seen first, in ms since 1970: the commit log holds no time of a decision."""
         self._counts = False
@@ -152,27 +152,24 @@ class WriteMetrics(Collector):
         """Guards all of the above: a scrape takes it once, and so does a reading."""
         self.registry.register(self)
 
-    def looked(self, view: ClusterView, took_s: float) -> None:
+    def viewed(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a reading that succeeded."""
         with self._lock:
-            self._take(view, took_s)
-
-    def _take(self, view: ClusterView, took_s: float) -> None:
-        before = [] if self._looked is None else list(dict.fromkeys(self._looked.names.values()))
-        names = label_values(view, before)
-        shown = set(names.values())
-        for metric, more in self._per_application:
-            for name in set(before) - shown:
-                metric.remove(name, *more)
-            for name in shown:
-                metric.labels(name, *more)
-        # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
-        for batch in view.batches if self._counts else ():
-            if batch.write_id in names:
-                self._count(names[batch.write_id], batch)
-        self._counts = self._counts or view.was_read("history")
-        since = self._unfinished_since(view, names) if view.was_read("writes") else {}
-        self._looked, self._up, self._took_s = _Looked(view, names, since), True, took_s
+            before = [] if self._viewed is None else list(dict.fromkeys(self._viewed.names.values()))
+            names = label_values(view, before)
+            shown = set(names.values())
+            for metric, more in self._per_application:
+                for name in set(before) - shown:
+                    metric.remove(name, *more)
+                for name in shown:
+                    metric.labels(name, *more)
+            # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
+            for batch in view.batches if self._counts else ():
+                if batch.write_id in names:
+                    self._count(names[batch.write_id], batch)
+            self._counts = self._counts or view.was_read("history")
+            since = self._unfinished_since(view, names) if view.was_read("writes") else {}
+            self._viewed, self._up, self._took_s = _Viewed(view, names, since), True, took_s
 
     def _unfinished_since(self, view: ClusterView, names: Mapping[str, str]) -> dict[str, int]:
         """Return since when each label value has an unfinished decision."""
@@ -211,16 +208,16 @@ class WriteMetrics(Collector):
         return [*self.collect(), *_families().values()]
 
     def _shown(self) -> Iterator[Metric]:
-        looked, now_ms = self._looked, time.time_ns() // 1_000_000
-        yield GaugeMetricFamily("kafka_eos_up", "1 if the last look at Kafka succeeded.", int(self._up))
-        yield CounterMetricFamily("kafka_eos_look_failures", "Looks at Kafka that failed.", self._failures)
-        if looked is None:
+        viewed, now_ms = self._viewed, time.time_ns() // 1_000_000
+        yield GaugeMetricFamily("kafka_eos_up", "1 if the last attempt to read Kafka succeeded.", int(self._up))
+        yield CounterMetricFamily("kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures)
+        if viewed is None:
             return
-        at = looked.view.now_ms / 1000
-        yield GaugeMetricFamily("kafka_eos_last_look_timestamp_seconds", "When the last look succeeded.", at)
-        yield GaugeMetricFamily("kafka_eos_look_duration_seconds", "Duration of that look.", self._took_s)
-        if self._up or now_ms - looked.view.now_ms < STALE_S * 1000:
-            yield from _gauges(looked, now_ms)
+        at = viewed.view.now_ms / 1000
+        yield GaugeMetricFamily("kafka_eos_last_view_timestamp_seconds", "When Kafka was read for the last view.", at)
+        yield GaugeMetricFamily("kafka_eos_view_duration_seconds", "Duration of that view.", self._took_s)
+        if self._up or now_ms - viewed.view.now_ms < STALE_S * 1000:
+            yield from _gauges(viewed, now_ms)
 
 
 @contextmanager
@@ -279,49 +276,50 @@ def _families() -> dict[str, GaugeMetricFamily]:
     }
 
 
-def _gauges(looked: _Looked, now_ms: int) -> Iterable[Metric]:
+def _gauges(viewed: _Viewed, now_ms: int) -> Iterable[Metric]:
     families = _families()
 
-    def put(name: str, value: float | None, *labels: str) -> None:
+    def put(name: str, value: int | None, *labels: str) -> None:
+        """Add a value, if it is known; seconds are given in ms."""
         if value is not None:
-            families[name].add_metric(labels, value)
+            families[name].add_metric(labels, value / 1000 if name.endswith("_seconds") else value)
 
-    view = looked.view
+    view = viewed.view
     for part in PARTS:
         put("part_readable", view.was_read(part), part.replace(" ", "_"))
     if view.was_read("writes"):
-        _put_writes(put, looked, now_ms)
+        _put_writes(put, viewed, now_ms)
     if view.was_read("transactions"):
-        _put_transactions(put, looked, now_ms)
+        _put_transactions(put, viewed, now_ms)
     return families.values()
 
 
 _Put = Callable[..., None]
 
 
-def _put_writes(put: _Put, looked: _Looked, now_ms: int) -> None:
-    versions = Counter((looked.names[line.write.write_id], line.write.state) for line in looked.view.writes)
+def _put_writes(put: _Put, viewed: _Viewed, now_ms: int) -> None:
+    versions = Counter((viewed.names[line.write.write_id], line.write.state) for line in viewed.view.writes)
     last: dict[str, WriteLine] = {}
     tightest: dict[str, BatchRecord] = {}
-    for line in looked.view.writes:
-        name, record = looked.names[line.write.write_id], line.record
+    for line in viewed.view.writes:
+        name, record = viewed.names[line.write.write_id], line.record
         if line.write.finished_ms is not None and name != THE_REST and not is_random_write_id(line.write.write_id):
             last[name] = max(last.get(name, line), line, key=lambda each: each.write.finished_ms or 0)
         if line.write.finished_ms is not None and record is not None and record.headroom_ms is not None:
             tightest[name] = min(tightest.get(name, record), record, key=_headroom_share)
-    for name in dict.fromkeys(looked.names.values()):
+    for name in dict.fromkeys(viewed.names.values()):
         for state in get_args(WriteState):
             put("versions", versions[name, state], name, state)
-    for name, since_ms in looked.unfinished_since_ms.items():
-        put("unfinished_age_seconds", _seconds(max(0, now_ms - since_ms)), name)
+    for name, since_ms in viewed.unfinished_since_ms.items():
+        put("unfinished_age_seconds", max(0, now_ms - since_ms), name)
     for name, line in last.items():
         put("last_version", line.write.version, name)
-        put("last_version_finished_timestamp_seconds", _seconds(line.write.finished_ms), name)
+        put("last_version_finished_timestamp_seconds", line.write.finished_ms, name)
         put("last_version_rows", None if line.write.resolution else line.write.rows, name)
         put("last_version_written_bytes", None if line.record is None else line.record.written_bytes, name)
     for name, record in tightest.items():
-        put("least_headroom_seconds", _seconds(record.headroom_ms), name)
-        put("least_headroom_duration_seconds", _seconds(sum(record.phases_ms.values())), name)
+        put("least_headroom_seconds", record.headroom_ms, name)
+        put("least_headroom_duration_seconds", sum(record.phases_ms.values()), name)
 
 
 def _headroom_share(record: BatchRecord) -> float:
@@ -329,24 +327,20 @@ def _headroom_share(record: BatchRecord) -> float:
     return left / max(1, left + sum(record.phases_ms.values()))
 
 
-def _put_transactions(put: _Put, looked: _Looked, now_ms: int) -> None:
-    opened: dict[str, list[tuple[int | None, int | None]]] = {name: [] for name in looked.names.values()}
-    for state in looked.view.transactions:
-        opened.setdefault(looked.name(state.transactional_id), []).append(times_ms(state, now_ms))
+def _put_transactions(put: _Put, viewed: _Viewed, now_ms: int) -> None:
+    opened: dict[str, list[tuple[int | None, int | None]]] = {name: [] for name in viewed.names.values()}
+    for state in viewed.view.transactions:
+        opened.setdefault(viewed.name(state.transactional_id), []).append(times_ms(state, now_ms))
     for name, times in opened.items():
         oldest = max((age for age, _ in times if age is not None), default=None)
         nearest = min((left for _, left in times if left is not None), default=None)
         put("open_transactions", len(times), name)
-        put("open_transaction_age_seconds", _seconds(oldest), name)
-        put("open_transaction_headroom_seconds", _seconds(nearest), name)
+        put("open_transaction_age_seconds", oldest, name)
+        put("open_transaction_headroom_seconds", nearest, name)
     # Partitions of writes first: another program may block more partitions.
-    blocked = sorted(looked.view.blocked, key=lambda each: not looked.name(each.blocked_by[0]))
+    blocked = sorted(viewed.view.blocked, key=lambda each: not viewed.name(each.blocked_by[0]))
     for each in blocked[:BLOCKED_PARTITIONS]:
-        labels = peer_text(each.topic), str(each.partition), looked.name(each.blocked_by[0])
+        labels = peer_text(each.topic), str(each.partition), viewed.name(each.blocked_by[0])
         put("blocked_partition_hidden_offsets", each.hidden_offsets, *labels)
         if each.since_ms >= 0:
-            put("blocked_partition_age_seconds", _seconds(max(0, now_ms - each.since_ms)), *labels)
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
+            put("blocked_partition_age_seconds", max(0, now_ms - each.since_ms), *labels)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError
+from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.executor import Executor
@@ -45,11 +46,7 @@ class CommitLogWatch:
         """
         deadline = self._admin.client.clock() + self._timeout_ms
         if self._admin.topic(self._topic, deadline) is None:
-            raise BrokerRefusedError(
-                "NO_COMMIT_LOG",
-                f"there is no commit log topic {self._topic!r}: no write has run on this cluster yet, the topic was deleted, or the "
-                "writes use another commit.log.topic; name it with --commit-log-topic",
-            )
+            raise refused("NO_COMMIT_LOG", topic=self._topic)
         ends = self._admin.list_offsets(self._views, deadline, isolation="read_uncommitted")
         config = ProducerConfig(delivery_timeout_ms=self._timeout_ms)
         found: list[CommittedWrite] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.protocol.compression import Compression, check_level
+from kafka_eos_sink.protocol.compression import Compression, level_problem
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -115,11 +115,8 @@ class ProducerConfig:
             yield "acks must be all (-1): idempotence needs the acknowledgement of every in-sync replica"
         if self.compression not in CODEC_NAMES:
             yield f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {self.compression!r}"
-        else:
-            try:
-                check_level(Compression.of(self.compression), self.compression_level)
-            except ConfigurationError as error:
-                yield error.message
+        elif problem := level_problem(Compression.of(self.compression), self.compression_level):
+            yield problem
         if self.partitioner not in ("default", "round-robin") and OBJECT_NAME.fullmatch(self.partitioner) is None:
             yield f"partitioner must be default, round-robin or package.module:callable, not {self.partitioner!r}"
         for spec in self.interceptors:

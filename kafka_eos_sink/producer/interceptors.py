@@ -26,7 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.plugins import load_object
+from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.rows import Rows, topic_column
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 
@@ -90,7 +90,7 @@ def _notify(spec: str, interceptor: Any, method: str, *arguments: Any, **named: 
 
 def _create(spec: str, options: Mapping[str, str]) -> Any:
     try:
-        interceptor = load_object(spec, "interceptors")()
+        interceptor = load_callable(spec, "interceptors")()
         if hasattr(interceptor, "configure"):
             interceptor.configure(dict(options))
     except ConfigurationError:

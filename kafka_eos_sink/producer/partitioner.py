@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
-from kafka_eos_sink.plugins import load_object
+from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.plugins import load_callable
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import to_record_batch
 from kafka_eos_sink.producer.rows import Rows
@@ -128,9 +128,7 @@ class CustomPartitioner:
 
     def __init__(self, spec: str) -> None:
         self._spec = spec
-        self._function = load_object(spec, "partitioner")
-        if not callable(self._function):
-            raise ConfigurationError("NOT_LOADABLE", f"partitioner: {spec!r} is not callable")
+        self._function = load_callable(spec, "partitioner")
 
     def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
         try:

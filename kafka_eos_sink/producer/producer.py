@@ -1,6 +1,6 @@
 """The producer of one task attempt, with one transaction.
 
-    producer = Producer(client, config, transactional_id="W.0.0", transaction_version=2)
+    producer = Producer(admin, config, transactional_id="W.0.0", transaction_version=2)
     producer.init(producer_id, producer_epoch)
     producer.begin()
     for rows in batches:
@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 
 from kafka_eos_sink.client.config import ExponentialBackoff
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import KeyResult
+from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
 from kafka_eos_sink.producer.batcher import Batcher
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -37,7 +37,7 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import NO_RESPONSE, TransactionManager
+from kafka_eos_sink.producer.transaction_manager import TransactionManager
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
 from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -56,7 +56,7 @@ class Producer:
     The at-least-once writer calls ``init_producer_id``, ``write`` and ``flush``. Only the driver commits.
 
     After a failure every call that writes or flushes raises that failure again; ``abort`` and ``close`` work.
-    The caller owns the client: ``close`` leaves it open.
+    The caller owns the admin and its client: ``close`` leaves them open.
 
     Args:
         transaction_version: The cluster's finalized ``transaction.version``.
@@ -65,13 +65,14 @@ class Producer:
 
     def __init__(
         self,
-        client: NetworkClient,
+        admin: TransactionsAdmin,
         config: ProducerConfig,
         *,
         transactional_id: str | None,
         transaction_version: int = 0,
         wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        client = admin.client
         backoff = ExponentialBackoff(client.config.retry_backoff_ms, client.config.retry_backoff_max_ms)
         self._client = client
         self._config = config
@@ -83,9 +84,7 @@ class Producer:
             codec=Compression.of(config.compression),
             compression_level=config.compression_level,
         )
-        self._transactions = TransactionManager(
-            transactional_id, transaction_version=transaction_version, backoff=backoff
-        )
+        self._transactions = TransactionManager(admin, transactional_id, transaction_version=transaction_version)
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
         self._topics = TopicDirectory(client, self._sender, config)
         self._batcher = Batcher(client, config, self._accumulator, self._sender, wall_clock)
@@ -145,20 +144,15 @@ class Producer:
             BrokerUnavailableError: ``REQUEST_DEADLINE``.
             KafkaEosError: The broker rejected the request.
         """
-        self._transactions.initialize()
         began = self._client.clock()
-        while self._transactions.state is State.INITIALIZING:
-            left = deadline_ms - self._client.clock()
-            if left <= 0:
-                problem = self._transactions.last_problem
-                if problem == NO_RESPONSE:
-                    problem = self._client.obstacle(began) or problem
-                raise BrokerUnavailableError(
-                    "REQUEST_DEADLINE",
-                    f"the producer could not be initialised in time (kafka.max.block.ms is {self._config.max_block_ms}); "
-                    f"last error: {problem}",
-                )
-            self._sender.pump(min(left, WAIT_MS))
+        try:
+            self._transactions.request_identity(deadline_ms)
+        except BrokerUnavailableError as error:
+            raise BrokerUnavailableError(
+                "REQUEST_DEADLINE",
+                f"the producer could not be initialised in time (kafka.max.block.ms is {self._config.max_block_ms}); "
+                f"last error: {self._client.prevailing_quota(began) or error.message}",
+            ) from error
         return self._transactions.identity
 
     def begin(self) -> None:
@@ -180,14 +174,7 @@ class Producer:
                 "TAINTED",
                 "this attempt abandoned a request without a response, so the driver cannot commit it. Run the task again",
             )
-        self._transactions.prepare()
-        assert self._transactions.transactional_id is not None
-        return ProducerIdentity(
-            transactional_id=self._transactions.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            transaction_version=self.transaction_version,
-        )
+        return self._transactions.prepare()
 
     def abort(self, deadline_ms: int) -> KeyResult[EndTxnResponse] | None:
         """Drop unsent rows, and abort the transaction under its own epoch.
@@ -207,10 +194,7 @@ class Producer:
         self._drop(deadline_ms)
         if self._transactions.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return None
-        self._transactions.abort()
-        while self._transactions.awaits_end and self._client.clock() < deadline_ms:
-            self._sender.run_once(min(WAIT_MS, max(0, deadline_ms - self._client.clock())))
-        return self._transactions.end_result or KeyResult()
+        return self._transactions.abort(deadline_ms)
 
     # rows
 
@@ -351,9 +335,6 @@ class Producer:
     def _check_writable(self) -> None:
         self._sender.raise_failure()
         if self._closed or not self._transactions.may_produce:
-            # An idempotent producer with exhausted epochs requests a new producer id. Its rows wait for the new id.
-            if not self._closed and self._transactions.state is State.INITIALIZING:
-                return
             raise IllegalTransition(f"write in state {'closed' if self._closed else self.state.name}")
 
     def _drop(self, deadline_ms: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.client.connection import Completion, ConnectionLost, LostResponse, PendingRequest
-from kafka_eos_sink.client.metadata import NEVER
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import FencedError, KafkaEosError, peer_text
+from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, KafkaEosError, peer_text
 from kafka_eos_sink.producer import produce_errors
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
@@ -22,7 +21,6 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_eos_sink.protocol.reactions import MAY_HAVE_BEEN_APPENDED, RESTARTS_SEQUENCES, Reaction, reaction
-from kafka_eos_sink.protocol.schema import Request
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +67,15 @@ class Sender:
         self._transactions = transactions
         self._interceptors = interceptors
         self._backoff = backoff
-        self._produces: dict[int, tuple[PendingRequest, list[ProducerBatch]]] = {}
-        self._coordination: PendingRequest | None = None
-        # All requests without a response, abandoned ones too: `poll` returns only their completions, because producers share the client.
-        self._sent: set[PendingRequest] = set()
+        # All requests without a response; an abandoned one has no batches. `poll` returns only their completions, because producers share
+        # the client.
+        self._produces: dict[PendingRequest, list[ProducerBatch]] = {}
         self._next_expiry = 0
         self._waiting = False
 
     @property
     def produces_in_flight(self) -> int:
-        return len(self._produces)
+        return sum(bool(batches) for batches in self._produces.values())
 
     def pump(self, timeout_ms: int) -> None:
         """Run one turn, then raise the first failure if there is one."""
@@ -97,47 +94,39 @@ class Sender:
             self._accumulator.discount_pause(now - self._next_expiry, now)
             self._next_expiry = now
         self._waiting = False
-        self._coordinate(now)
         if self.failure is None and self._transactions.may_produce:
-            while self._send_batches(now):
-                pass
-        for completion in self._client.poll(min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms, self._sent):
+            self._send_all(now)
+        for completion in self._client.poll(
+            min(timeout_ms, IDLE_WAIT_MS) if self._waiting else timeout_ms, self._produces
+        ):
             self._completed(completion, self._client.clock())
         self._expire(self._client.clock())
-        if self._transactions.error is not None:
-            self.give_up(self._transactions.error)
-
-    # the coordinator
-
-    def _coordinate(self, now: int) -> None:
-        request = self._transactions.next_request(now)
-        if request is None:
-            # No socket announces the end of a backoff, so the next poll must be short.
-            self._waiting |= self._coordination is None and self._transactions.next_at > now
-            return
-        coordinator = self._transactions.coordinator
-        node = self._client.least_loaded_node() if coordinator is None else coordinator
-        if node is None or not self._client.ready(node):
-            self._waiting = True
-            # The coordinator's node has left the cluster and will never be ready: find the new coordinator.
-            if coordinator is not None and coordinator not in self._client.metadata.brokers:
-                self._transactions.forget_coordinator()
-            return
-        try:
-            self._coordination = self._send(node, request)
-        except KafkaEosError as error:
-            self._transactions.fail(error, fatal=True)  # even during an abort, because no response will arrive
-            self.give_up(error)
-            return
-        self._transactions.sent(request)
 
     # sending
 
-    def _send(self, node: int, request: Request[Any], deadline_ms: int = NEVER) -> PendingRequest:
-        versions = self._transactions.versions(type(request))
-        pending = self._client.send(node, request, deadline_ms=deadline_ms, versions=versions)
-        self._sent.add(pending)
-        return pending
+    def _send_all(self, now: int) -> None:
+        """Send every batch that may go; first get what the coordinator must give."""
+        transactions = self._transactions
+        try:
+            if transactions.producer_id < 0:
+                transactions.request_identity(self._deadline())
+            while self._send_batches(now):
+                pass
+            # As in Java's Sender, no batch is sent while a request to the coordinator is in flight.
+            if transactions.pending:
+                transactions.add_pending(self._deadline())
+                while not transactions.pending and self._send_batches(self._client.clock()):
+                    pass
+        except BrokerUnavailableError:
+            self._waiting = True  # the deadline of a batch, which now fails
+        except KafkaEosError as error:
+            self.fail(error)
+
+    def _deadline(self) -> int:
+        """The clock ms at which the first batch that waits to be sent expires."""
+        oldest = (queue.oldest for queue in self._accumulator.active.values())
+        waiting = [batch.created_ms for batch in oldest if batch is not None and not batch.in_flight]
+        return min(waiting, default=self._client.clock()) + self._config.delivery_timeout_ms
 
     def _send_batches(self, now: int) -> bool:
         """Send one request to each ready leader; return True if the sender sent any."""
@@ -154,7 +143,6 @@ class Sender:
             # Below transaction version 2, AddPartitionsToTxn must precede Produce. Otherwise a crash leaves rows that no
             # EndTxn reaches: a hanging transaction.
             if not transactions.add_partition(partition):
-                self._waiting |= self._coordination is None
                 continue
             leader = metadata.leader(*partition)
             if leader is None:
@@ -200,30 +188,20 @@ class Sender:
         delivered_by = min(batch.created_ms for _, batch in batches) + self._config.delivery_timeout_ms
         deadline_ms = max(delivered_by, self._client.clock() + self._client.config.request_timeout_ms)
         try:
-            pending = self._send(leader, request, deadline_ms)
+            pending = self._client.send(
+                leader, request, deadline_ms=deadline_ms, versions=transactions.produce_versions
+            )
         except KafkaEosError as error:
             for _, batch in batches:
                 batch.in_flight = False
             self.fail(error)
             return
-        self._produces[id(pending)] = pending, [batch for _, batch in batches]
+        self._produces[pending] = [batch for _, batch in batches]
 
     # responses
 
     def _completed(self, completion: Completion, now: int) -> None:
-        pending = completion.pending
-        self._sent.discard(pending)
-        if pending is self._coordination:
-            self._coordination = None
-            if completion.error is not None:
-                self._transactions.lost(completion.error, now)
-            else:
-                self._learn_coordinator(completion.response)
-                self._transactions.receive(completion.response, now)
-            return
-        _, batches = self._produces.pop(id(pending), (pending, []))
-        if not batches:
-            return
+        batches = self._produces.pop(completion.pending)
         if completion.error is not None:
             broken = isinstance(completion.error, ConnectionLost)
             size = sum(batch.size_bytes for batch in batches) if broken else 0
@@ -231,12 +209,7 @@ class Sender:
                 batch.lost_request_bytes = size
                 self._lost(batch, completion.error, now)
         elif completion.response is not None:
-            self._produced(pending.node_id, batches, completion.response, now)
-
-    def _learn_coordinator(self, response: Any) -> None:
-        for found in getattr(response, "coordinators", ()):
-            if found.error_code == ErrorCode.NONE:
-                self._client.learn_broker(found.node_id, found.host, found.port)
+            self._produced(completion.pending.node_id, batches, completion.response, now)
 
     def _lost(self, batch: ProducerBatch, error: LostResponse, now: int) -> None:
         # The leader may have appended the batch. It drops a resend as a duplicate only if the sequence is the same.
@@ -408,15 +381,16 @@ class Sender:
     def _fail_undelivered(self, batch: ProducerBatch, after: str, otherwise: str) -> None:
         self.tainted |= batch.in_doubt
         reason = produce_errors.undelivered_reason(batch, self._client)
-        nodes = {self._client.metadata.leader(batch.topic, batch.partition), self._transactions.coordinator}
+        # A batch that waits for AddPartitionsToTxn waits for the coordinator, which can be any broker.
+        where = batch.topic, batch.partition
+        nodes = None if where in self._transactions.pending else {self._client.metadata.leader(*where)}
         advice = produce_errors.health_or_quota(self._client, batch.created_ms, nodes)
         self.fail(produce_errors.delivery_timeout_error(batch, after, reason, f"{advice}, or {otherwise}"))
 
-    def fail(self, error: KafkaEosError, *, fatal: bool = False) -> None:
+    def fail(self, error: KafkaEosError) -> None:
         """Send no more batches; only the first failure counts."""
-        if self.failure is None:
-            self._transactions.fail(error, fatal=fatal)
-            self.give_up(error)
+        self._transactions.fail()
+        self.give_up(error)
 
     def give_up(self, error: KafkaEosError) -> None:
         """Give up every unacknowledged record, unless an earlier failure did.
@@ -445,5 +419,5 @@ class Sender:
 
     def abandon(self) -> None:
         """Abandon the requests in flight: a leader may still append their records."""
-        self.tainted |= bool(self._produces)
-        self._produces.clear()
+        self.tainted |= self.produces_in_flight > 0
+        self._produces = {pending: [] for pending in self._produces}

@@ -9,7 +9,6 @@ from typing import Final
 
 class State(Enum):
     UNINITIALIZED = auto()
-    INITIALIZING = auto()
     READY = auto()
     IN_TRANSACTION = auto()
     PREPARED = auto()
@@ -21,9 +20,9 @@ class State(Enum):
 
 S = State
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    S.UNINITIALIZED: frozenset({S.INITIALIZING, S.READY, S.FATAL_ERROR}),
-    S.INITIALIZING: frozenset({S.READY, S.FATAL_ERROR}),
-    S.READY: frozenset({S.INITIALIZING, S.IN_TRANSACTION, S.FATAL_ERROR}),
+    S.UNINITIALIZED: frozenset({S.READY, S.FATAL_ERROR}),
+    # An idempotent producer whose epochs are exhausted gets another producer id.
+    S.READY: frozenset({S.READY, S.IN_TRANSACTION, S.FATAL_ERROR}),
     S.IN_TRANSACTION: frozenset({S.PREPARED, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
     S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
     S.ABORTING: frozenset({S.ABORTED, S.FATAL_ERROR}),

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import lz4.frame
 import pyarrow as pa
 
-from kafka_eos_sink.errors import ConfigurationError, ProtocolError
+from kafka_eos_sink.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -53,14 +53,8 @@ class Compression(IntEnum):
 
     @classmethod
     def of(cls, name: str) -> Compression:
-        """Return the codec of a ``compression.type``."""
-        try:
-            return cls[name.upper()]
-        except KeyError:
-            known = ", ".join(codec.name.lower() for codec in cls)
-            raise ConfigurationError(
-                "COMPRESSION_TYPE", f"compression.type {name!r} is unknown; use one of {known}"
-            ) from None
+        """Return the codec of a ``compression.type``, which `ProducerConfig` has checked."""
+        return cls[name.upper()]
 
 
 class LevelRange(NamedTuple):
@@ -69,9 +63,6 @@ class LevelRange(NamedTuple):
     minimum: int
     maximum: int
     default: int
-
-    def __contains__(self, level: object) -> bool:
-        return isinstance(level, int) and (level == self.default or self.minimum <= level <= self.maximum)
 
 
 # Ranges and defaults of the Java client (KIP-390). The codecs none and snappy have no levels.
@@ -82,25 +73,20 @@ LEVELS = {
 }
 
 
-def check_level(codec: Compression, level: int | None) -> None:
-    """Raise ``ConfigurationError`` if ``codec`` does not support ``level``."""
-    if level is None:
-        return
+def level_problem(codec: Compression, level: int | None) -> str:
+    """Describe why ``codec`` does not support ``level``; empty if it does."""
     name, allowed = codec.name.lower(), LEVELS.get(codec)
+    if level is None:
+        return ""
     if allowed is None:
-        problem = f"compression.type {name} has no levels, but level {level} was given"
-        raise ConfigurationError("COMPRESSION_LEVEL", problem)
-    if level not in allowed:
-        problem = f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
-        raise ConfigurationError("COMPRESSION_LEVEL", problem)
+        return f"compression.type {name} has no levels, but level {level} was given"
+    if level == allowed.default or allowed.minimum <= level <= allowed.maximum:
+        return ""
+    return f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
 
 
 def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | memoryview:
-    """Compress ``data``; ``level`` None selects the Java client's default.
-
-    Raises ``ConfigurationError`` if the codec does not support the level.
-    """
-    check_level(codec, level)
+    """Compress ``data``; ``level`` None selects the Java client's default."""
     match codec:
         case Compression.NONE:
             return memoryview(data)
@@ -110,7 +96,8 @@ def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | mem
         case Compression.SNAPPY:
             return _compress_snappy(data)
         case Compression.LZ4:
-            return _compress_lz4(level, data)
+            settings = {"compression_level": _lz4_level(level), **_LZ4_FRAME}
+            return lz4.frame.compress(data, **settings, store_size=False)  # type: ignore[no-any-return]
         case Compression.ZSTD:
             compressor = _arrow_codec("zstd", LEVELS[codec].default if level is None else level)
             return compressor.compress(data, asbytes=True)  # type: ignore[no-any-return]
@@ -122,7 +109,6 @@ def compress_pieces(codec: Compression, level: int | None, pieces: Sequence[Buff
         return pieces
     if len(pieces) == 1 or codec is not Compression.LZ4:
         return [compress(codec, level, pieces[0] if len(pieces) == 1 else b"".join(pieces))]
-    check_level(codec, level)
     frame = lz4.frame.LZ4FrameCompressor(compression_level=_lz4_level(level), **_LZ4_FRAME)
     return [frame.begin(), *map(frame.compress, pieces), frame.flush()]
 
@@ -134,11 +120,6 @@ def _compress_snappy(data: Buffer) -> bytes:
         block = codec.compress(view[start : start + XERIAL_BLOCK_BYTES], asbytes=True)
         parts += (struct.pack(">i", len(block)), block)
     return b"".join(parts)
-
-
-def _compress_lz4(level: int | None, data: Buffer) -> bytes:
-    frame: bytes = lz4.frame.compress(data, compression_level=_lz4_level(level), **_LZ4_FRAME, store_size=False)
-    return frame
 
 
 def _lz4_level(level: int | None) -> int:

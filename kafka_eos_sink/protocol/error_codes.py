@@ -8,11 +8,14 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """An error code as brokers send it (``org.apache.kafka.common.protocol.Errors``).
 
+    The members are those that a response to one of this client's requests can have. Fetch sessions, group members, share groups,
+    delegation tokens and the requests between brokers have codes of their own.
+
     ``retriable`` means that the Java client's exception extends RetriableException. This client's reaction also depends on
     the API: see ``reactions``.
 
-    A newer broker may send an unknown code. ``of`` then makes a member ``UNKNOWN_CODE_<n>``, which is not retriable and
-    not part of the iteration.
+    A newer broker may send another code. ``of`` then makes a member ``UNKNOWN_CODE_<n>``, which is not retriable and not part of the
+    iteration.
     """
 
     retriable: bool
@@ -38,7 +41,7 @@ class ErrorCode(IntEnum):
         member._name_ = f"UNKNOWN_CODE_{value}".replace("-", "MINUS_")
         member._value_ = value
         member.retriable = False
-        member.message = "A newer broker sent a code that this client does not know."
+        member.message = "The broker, perhaps a newer one, sent a code that this client does not know."
         # One member per code, so that ``is`` works as for known codes. There are at most 2^16 codes.
         return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
@@ -54,7 +57,6 @@ class ErrorCode(IntEnum):
     BROKER_NOT_AVAILABLE = 8, False, "The broker is not available."
     REPLICA_NOT_AVAILABLE = 9, True, "The replica of the partition is not available."
     MESSAGE_TOO_LARGE = 10, False, "The batch is larger than the topic or the broker allows."
-    STALE_CONTROLLER_EPOCH = 11, False, "The controller has moved."
     OFFSET_METADATA_TOO_LARGE = 12, False, "The metadata of the committed offset is too large."
     NETWORK_EXCEPTION = 13, True, "The connection ended before the response."
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "The coordinator is still loading its state."
@@ -66,10 +68,8 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "Appended, but to fewer than min.insync.replicas replicas."
     INVALID_REQUIRED_ACKS = 21, False, "The value of acks is not allowed."
     ILLEGAL_GENERATION = 22, False, "The group has moved on to another generation."
-    INCONSISTENT_GROUP_PROTOCOL = 23, False, "The group does not share the member's protocol."
     INVALID_GROUP_ID = 24, False, "The group id is not allowed."
     UNKNOWN_MEMBER_ID = 25, False, "The coordinator does not know the member."
-    INVALID_SESSION_TIMEOUT = 26, False, "The session timeout is outside the broker's limits."
     REBALANCE_IN_PROGRESS = 27, False, "The group is rebalancing."
     INVALID_COMMIT_OFFSET_SIZE = 28, False, "The offsets to commit are too large."
     TOPIC_AUTHORIZATION_FAILED = 29, False, "The principal lacks a permission on the topic."
@@ -97,90 +97,26 @@ class ErrorCode(IntEnum):
     CONCURRENT_TRANSACTIONS = 51, True, "The last operation on the transaction is not finished."
     TRANSACTION_COORDINATOR_FENCED = 52, False, "The marker comes from a coordinator that was replaced."
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "The principal may not use the transactional id."
-    SECURITY_DISABLED = 54, False, "The broker has no security configured."
     OPERATION_NOT_ATTEMPTED = 55, False, "Not attempted, because another part of the request failed."
     KAFKA_STORAGE_ERROR = 56, True, "The broker's disk failed."
-    LOG_DIR_NOT_FOUND = 57, False, "The broker has no such log directory."
     SASL_AUTHENTICATION_FAILED = 58, False, "The broker rejected the credentials."
     UNKNOWN_PRODUCER_ID = 59, False, "The broker has no state of the producer."
-    REASSIGNMENT_IN_PROGRESS = 60, False, "The partition is being reassigned."
-    DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "Delegation tokens are disabled."
-    DELEGATION_TOKEN_NOT_FOUND = 62, False, "The broker does not know the delegation token."
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, False, "The delegation token belongs to another principal."
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, False, "Delegation tokens need another kind of connection."
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, False, "The principal lacks a permission on the delegation token."
-    DELEGATION_TOKEN_EXPIRED = 66, False, "The delegation token has expired."
-    INVALID_PRINCIPAL_TYPE = 67, False, "The type of the principal is not supported."
-    NON_EMPTY_GROUP = 68, False, "The group still has members."
     GROUP_ID_NOT_FOUND = 69, False, "There is no such group."
-    FETCH_SESSION_ID_NOT_FOUND = 70, True, "The broker does not know the fetch session."
-    INVALID_FETCH_SESSION_EPOCH = 71, True, "The epoch of the fetch session is wrong."
     LISTENER_NOT_FOUND = 72, True, "The leader has no listener of the requested name."
-    TOPIC_DELETION_DISABLED = 73, False, "Topic deletion is disabled."
     FENCED_LEADER_EPOCH = 74, True, "The leader epoch of the request is older than the broker's."
     UNKNOWN_LEADER_EPOCH = 75, True, "The leader epoch of the request is newer than the broker's."
     UNSUPPORTED_COMPRESSION_TYPE = 76, False, "The peer does not support the compression type."
-    STALE_BROKER_EPOCH = 77, False, "The broker has registered again in the meantime."
     OFFSET_NOT_AVAILABLE = 78, True, "The new leader does not know yet how much of the log is replicated."
-    MEMBER_ID_REQUIRED = 79, False, "The member must join with the id that it received."
-    PREFERRED_LEADER_NOT_AVAILABLE = 80, True, "The preferred leader is not available."
-    GROUP_MAX_SIZE_REACHED = 81, False, "The group is full."
     FENCED_INSTANCE_ID = 82, False, "Another member now uses the group instance id."
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, "No replica may become leader."
-    ELECTION_NOT_NEEDED = 84, True, "The partition already has the requested leader."
-    NO_REASSIGNMENT_IN_PROGRESS = 85, False, "No reassignment is in progress."
-    GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "The group still reads the topic."
     INVALID_RECORD = 87, False, "The broker rejected the batch because of an invalid record."
     UNSTABLE_OFFSET_COMMIT = 88, True, "Offsets of the group are part of an open transaction."
     THROTTLING_QUOTA_EXCEEDED = 89, True, "The quota is used up; retry after the throttle time."
     PRODUCER_FENCED = 90, False, "A newer producer uses the transactional id."
-    RESOURCE_NOT_FOUND = 91, False, "The request names a resource that does not exist."
-    DUPLICATE_RESOURCE = 92, False, "The request names a resource twice."
-    UNACCEPTABLE_CREDENTIAL = 93, False, "The credential does not meet the broker's criteria."
-    INCONSISTENT_VOTER_SET = 94, False, "The sender or the receiver is not a voter of the quorum."
-    INVALID_UPDATE_VERSION = 95, False, "The version to update to is not allowed."
-    FEATURE_UPDATE_FAILED = 96, False, "The features could not be updated."
-    PRINCIPAL_DESERIALIZATION_FAILURE = 97, False, "The forwarded principal could not be read."
-    SNAPSHOT_NOT_FOUND = 98, False, "There is no such snapshot."
-    POSITION_OUT_OF_RANGE = 99, False, "The position is outside the snapshot."
     UNKNOWN_TOPIC_ID = 100, True, "The broker does not know the topic id."
-    DUPLICATE_BROKER_REGISTRATION = 101, False, "Another broker uses the broker id."
-    BROKER_ID_NOT_REGISTERED = 102, False, "The broker id is not registered."
     INCONSISTENT_TOPIC_ID = 103, True, "The topic id differs from the log's."
-    INCONSISTENT_CLUSTER_ID = 104, False, "The cluster id differs from the broker's."
     TRANSACTIONAL_ID_NOT_FOUND = 105, False, "The coordinator does not know the transactional id."
-    FETCH_SESSION_TOPIC_ID_ERROR = 106, True, "The fetch session mixes topic ids and names."
-    INELIGIBLE_REPLICA = 107, False, "A replica may not join the in-sync replicas."
-    NEW_LEADER_ELECTED = 108, False, "The partition changed and has another leader."
-    OFFSET_MOVED_TO_TIERED_STORAGE = 109, False, "The offset lies in tiered storage."
     FENCED_MEMBER_EPOCH = 110, False, "The group coordinator fenced the member."
-    UNRELEASED_INSTANCE_ID = 111, False, "Another member still holds the group instance id."
-    UNSUPPORTED_ASSIGNOR = 112, False, "The group does not support the assignor."
     STALE_MEMBER_EPOCH = 113, False, "The member's epoch is old; the member must use the new one."
-    MISMATCHED_ENDPOINT_TYPE = 114, False, "The endpoint is of another type, broker or controller."
-    UNSUPPORTED_ENDPOINT_TYPE = 115, False, "The endpoint type is not supported."
-    UNKNOWN_CONTROLLER_ID = 116, False, "The controller id is not known."
-    UNKNOWN_SUBSCRIPTION_ID = 117, False, "The telemetry subscription is not known."
-    TELEMETRY_TOO_LARGE = 118, False, "The telemetry is larger than the broker accepts."
-    INVALID_REGISTRATION = 119, False, "The controller rejected the broker's registration."
     TRANSACTION_ABORTABLE = 120, False, "The transaction must be aborted; its transactional id stays usable."
-    INVALID_RECORD_STATE = 121, False, "The record's delivery cannot be acknowledged in its state."
-    SHARE_SESSION_NOT_FOUND = 122, True, "The broker does not know the share session."
-    INVALID_SHARE_SESSION_EPOCH = 123, True, "The epoch of the share session is wrong."
-    FENCED_STATE_EPOCH = 124, False, "The epoch of the share group's state is old."
-    INVALID_VOTER_KEY = 125, False, "The voter's key differs from the replica's."
-    DUPLICATE_VOTER = 126, False, "The voter is in the quorum already."
-    VOTER_NOT_FOUND = 127, False, "The voter is not in the quorum."
     INVALID_REGULAR_EXPRESSION = 128, False, "The regular expression is not allowed."
     REBOOTSTRAP_REQUIRED = 129, False, "The client's metadata is too old; start again at the bootstrap servers."
-    STREAMS_INVALID_TOPOLOGY = 130, False, "The streams topology is not allowed."
-    STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The epoch of the streams topology is not allowed."
-    STREAMS_TOPOLOGY_FENCED = 132, False, "The epoch of the streams topology is old."
-    SHARE_SESSION_LIMIT_REACHED = 133, True, "The broker has no room for another share session."
-    GROUP_DELETION_FAILED = 134, False, "The group could not be deleted."
-    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
-        135,
-        False,
-        "The description of the streams topology could not be updated.",
-    )
-    CONTROLLER_ID_NOT_REGISTERED = 136, False, "The controller id is not registered."

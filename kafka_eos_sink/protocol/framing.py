@@ -119,24 +119,17 @@ class FrameReader:
         return memoryview(frame)
 
 
-def decode_response_header(
-    request_cls: type[Request[Any]], version: int, frame: bytes | memoryview
-) -> tuple[int, memoryview]:
-    """Return the correlation id of a response, and the bytes after the header."""
-    data = memoryview(frame)
-    header, at = read_message(ResponseHeader, response_header_version(request_cls, version), data, 0)
-    return header.correlation_id, data[at:]
-
-
 def decode_response(request_cls: type[Request[R]], version: int, frame: bytes | memoryview, correlation_id: int) -> R:
     """Decode the response to the request with this correlation id.
 
     Raises ``ProtocolError`` if the frame is the response to another request, or not a response.
     """
-    received, body = decode_response_header(request_cls, version, frame)
-    if received != correlation_id:
+    data = memoryview(frame)
+    header, at = read_message(ResponseHeader, response_header_version(request_cls, version), data, 0)
+    body = data[at:]
+    if header.correlation_id != correlation_id:
         raise ProtocolError(
-            f"response with correlation id {received}, but the oldest request in flight is {request_cls.__name__} v{version} "
+            f"response with correlation id {header.correlation_id}, but the oldest request in flight is {request_cls.__name__} v{version} "
             f"with correlation id {correlation_id}"
         )
     if request_cls is ApiVersionsRequest and body[:2] == UNSUPPORTED_VERSION:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kafka_eos_sink.pickling import PickledByName
 
+T = TypeVar("T")
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 ProducerIdAndEpoch = tuple[int, int]
@@ -20,6 +23,14 @@ _TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", re.ASCII)
 def is_topic_name(text: str) -> bool:
     """Return whether Kafka accepts the text as a topic name (Kafka's class Topic)."""
     return _TOPIC_NAME.fullmatch(text) is not None
+
+
+def by_topic(partitions: Iterable[TopicPartition], topic_of: Callable[[str, list[int]], T]) -> tuple[T, ...]:
+    """Group partitions by topic, in order, as most requests do."""
+    indexes: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        indexes.setdefault(topic, []).append(partition)
+    return tuple(topic_of(topic, each) for topic, each in indexes.items())
 
 
 def bumps_epoch(transaction_version: int) -> bool:

@@ -155,12 +155,11 @@ def _append_bytes(out: bytearray, content: bytes | None) -> None:
 class ControlRecord:
     """A control record; ``type`` 0 is an ABORT marker, 1 a COMMIT marker.
 
-    Other types do not concern transactions. Their ``coordinator_epoch`` is -1.
+    Other types do not concern transactions.
     """
 
     offset: int
     type: int
-    coordinator_epoch: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -334,9 +333,6 @@ def _control_record(record: Record, batch: BatchHeader) -> ControlRecord:
     version, kind = struct.unpack_from(">hh", record.key)
     if version < 0:
         raise ProtocolError(f"{batch} has a control record of version {version}")
-    if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
-        return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=-1)
-    if record.value is None or len(record.value) < 6:
+    if kind in (CONTROL_ABORT, CONTROL_COMMIT) and len(record.value or b"") < 6:
         raise ProtocolError(f"{batch} has a marker at offset {record.offset} without a coordinator epoch")
-    _, coordinator_epoch = struct.unpack_from(">hi", record.value)
-    return ControlRecord(offset=record.offset, type=kind, coordinator_epoch=coordinator_epoch)
+    return ControlRecord(offset=record.offset, type=kind)

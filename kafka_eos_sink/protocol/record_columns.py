@@ -357,10 +357,11 @@ def _section_times(
 ) -> tuple[list[int], list[int], Int64Array | None]:
     """Return base and largest timestamp per section, and delta per record or None."""
     continues = any(section.base_timestamp is not None for section in sections)
-    timestamps = _timestamps(columns, now_ms, continues)
-    if timestamps is None:
+    column = columns.timestamp
+    if column is None or (column.null_count == len(column) and not continues):
         bases = [now_ms if section.base_timestamp is None else section.base_timestamp for section in sections]
         return bases, bases, None
+    timestamps: Int64Array = column.fill_null(now_ms).to_numpy()
     timestamps = timestamps if order is None else timestamps[order]
     bases = [
         int(timestamps[section.start]) if section.base_timestamp is None else section.base_timestamp
@@ -416,15 +417,6 @@ def encoded_headers(headers: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(headers), [None, pa.py_buffer(offsets[row_ends]), pa.py_buffer(data)], null_count=0
     )
-
-
-def _timestamps(columns: RecordColumns, now_ms: int, continues: bool) -> Int64Array | None:
-    """Return timestamps in ms, ``now_ms`` for null; None if no row needs its own."""
-    column = columns.timestamp
-    if column is None or (column.null_count == len(column) and not continues):
-        return None
-    filled: Int64Array = column.fill_null(now_ms).to_numpy()
-    return filled
 
 
 def _list_lengths(column: pa.Array) -> Int64Array:

@@ -37,7 +37,7 @@ def write_rows(settings: WriteSettings, batches: Iterator[Rows]) -> RowsWritten:
         if settings.producer.dead_letter_topic is not None:
             # No plan has done so. Without this, every row of a misspelled option topic would become a dead letter.
             require_topic(settings, admin)
-        producer = Producer(client, settings.producer, transactional_id=None)
+        producer = Producer(admin, settings.producer, transactional_id=None)
         try:
             for batch in batches:
                 # A task without rows needs no producer id.

@@ -44,7 +44,7 @@ class BatchRecord:
     plan_ms         from the start to the end of the plan
     write_ms        of the slowest task, from its first row to its last acknowledgement
     check_ms ...    of the commit; ``verify_ms`` includes copies
-    attempts_ended  open transactions that the plan and the commit aborted
+    attempts_aborted  open transactions that the plan and the commit aborted
     recovered_by    what finished the batch if not its own commit: "the next run", "abort" (Spark's, after the commit failed),
                     "kafka-eos recover" or "kafka-eos resolve"
     headroom_ms     from the last EndTxn to the transaction timeout, counted from the start of the plan
@@ -65,8 +65,8 @@ class BatchRecord:
     decide_ms: int | None = None
     end_ms: int | None = None
     verify_ms: int | None = None
-    attempts_ended: int | None = None
-    parts_copied: int = 0
+    attempts_aborted: int | None = None
+    transactions_copied: int = 0
     headroom_ms: int | None = None
     recovered_by: str | None = None
     application_id: str | None = None
@@ -95,9 +95,9 @@ class BatchRecord:
         figures = (
             self.finished_ms,
             self.rows,
-            self.parts_copied,
+            self.transactions_copied,
             self.written_bytes,
-            self.attempts_ended,
+            self.attempts_aborted,
             self.headroom_ms,
         )
         letters = [each.rows for each in self.dead_letters or ()]
@@ -129,8 +129,8 @@ class BatchRecord:
             None if self.written_bytes is None else counted(self.written_bytes, "byte", "d"),
             counted(self.transactions, "transaction", "d"),
             f"ms: {', '.join(phases)}" if phases else None,
-            None if self.attempts_ended is None else f"{counted(self.attempts_ended, 'attempt', 'd')} aborted",
-            f"{counted(self.parts_copied, 'part', 'd')} copied",
+            None if self.attempts_aborted is None else f"{counted(self.attempts_aborted, 'attempt', 'd')} aborted",
+            f"{counted(self.transactions_copied, 'transaction', 'd')} copied",
             None if self.headroom_ms is None else f"{self.headroom_ms} ms to the transaction timeout",
         ]
         what = "written" if self.recovered_by is None else f"recovered by {self.recovered_by}:"
@@ -194,7 +194,7 @@ def record_of(decision: Decision, finished_ms: int, **known: Any) -> BatchRecord
 
 
 def record_of_commit(
-    decision: Decision, plan: Plan, messages: Sequence[TaskMessage | None], watch: Stopwatch, attempts_ended: int
+    decision: Decision, plan: Plan, messages: Sequence[TaskMessage | None], watch: Stopwatch, attempts_aborted: int
 ) -> BatchRecord:
     """Return the record of a batch that this driver has planned and committed."""
     tasks = [message for message in messages if message is not None]
@@ -206,8 +206,8 @@ def record_of_commit(
         plan_ms=plan.plan_ms,
         write_ms=max((message.write_ms for message in tasks), default=0),
         **{f"{phase}_ms": watch.ms(phase) for phase in watch.seconds},
-        attempts_ended=plan.attempts_ended + attempts_ended,
-        parts_copied=watch.parts_copied,
+        attempts_aborted=plan.attempts_ended + attempts_aborted,
+        transactions_copied=watch.transactions_copied,
         # Zero: Kafka may have aborted transactions of the batch, whose rows were copied then.
         headroom_ms=max(0, headroom) if times_out else None,
     )

@@ -10,7 +10,6 @@ from typing import TypeVar
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST, FetchedPartition
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.evidence import held_by
 from kafka_eos_sink.commit.values import OffsetRange, merged
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -163,7 +162,10 @@ class DataProofs:
             described = self._describe_producers(step.partitions)
         except AuthorizationError as denied:
             raise steps.ReadDeniedError(denied.message, self._unreadable(step.partitions)) from None
-        return held_by(described)
+        return {
+            where: {each.producer_id: (each.producer_epoch, each.current_txn_start_offset) for each in remembered}
+            for where, remembered in described.items()
+        }
 
     def _describe_producers(
         self, partitions: Sequence[TopicPartition]

@@ -14,10 +14,10 @@ from typing import Any
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
+from kafka_eos_sink.client.transactions_admin import AddedPartitions
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.refusals import some
-from kafka_eos_sink.commit.steps import Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
+from kafka_eos_sink.commit.steps import Answered, Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
 from kafka_eos_sink.protocol import messages as m
@@ -45,39 +45,11 @@ _OPTIONS: dict[str, Any] = {"first_backoff_ms": MARKERS_FIRST_BACKOFF_MS, "on_co
 def add_partitions(
     admin: Admin, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline_ms: int
 ) -> Answered:
-    """Add partitions to the transaction (AddPartitionsToTxn); return the first error.
-
-    In version 3, the last one for clients.
-    """
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    request = m.AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=identity.transactional_id,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.producer_epoch,
-        v3_and_below_topics=tuple(
-            m.AddPartitionsToTxnRequest.Topic(name=topic, partitions=tuple(indexes))
-            for topic, indexes in topics.items()
-        ),
-    )
-
-    def read(response: m.AddPartitionsToTxnResponse) -> Iterator[_Read]:
-        codes = [
-            each.partition_error_code
-            for topic in response.results_by_topic_v3_and_below
-            for each in topic.results_by_partition
-        ]
-        # The coordinator adds all or none. OPERATION_NOT_ATTEMPTED is the result of the partitions that caused no error.
-        refused = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
-        if len(codes) == len(partitions):
-            yield next(iter(refused), max(codes)), None, None
-
-    call = single(request, Route.TRANSACTION_COORDINATOR, "transactional id", read, **_OPTIONS)
-    return _answered(admin.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id])
+    """Add partitions to the transaction (AddPartitionsToTxn); return the first error."""
+    return _answered(admin.add_partitions(identity, partitions, deadline_ms, _OPTIONS["on_code"]))
 
 
-def _answered(outcome: KeyResult[Any]) -> Answered:
+def _answered(outcome: KeyResult[Any] | AddedPartitions) -> Answered:
     return Answered(error=outcome.error_code, earlier_error=outcome.earlier_code)
 
 

@@ -18,8 +18,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.procedure import Procedure, Step
-from kafka_eos_sink.commit.steps import Marker, MarkerType, ReadRecord
+from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord, Step
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -53,14 +52,6 @@ LOG_CHUNK_BYTES, ENTRY_BYTES = 8 << 20, 256
 SMALLER_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000)
 """Tried in this order if the user set no timeout and DescribeConfigs is not permitted."""
 MARKER_TYPES = {0: MarkerType.ABORT, 1: MarkerType.COMMIT}
-
-
-def end_txn_version(identity: ProducerIdentity) -> int:
-    """Return the API version for every attempt of an EndTxn.
-
-    Version 5 bumps the epoch (KIP-890) and belongs to transaction version 2. Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8.
-    """
-    return 5 if identity.bumps_epoch else 3
 
 
 class Executor:
@@ -173,7 +164,7 @@ class Executor:
         )
 
     @property
-    def attempts_ended(self) -> int:
+    def attempts_aborted(self) -> int:
         """How many transactions the procedures have aborted."""
         return sum(not end.commit and result.error == ErrorCode.NONE for end, result in self.ended)
 
@@ -182,7 +173,7 @@ class Executor:
             "[%s] step %s: %s; commit log %s-%d; %.1f ms: %s",
             self.client.config.client_id,
             type(step).__name__,
-            step.subject(),
+            step_log.subject(step),
             *self.where,
             (time.perf_counter() - began) * 1000,
             # An error's message may quote a row, so only its code is logged.
@@ -274,17 +265,7 @@ class Executor:
 
     def _end(self, ends: tuple[steps.End, ...]) -> tuple[steps.EndResult, ...]:
         results = self.admin.end_transactions(
-            [
-                EndTransaction(
-                    transactional_id=end.identity.transactional_id,
-                    producer_id=end.identity.producer_id,
-                    producer_epoch=end.identity.producer_epoch,
-                    committed=end.commit,
-                    version=end_txn_version(end.identity),
-                )
-                for end in ends
-            ],
-            self._deadline,
+            [EndTransaction.of(end.identity, committed=end.commit) for end in ends], self._deadline
         )
         details = ["" for _ in results]
         for at, result in enumerate(results):

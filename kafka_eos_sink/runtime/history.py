@@ -66,7 +66,7 @@ def report_recovered(executor: Executor, topic: str, view: LogView, by: str, *, 
         # The decision of an operator has no rows.
         if newest is not None and newest.decision.resolution is None:
             now_ms = time.time_ns() // 1_000_000
-            record = record_of(newest.decision, now_ms, parts_copied=copied, recovered_by=by)
+            record = record_of(newest.decision, now_ms, transactions_copied=copied, recovered_by=by)
             report(executor.admin, topic, record, create=create)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_eos_sink.client.network_client import NetworkClient
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.values import DeadLetters, OffsetRange, summed
 from kafka_eos_sink.errors import KafkaEosError, TransactionAbortedError
@@ -11,10 +11,10 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 
 
-def begin(client: NetworkClient, config: ProducerConfig, identity: ProducerIdentity) -> Producer:
+def begin(admin: Admin, config: ProducerConfig, identity: ProducerIdentity) -> Producer:
     """Begin a transaction under an identity from InitProducerId, without a request."""
     producer = Producer(
-        client,
+        admin,
         config,
         transactional_id=identity.transactional_id,
         transaction_version=identity.transaction_version,

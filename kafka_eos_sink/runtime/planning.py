@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.commit.admission import must_write, require_admitted
+from kafka_eos_sink.commit.admission import admit, must_write
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
 from kafka_eos_sink.commit.values import Plan
@@ -92,7 +92,7 @@ def plan(settings: WriteSettings, executor: Executor) -> Plan:
         require_checkpoint(admin, write, first, batch.on_checkpoint_rollback, until)
     # Only the tasks of a micro-batch know its version, so they admit it.
     if not batch.streaming:
-        executor.run(require_admitted(found, batch))
+        admit(found, batch)  # raises the error of the tasks
     return found
 
 

@@ -56,7 +56,7 @@ class RecordCopier:
         self._piece_bytes = min(FETCH_BYTES, config.buffer_memory // 4)
 
     def copy(self, step: steps.CopyRecords) -> tuple[steps.Copied | steps.Gone, ...]:
-        opened = [_OpenCopy(copy, begin(self._client, self._config, copy.identity)) for copy in step.copies]
+        opened = [_OpenCopy(copy, begin(self._topics.admin, self._config, copy.identity)) for copy in step.copies]
         is_done = False
         try:
             for where in sorted({(part.topic, part.partition) for copy in step.copies for part in copy.ranges}):

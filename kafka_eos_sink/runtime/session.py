@@ -15,8 +15,8 @@ from dataclasses import replace
 from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
-from kafka_eos_sink.commit.admission import recorded_empty
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import Decision, Plan, Run, TaskIdentity, TaskMessage
@@ -69,7 +69,7 @@ def plan(settings: WriteSettings) -> Plan:
     return replace(
         found,
         plan_ms=round(took * 1000),
-        attempts_ended=executor.attempts_ended,
+        attempts_ended=executor.attempts_aborted,
         cluster_id=executor.client.metadata.cluster_id,
     )
 
@@ -99,11 +99,11 @@ def commit(settings: WriteSettings, plan: Plan, messages: Sequence[TaskMessage |
         decision = executor.run(commit_batch.commit(request, messages))
         if decision is None:
             return None
-        found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_ended)
+        found = record_of_commit(decision, plan, messages, executor.stopwatch, executor.attempts_aborted)
         history.report(executor.admin, settings.history_topic, found)
         # Micro-batches without rows are normal: their next run reads the same ones.
         if decision.is_empty and not (settings.write.is_random or batch.streaming or decision.foreach_query):
-            log.warning("%s", printable(recorded_empty(settings.write, batch)))
+            log.warning("%s", printable(text("recorded_empty", write=settings.write, batch=batch)))
         return decision
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import parse_key
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.steps import Step
 
 PHASES = ("plan", "write", "check", "decide", "end", "verify")
 _BEGINS = {
@@ -20,7 +20,7 @@ _BEGINS = {
 
 
 class Stopwatch:
-    """The measured phases of a commit, and its copied parts and finished decisions.
+    """The phases of a commit, its copied transactions and finished decisions.
 
     ``finished`` holds the query ids with an appended done record, each with its number of copies.
     ``ended_ms`` is the wall clock at the decision, and after it at the last EndTxn.
@@ -28,7 +28,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("check", "decide", "end", "verify"), 0.0)
-        self.parts_copied = 0
+        self.transactions_copied = 0
         self.finished: dict[str, int] = {}
         self.ended_ms = 0
         self._phase = ""
@@ -47,11 +47,11 @@ class Stopwatch:
                 self._phase = _BEGINS.get(point, self._phase)
                 is_end = point == "commit.decided"
             case steps.CopyRecords() if result:
-                self.parts_copied += sum(isinstance(each, steps.Copied) for each in result)
+                self.transactions_copied += sum(isinstance(each, steps.Copied) for each in result)
             case steps.Append(records=records) if result is not None:
                 for key in filter(None, (parse_key(record.key) for record in records)):
                     if key.kind == "done":
-                        self.finished[key.query_id] = self.parts_copied - sum(self.finished.values())
+                        self.finished[key.query_id] = self.transactions_copied - sum(self.finished.values())
         if is_end:
             self.ended_ms = time.time_ns() // 1_000_000
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS, timeout_margin_ms
 from kafka_eos_sink.commit.values import Plan, TaskMessage
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -81,7 +81,7 @@ class TaskExecutor(Executor):
         """Write and flush all rows, or return None if other tasks must be checked first."""
         if self._producer is None:
             # `begin` sends nothing. So no request exists before `close` and `_end_own` know the producer.
-            self._producer = begin(self.client, self.config, step.identity)
+            self._producer = begin(self.admin, self.config, step.identity)
             self._began_ms = self.client.clock()
         for rows in self._batches:
             self._producer.write(rows)

@@ -10,7 +10,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, MAX_RECORD_BYTES, TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
+from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
+from kafka_eos_sink.commit.values import LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerRefusedError,
@@ -56,7 +57,16 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
     if dead_letter_topic is not None:
         _require_read(admin.topic(dead_letter_topic, deadline))
         require_dead_letter_topic(admin, dead_letter_topic, settings.producer.max_request_size, deadline)
-    ensure_commit_log(admin, settings.write.log_topic, settings.batch.topic, deadline)
+    is_new = ensure_commit_log(admin, settings.write.log_topic, deadline)
+    if is_new and not (settings.write.is_random or settings.batch.streaming):
+        # Nothing else shows that a job has moved here: a stream's later batches are refused, but a batch job may begin at any version.
+        write = settings.write
+        warn_once(
+            f"the commit log topic {write.log_topic!r} did not exist on this cluster, so this write created it, and no version of write id "
+            f"{write.id!r} counts as written. If the job has written to another cluster, or with another commit.log.topic, and its rows "
+            f"are in the topic already, stop it, and record its newest version N: "
+            f"{write.command('resolve', f'--version N --as committed --query-id {BATCH_QUERY_ID}')}"
+        )
     if settings.write.is_random:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
         admin.fetch(settings.write.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
@@ -151,22 +161,18 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
         )
 
 
-def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline: int) -> None:
+def ensure_commit_log(admin: Admin, topic: str, deadline: int) -> bool:
     """Create the commit log, or require that it cannot lose a decision.
 
     Args:
-        data_topic: The topic of all rows, None if each row has its own.
         deadline: Absolute ms of the client's clock.
+
+    Returns:
+        True if this call created it.
 
     Raises:
         ConfigurationError: COMMIT_LOG_TOPIC with the command that fixes it.
     """
-    if data_topic in (topic, DEFAULT_TOPIC):
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"topic {data_topic!r} is a commit log, which holds only the sink's own records; choose another topic, or set another "
-            "commit.log.topic",
-        )
     brokers = broker_count(admin, deadline)
     found = admin.topic(topic, deadline)
     if found is None:
@@ -174,7 +180,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
         if made is not None:
             _warn_if_weak(topic, made.replication_factor, brokers, created_configs(made))
             _require_room(admin, topic, created_configs(made))
-            return
+            return True
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
     if found is None or partitions < LOG_PARTITIONS:
@@ -187,6 +193,7 @@ def ensure_commit_log(admin: Admin, topic: str, data_topic: str | None, deadline
     configs = _required_configs(admin, topic, deadline)
     _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
     _require_room(admin, topic, configs)
+    return False
 
 
 def create_commit_log(

@@ -99,6 +99,13 @@ def _topic_of(text: str) -> str:
     return text.strip()
 
 
+def _foreach_call_of(text: str) -> tuple[str, str]:
+    query, slash, call = text.partition("/")
+    if not (query and slash and call):
+        raise ValueError
+    return query, call
+
+
 def _partitioner_of(text: str) -> str:
     name = (text or "default").strip()
     return name.lower() if name.lower() in ("default", "round-robin") else _object_name(name)
@@ -120,6 +127,7 @@ TEXT = Kind(str.strip, "any text")
 # Secrets and paths: Java's clients trim these too, and cannot use a password or file name that begins or ends with white space.
 AS_GIVEN = Kind(str, "any text, white space included")
 ID = Kind(_id_of, "text that is not empty")
+FOREACH_CALL = Kind(_foreach_call_of, "a query id, a slash, and a random text")
 GROUP = limited(ID, LONGEST_STRING)
 CLIENT_ID = limited(TEXT, LONGEST_STRING)
 USER_METADATA = limited(AS_GIVEN, LARGEST_USER_METADATA)

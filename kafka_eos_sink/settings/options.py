@@ -153,6 +153,8 @@ def _problems_together(
     if ("txnAppId" in own) != ("txnVersion" in own):
         given, missing = ("txnAppId", "txnVersion") if "txnAppId" in own else ("txnVersion", "txnAppId")
         found.append(f"{given} is given without {missing}: only both together identify a write; add {missing}")
+    if "foreachBatchCall" in own and "txnAppId" not in own:
+        found.append("foreachBatchCall is given without txnAppId: for_each_batch sets both; remove it")
     if settings["delivery.guarantee"] == "at-least-once":
         found += [
             f"{name} needs delivery.guarantee=exactly-once: without transactions the sink cannot recognise a write that runs again"
@@ -169,7 +171,7 @@ def _problems_together(
         return found
     found += [
         f"{name} is for batch writes, foreachBatch included; the checkpoint identifies a streaming query"
-        for name in ("txnAppId", "txnVersion")
+        for name in ("txnAppId", "txnVersion", "foreachBatchCall")
         if name in own
     ]
     if (settings["asyncProgressTrackingEnabled"] or "").lower() == "true":

@@ -70,6 +70,7 @@ class SinkOptions:
     transactional_id_prefix: str | None = None
     txn_app_id: str | None = None
     txn_version: int | None = None
+    foreach_batch_call: tuple[str, str] | None = None
     delivery_guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
     commit_log_topic: str = DEFAULT_TOPIC
     history_topic: str = DEFAULT_HISTORY_TOPIC
@@ -100,6 +101,8 @@ SINK = _rows(
     Setting("topic", kinds.TOPIC, "Topic of every row. It overrides the column `topic`."),
     Setting("txnAppId", kinds.ID, "Name of a batch job, which makes it safe to run again: the sink writes each `txnVersion` of it once."),
     Setting("txnVersion", integer(0, INT64_MAX), "Version of this write, together with `txnAppId`. Versions need no order."),
+    Setting("foreachBatchCall", kinds.FOREACH_CALL,
+        "The streaming query and the call of its `foreachBatch` function, if Spark does not show them. `for_each_batch` sets it."),
     Setting("onCheckpointRollback", choice("fail", "skip", "rewrite", fold=str.lower),
         "What a query or `foreachBatch` does with a batch below its newest: `fail`, `skip`, or `rewrite` it and all later ones. "
         "`rewrite` also starts a new checkpoint in spite of `CHECKPOINT_LOST`."),
@@ -236,9 +239,6 @@ _FIXED = _rows(
             "tasks with the same id would fence each other; set the option transactional.id.prefix, from which the sink derives its ids")),
 )  # fmt: skip
 
-KERBEROS = (
-    "Kerberos (GSSAPI) needs the JVM's login; use SCRAM-SHA-512 or OAUTHBEARER over TLS, or Spark's built-in Kafka sink"
-)
 AWS_MSK_IAM = (
     "this mechanism is a class of Java clients; Amazon MSK also accepts IAM's tokens by OAUTHBEARER: set sasl.mechanism=OAUTHBEARER and "
     "sasl.oauthbearer.token.provider=msk-iam:<region>, and remove sasl.jaas.config and the callback handlers"
@@ -271,12 +271,13 @@ _SECURITY_ROWS = _rows(
     Setting("ssl.truststore.password", kinds.AS_GIVEN, "Password of the trust store."),
     _store_type("ssl.truststore.type", "Format of the trust store. The content decides. JKS is an error."),
     Setting("sasl.jaas.config", kinds.TEXT, "Java's login module with its options. The sink loads no class."),
+    Setting("sasl.kerberos.service.name", kinds.TEXT, "First part of the brokers' Kerberos principals, often `kafka`. GSSAPI requires it."),
     Setting("sasl.login.connect.timeout.ms", integer(1),
         "How long a connection to the token endpoint may take.", target=ClientCredentials, field_name="connect_timeout_ms"),
     Setting("sasl.login.read.timeout.ms", integer(1),
         "How long the token endpoint may take to respond.", target=ClientCredentials, field_name="read_timeout_ms"),
     Setting("sasl.mechanism", kinds.MECHANISM, "How this client authenticates. SASL requires it.",
-        refused=(("GSSAPI", KERBEROS), ("AWS_MSK_IAM", AWS_MSK_IAM))),
+        refused=(("AWS_MSK_IAM", AWS_MSK_IAM),)),
     Setting("sasl.oauthbearer.client.credentials.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
     Setting("sasl.oauthbearer.client.credentials.client.secret", kinds.AS_GIVEN, "Client secret for the token endpoint."),
     Setting("sasl.oauthbearer.client.id", kinds.AS_GIVEN, "Client id for the token endpoint."),
@@ -319,8 +320,6 @@ REFUSED = _without_value(
     {
         f"{JVM_CLASS}; set the option interceptors to Python classes": "interceptor.classes",
         "write ${env:NAME} or ${file:/path:key}, which need no provider": "config.providers",
-        KERBEROS: "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name "
-        "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
         f"{JVM_CLASS}; remove it and give sasl.username and sasl.password, or on Amazon MSK {_MSK_PROVIDER}": ""
         "sasl.client.callback.handler.class",
         f"{JVM_CLASS}; for tokens give {_PROVIDER}, or on Amazon MSK msk-iam:<region>": ""
@@ -353,6 +352,9 @@ WITHOUT_EFFECT = _without_value(
         "sasl.login.retry.backoff.ms",
         "a token's expiry decides when the sink fetches the next token": "sasl.login.refresh.buffer.seconds "
         "sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter",
+        "MIT Kerberos takes a new ticket from the keytab after half its lifetime; to renew a ticket cache, run kinit -R": ""
+        "sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.ticket.renew.jitter "
+        "sasl.kerberos.ticket.renew.window.factor",
         _CHECKED_BY_BROKER: "sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience "
         "sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms "
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms "

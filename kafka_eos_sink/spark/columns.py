@@ -7,7 +7,7 @@ with the same words, because users search for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -68,15 +68,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumns:
-    """The indexes of the written columns in Spark's batches; None if missing."""
+    """The written columns by name, with their indexes in Spark's batches."""
 
     topic_option: str | None
-    value: int
-    topic: int | None
-    partition: int | None
-    key: int | None
-    headers: int | None
-    timestamp: int | None
+    places: Mapping[str, int]
     schema: str
     """The written columns and their types; the order of the DataFrame does not matter."""
     ignored: tuple[str, ...]
@@ -89,27 +84,19 @@ class WrittenColumns:
 
     def _converted(self, batch: pa.RecordBatch) -> Rows:
         """Convert one batch; each of its columns must fit into Arrow's 2 GiB of binary."""
-
-        def column(index: int | None) -> pa.Array | None:
-            return None if index is None else batch.column(index)
-
         # The indexes belong to the checked schema. Spark delivers the columns in the same order.
-        partition = column(self.partition)
+        columns = {name: batch.column(index) for name, index in self.places.items()}
+        partition = columns.pop("partition", None)
         return Rows(
-            topic=self.topic_option if self.topic_option is not None else batch.column(self.topic).cast(pa.string()),
+            topic=columns.pop("topic").cast(pa.string()) if self.topic_option is None else self.topic_option,
             partition=None if partition is None else partition.cast(pa.int32()),
-            columns=RecordColumns(
-                value=batch.column(self.value),
-                key=column(self.key),
-                headers=column(self.headers),
-                timestamp=column(self.timestamp),
-            ),
+            columns=RecordColumns(**columns),
         )
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if batch.num_rows == 0:
             return
-        written = [batch.column(i) for i in (self.value, self.key, self.headers) if i is not None]
+        written = [batch.column(self.places[name]) for name in ("value", "key", "headers") if name in self.places]
         # A column of large_binary may exceed 2 GiB; halve the batch until each column fits.
         if batch.num_rows > 1 and any(column.nbytes > MAX_COLUMN_BYTES for column in written):
             half = batch.num_rows // 2
@@ -153,12 +140,7 @@ def written_columns(schema: StructType, topic_option: str | None) -> WrittenColu
         raise SchemaError("INVALID_COLUMNS", problems)
     return WrittenColumns(
         topic_option=topic_option,
-        value=found["value"],
-        topic=found.get("topic"),
-        partition=found.get("partition"),
-        key=found.get("key"),
-        headers=found.get("headers"),
-        timestamp=found.get("timestamp"),
+        places=found,
         schema=", ".join(f"{name} {schema.fields[index].dataType.simpleString()}" for name, index in found.items()),
         ignored=tuple(name for name in names if name not in _COLUMNS),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import pyspark
 from pyspark.sql.types import (
@@ -18,12 +17,8 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     UserDefinedType,
-    VariantType,
     YearMonthIntervalType,
 )
-
-MOST_LEVELS: Final = 63
-"""Arrow reads at most 64 levels (``IpcReadOptions.max_recursion_depth``). PySpark wraps all columns into a struct, which is the first."""
 
 
 def columns_not_for_python(fields: Sequence[StructField]) -> str | None:
@@ -48,8 +43,6 @@ def _problem(name: str, data_type: DataType) -> str | None:
     if isinstance(data_type, YearMonthIntervalType):
         # pyarrow has no such type, and fails with KeyError: 21. PySpark asks for the types of columns, not for those nested in them.
         return f"column {name!r} is an {data_type.simpleString()}, which pyarrow does not know"
-    if (levels := _levels(data_type)) > MOST_LEVELS:
-        return f"column {name!r} has {levels} levels of nested types, and Arrow reads {MOST_LEVELS} at most"
     return next(_duplicates(data_type, name), None) if _duplicates_fail() else None
 
 
@@ -75,15 +68,3 @@ def _duplicates(data_type: DataType, place: str) -> Iterator[str]:
     elif isinstance(data_type, MapType):
         yield from _duplicates(data_type.keyType, f"{place}.key")
         yield from _duplicates(data_type.valueType, f"{place}.value")
-
-
-def _levels(data_type: DataType) -> int:
-    """Count the levels of a type in Arrow, where a map is a list of structs."""
-    data_type = _stored(data_type)
-    if isinstance(data_type, StructType):
-        return 1 + max((_levels(field.dataType) for field in data_type.fields), default=0)
-    if isinstance(data_type, ArrayType):
-        return 1 + _levels(data_type.elementType)
-    if isinstance(data_type, MapType):
-        return 2 + max(_levels(data_type.keyType), _levels(data_type.valueType))
-    return 2 if isinstance(data_type, VariantType) else 1

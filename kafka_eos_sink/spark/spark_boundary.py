@@ -23,6 +23,7 @@ from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.options import read_options, readable, resolve_own_options
 from kafka_eos_sink.settings.table import PREFIX, SinkOptions
 from kafka_eos_sink.spark.columns import WrittenColumns, ignored_columns_warning, written_columns
+from kafka_eos_sink.spark.quick_acks import acknowledge_at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,15 +85,6 @@ class SinkMessage(WriterCommitMessage):
     message: TaskMessage | RowsWritten
 
 
-def task_context() -> TaskContext:
-    """Return the context of the Spark task that runs in this process."""
-    # Spark returns None in every process that is not a Python worker of a task.
-    context = TaskContext.get()
-    if context is None:
-        raise KafkaEosError("NOT_IN_A_TASK", "write() runs in a Spark task only")
-    return context
-
-
 def checked(
     options: Mapping[str, str], schema: StructType, *, streaming: bool = False
 ) -> tuple[SinkOptions, WrittenColumns]:
@@ -134,6 +126,7 @@ def run_task(
     batches: Iterator[pa.RecordBatch],
 ) -> SinkMessage:
     """Write the rows of one task attempt; at-least-once has no plan."""
+    acknowledge_at_once()
     rows = columns.to_rows(batches)
     if plan is None:
         return SinkMessage(at_least_once.write_rows(settings, rows))

@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.transactional_id import streaming_write_id
 from kafka_eos_sink.commit.values import TaskMessage
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import ConfigurationError, WriteRefusedError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
+from kafka_eos_sink.spark.quick_acks import log_hand_over
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -31,7 +33,6 @@ from kafka_eos_sink.spark.spark_boundary import (
     rows_written,
     run_task,
     states_safety,
-    task_context,
     unwrapped,
 )
 
@@ -70,6 +71,7 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                 options = self._checked_options()
                 if options.delivery_guarantee == "exactly-once":
                     write_id = _write_id(options)
+                    log_hand_over(write_id)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
                     # Only the tasks know for certain which batch runs. The plan shows it in errors.
@@ -82,15 +84,16 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     @states_safety
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """Write the rows of one task attempt into one transaction and leave it prepared."""
-        context = task_context()
+        context = TaskContext.get()
+        assert context is not None
         if context.getLocalProperty("__is_continuous_processing") == "true":
             raise ConfigurationError("CONTINUOUS_TRIGGER", CONTINUOUS)
         options = self._checked_options()
         # Local properties of Spark's MicroBatchExecution, the only place where a task sees the query and the batch.
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        if query_id is None or batch is None:
-            raise KafkaEosError("NOT_IN_A_TASK", "this task belongs to no micro-batch of a streaming query")
+        assert query_id is not None
+        assert batch is not None
         version = int(batch)
         # The planner read the offsets of the checkpoint's newest batch. Only the task knows whether that batch runs.
         offsets_hash = self._offsets[1] if self._offsets is not None and self._offsets[0] == version else None

@@ -11,15 +11,16 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, batch_write_id, random_write_id
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
+from kafka_eos_sink.spark.quick_acks import log_hand_over
 from kafka_eos_sink.spark.spark_boundary import (
     SinkMessage,
     SinkWriter,
@@ -27,13 +28,11 @@ from kafka_eos_sink.spark.spark_boundary import (
     rows_written,
     run_task,
     states_safety,
-    task_context,
     unwrapped,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark import TaskContext
 
 FOREACH_CALL = ("spark.app.id", "spark.app.startTime", "spark.sql.execution.root.id", "streaming.sql.batchId")
 """Local properties of tasks that together identify one call of a `foreachBatch` function."""
@@ -57,8 +56,10 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             run_id = str(uuid.uuid4())
             with planning(self._job):
                 options = self._checked_options()
+                settings = self._settings(options, run_id)
+                log_hand_over(settings.write.id)
                 if options.delivery_guarantee == "exactly-once":
-                    self._plan = session.plan(self._settings(options, run_id))
+                    self._plan = session.plan(settings)
             # Spark pickles the writer twice. A second plan would fence the first, whose epochs the tasks may already use.
             self._run_id = run_id
         return self.__dict__.copy()
@@ -70,12 +71,11 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
         An attempt without rows opens no transaction, and at-least-once opens none at all.
         """
         # Each attempt of a task writes, also a speculative one: the driver chooses one message per partition.
-        context = task_context()
+        context = TaskContext.get()
+        assert context is not None
         settings = self._planned_settings()
-        batch = dataclasses.replace(
-            settings.batch, foreach_call=_foreach_call(context), foreach_query=_foreach_query(context)
-        )
-        settings = dataclasses.replace(settings, batch=batch)
+        if settings.batch.foreach_call is None:
+            settings = _in_call(settings, _foreach_query(context), _foreach_call(context))
         return run_task(context, settings, self._plan, self._columns, iterator)
 
     @states_safety
@@ -114,8 +114,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             log_failed_abort("the failed batch", error)
 
     def _planned_settings(self) -> WriteSettings:
-        if self._run_id is None:
-            raise KafkaEosError("NOT_PLANNED", "the writer was not pickled by Spark's planner before it was used")
+        assert self._run_id is not None
         return self._settings(self._checked_options(), self._run_id)
 
     def _settings(self, options: SinkOptions, run_id: str) -> WriteSettings:
@@ -124,7 +123,13 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             write_id = batch_write_id(prefix, app_id, options.topic)
         else:
             write_id = random_write_id(prefix, run_id)
-        return self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
+        settings = self._write_settings(options, write_id, BATCH_QUERY_ID, options.txn_version or 0, None)
+        return settings if options.foreach_batch_call is None else _in_call(settings, *options.foreach_batch_call)
+
+
+def _in_call(settings: WriteSettings, query: str, call: str | None) -> WriteSettings:
+    batch = dataclasses.replace(settings.batch, foreach_query=query, foreach_call=call)
+    return dataclasses.replace(settings, batch=batch)
 
 
 def _foreach_query(context: TaskContext) -> str:

@@ -298,9 +298,9 @@ def _history_row(record: BatchRecord) -> dict[str, object]:
 
     figures = record.figures()
     notes = [
-        f"{record.attempts_ended} attempt aborted" if record.attempts_ended else "",
+        f"{record.attempts_aborted} attempt aborted" if record.attempts_aborted else "",
         "finished by a later run" if record.recovered_by else "",
-        f"{record.parts_copied} transactions copied" if record.parts_copied else "",
+        f"{record.transactions_copied} transactions copied" if record.transactions_copied else "",
     ]
     return {
         "version": f"version\N{NO-BREAK SPACE}{record.version}",

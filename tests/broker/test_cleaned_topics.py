@@ -18,8 +18,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import barrier_key
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import AbortedTransactions, Unseen
+from kafka_eos_sink.commit.steps import AbortedTransactions, Procedure, Unseen
 from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig

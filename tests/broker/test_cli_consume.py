@@ -138,7 +138,10 @@ def test_consume_rejects_a_place_that_does_not_exist(kafka: EmbeddedKafka, capsy
     produce(servers, topic, b"a")
     read = ["consume", "--bootstrap-servers", servers, "--topic", topic]
     assert main([*read, "--partition", "1"]) == 1
-    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] topic '{topic}' has 1 partition, and no 1" in capsys.readouterr().err
+    assert (
+        f"[KAFKA_EOS.UNKNOWN_TOPIC] there is no partition 1 in topic '{topic}', which has 1 partition"
+        in capsys.readouterr().err
+    )
     assert main([*read, "--partition", "0", "--offset", "2"]) == 1
     assert f"{topic}-0 does not hold offset 2: it begins at 0, and its next offset is 1" in capsys.readouterr().err
     for wrong in (["--offset", "0"], ["--to-end"], ["--partition", "0", "--offset", "0", "--from-beginning"]):

@@ -181,15 +181,15 @@ def test_exporter_outlives_a_broker_that_is_away() -> None:
         write_all(given, 1)
         with exporter(cluster.bootstrap_servers, *of(given)) as running:
             wait_until(lambda: values(running.scrape(), "up") == [1], "the first view")
-            (looked,) = values(running.scrape(), "last_look_timestamp_seconds")
+            (looked,) = values(running.scrape(), "last_view_timestamp_seconds")
             cluster.stop_node(1)
             wait_until(lambda: values(running.scrape(), "up") == [0], "a look that failed")
             away = running.scrape()
-            assert values(away, "look_failures_total")[0] >= 1
+            assert values(away, "view_failures_total")[0] >= 1
             assert values(away, "batches_total", app_id=application_of(given.write.id)) == [0]
             # The last view stays for a while, with its time.
             assert values(away, "last_version", app_id=application_of(given.write.id)) == [3]
-            assert looked <= values(away, "last_look_timestamp_seconds")[0] < time.time()
+            assert looked <= values(away, "last_view_timestamp_seconds")[0] < time.time()
             cluster.start_node(1)
             wait_until(lambda: values(running.scrape(), "up") == [1], "a look after the restart")
             write_all(varied(given, version=4), 1)

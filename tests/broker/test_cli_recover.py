@@ -11,9 +11,8 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import Reached
+from kafka_eos_sink.commit.steps import Procedure, Reached
 from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Plan
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka

@@ -72,7 +72,7 @@ def test_top_shows_a_write_beside_an_open_transaction(
     found = read(given, capsys)
     (write,) = found["writes"]
     assert (write["write_id"], write["version"], write["state"]) == (given.write.id, 3, "finished")
-    assert (write["rows"], write["parts_copied"]) == (2 * ROWS, 0)
+    assert (write["rows"], write["transactions_copied"]) == (2 * ROWS, 0)
     assert write["rows_per_second"] > 0
     assert write["finished_at"][:19] <= found["read_at"][:19]
     (transaction,) = found["transactions"]
@@ -129,7 +129,7 @@ def test_write_without_history_has_no_rate(kafka: EmbeddedKafka, capsys: pytest.
     given = replace(given, history_topic=unique_topic("none"))
     found = read(given, capsys)
     (write,) = found["writes"]
-    assert (write["state"], write["rows"], write["rows_per_second"], write["parts_copied"]) == (
+    assert (write["state"], write["rows"], write["rows_per_second"], write["transactions_copied"]) == (
         "finished",
         ROWS,
         None,
@@ -158,7 +158,7 @@ def test_top_shows_prepared_and_decided_versions(
     abort_by_hand(given, messages)
     write_all(given, 2)  # which skips: the version is recovered by its plan
     (write,) = read(given, capsys)["writes"]
-    assert (write["state"], write["parts_copied"]) == ("finished", 2)
+    assert (write["state"], write["transactions_copied"]) == ("finished", 2)
 
 
 def test_missing_commit_log_is_named_beside_the_rest(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_commit_leaves_a_line_and_a_record(
     (found,) = records_of(given, capsys)
     assert (found["version"], found["rows"], found["transactions"]) == (3, 3 * ROWS, 3)
     assert (found["format"], found["user_metadata"], found["recovered_by"]) == (1, "ticket 7", None)
-    assert (found["parts_copied"], found["attempts_ended"]) == (0, 0)
+    assert (found["transactions_copied"], found["attempts_aborted"]) == (0, 0)
     assert found["written_bytes"] > 3 * ROWS
     assert 0 < found["headroom_ms"] < 900_000
     assert all(found[f"{phase}_ms"] >= 0 for phase in ("plan", "write", "check", "decide", "end", "verify"))
@@ -112,7 +112,7 @@ def die_decided(given: session.WriteSettings, monkeypatch: pytest.MonkeyPatch) -
 
 def assert_whole(found: dict[str, Any], messages: list[session.TaskMessage], by: str, copied: int = 0) -> None:
     """The record has what the run that wrote the batch knew, although another one has finished it."""
-    assert (found["recovered_by"], found["parts_copied"]) == (by, copied)
+    assert (found["recovered_by"], found["transactions_copied"]) == (by, copied)
     assert (found["application_id"], found["user_metadata"]) == ("app-1", "ticket 7")
     assert (found["rows"], found["transactions"]) == (2 * ROWS, 2)
     sizes = [prepared.written_bytes or 0 for prepared in prepared_by(messages)]
@@ -133,7 +133,7 @@ def test_next_run_records_the_batch_that_it_recovers(
     assert_whole(found, messages, "the next run", copied=2)
     read = read_committed(any_kafka.bootstrap_servers, given.batch.topic or "")
     assert {part["last_offset"] for part in found["offsets"]} <= {record.offset for record in read}
-    assert "2 parts copied" in shown(given, capsys)
+    assert "2 transactions copied" in shown(given, capsys)
 
 
 @pytest.mark.feature("which run wrote this row")
@@ -261,4 +261,4 @@ def test_history_of_a_prefix_has_batches_of_all_its_writes(
     assert "[KAFKA_EOS.NO_HISTORY]" in capsys.readouterr().err
     for wrong in ([], ["--prefix", prefix, "--write-id", first.write.id]):
         assert main([*where, *wrong]) == 2
-        assert "either --write-id W or --prefix W" in capsys.readouterr().err
+        assert "give one of these" in capsys.readouterr().err

@@ -179,7 +179,7 @@ def test_offsets_of_a_group_are_committed_with_the_batch(
         read = admin.group_offsets(group, None, admin.client.clock() + 30_000)
     assert {where: each.committed_offset for where, each in read.items()} == {(source, 0): 7, (source, 1): 8}
     assert {marked_write(each.metadata) for each in read.values()} == {given.write.id}
-    assert caplog.messages == []
+    assert [each for each in caplog.messages if "did not exist on this cluster" not in each] == []
     consumer.subscribe([source])
     wait_until(consumer.assignment, "the member's partitions", meanwhile=lambda: consumer.poll(0.1))
     write_all(varied(given, version=4))

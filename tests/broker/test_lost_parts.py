@@ -41,9 +41,8 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_records import part_record
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.restore import MOST_COPIES
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, End, EndTransactions, Gone, InitProducerId, Procedure
 from kafka_eos_sink.commit.transactional_id import random_write_id, task_transactional_id
 from kafka_eos_sink.commit.values import OffsetRange, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -257,7 +256,7 @@ def test_records_of_others_in_the_ranges_are_not_copied(
         def aborted(slot: int, value: bytes) -> ProducerIdentity:
             identity: ProducerIdentity = executor.run(initialised(task_transactional_id(given.write.id, 0, slot)))
             producer = Producer(
-                client,
+                executor.admin,
                 given.producer,
                 transactional_id=identity.transactional_id,
                 transaction_version=identity.transaction_version,

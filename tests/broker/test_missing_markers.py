@@ -19,8 +19,7 @@ from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_access import append_in_transaction, write_done
 from kafka_eos_sink.commit.log_records import decision_records, part_record
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import InitProducerId, LogRecord
+from kafka_eos_sink.commit.steps import InitProducerId, LogRecord, Procedure
 from kafka_eos_sink.commit.transactional_id import task_transactional_id
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, PreparedTransaction, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka

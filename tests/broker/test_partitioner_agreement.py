@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -53,7 +54,7 @@ def test_keys_are_placed_as_by_librdkafka(kafka: EmbeddedKafka) -> None:
         theirs.produce(topic, b"theirs", key)
     assert theirs.flush(30) == 0
     with NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers))) as client:
-        ours = Producer(client, ProducerConfig(), transactional_id=None)
+        ours = Producer(Admin(client), ProducerConfig(), transactional_id=None)
         ours.init_producer_id(client.clock() + 30_000)
         value = pa.array([b"ours"] * len(KEYS), pa.binary())
         columns = RecordColumns(value=value, key=pa.array(KEYS, pa.binary()), headers=None, timestamp=None)

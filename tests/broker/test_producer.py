@@ -27,6 +27,7 @@ from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
+from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.record_columns import HEADERS_TYPE, RecordColumns
 from kafka_eos_sink.runtime.driver_requests import commit_group_offsets
 from kafka_testing import (
@@ -913,18 +914,28 @@ def test_connections_lost_in_flight_cause_no_duplicates(
 
 @pytest.mark.feature("commit and abort")
 def test_abort_with_lost_response_is_resent_until_known(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     producer = started()
     producer.write(rows(topic, 0, 1_000))
     producer.flush()
-    producer._transactions.abort()
-    producer._sender._coordinate(client.clock())  # sends it, and reads no answer
-    assert producer._sender._coordination is not None
-    client.disconnect(producer._sender._coordination.node_id)
-    while producer.state is State.ABORTING:
-        producer._sender.run_once(100)
+    send, ends = client.send, []
+
+    def lost_once(node_id: int, request: Any, **how: Any) -> Any:
+        pending = send(node_id, request, **how)
+        if isinstance(request, EndTxnRequest):
+            ends.append((request, pending.version))
+            if len(ends) == 1:
+                client.disconnect(node_id)
+        return pending
+
+    monkeypatch.setattr(client, "send", lost_once)
+    ended = producer.abort(deadline(client))
+    assert ended is not None
+    assert (ended.error_code, ended.has_lost_response) == (0, True)
+    assert len(ends) > 1
+    assert len(set(ends)) == 1
     assert producer.state is State.ABORTED
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
     assert read_committed(any_kafka.bootstrap_servers, topic) == []

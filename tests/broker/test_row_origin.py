@@ -281,6 +281,6 @@ def test_missing_topic_and_partition_are_named(kafka: EmbeddedKafka, capsys: pyt
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     where = ["history", "--bootstrap-servers", kafka.bootstrap_servers, "--offset", "0"]
     assert main([*where, "--topic", topic, "--partition", "9"]) == 1
-    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] there is no partition 9 of topic {topic!r}" in capsys.readouterr().err
+    assert f"[KAFKA_EOS.UNKNOWN_TOPIC] there is no partition 9 in topic {topic!r}" in capsys.readouterr().err
     assert main([*where, "--topic", unique_topic("none"), "--partition", "0"]) == 1
     assert "[KAFKA_EOS.UNKNOWN_TOPIC] there is no topic" in capsys.readouterr().err

@@ -567,7 +567,9 @@ def test_changed_password_ends_session_at_reauthentication(
         node_id = connected_broker(client)
         connection = client._nodes[node_id].connection
         assert connection is not None
-        connection.authentication = authentication_for(config({**properties, "sasl.password": WRONG}).security)
+        other = authentication_for(config({**properties, "sasl.password": WRONG}).security)
+        assert other is not None
+        connection.authentication = lambda: other("127.0.0.1")
         with pytest.raises(AuthenticationError, match="invalid credentials"):
             describe_for(client, node_id, PATIENCE_MS / 1_000)
         assert client.in_flight(node_id) == 0

@@ -226,12 +226,27 @@ def no_commit_log(world: World) -> None:
         world.write(world.settings(VERSION + 1))
 
 
+def query_without_commit_log(world: World) -> None:
+    """An operator deleted the commit log, and the next batch of the query failed."""
+    for batch in (0, 1):
+        world.write(_of_query(world, batch))
+    delete_topic(world.servers, COMMIT_LOG)
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        world.write(_of_query(world, 2))
+
+
+def query_of_another_sink(world: World) -> None:
+    """A query wrote batches 0 to 41 with Spark's sink, and its first batch with ours failed."""
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        world.write(_of_query(world, 42))
+
+
 def new_cluster(world: World) -> None:
     """A cluster to which only rows were copied: its commit log is new."""
     if COMMIT_LOG in topic_names(world.servers):
         delete_topic(world.servers, COMMIT_LOG)
     with NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(world.servers))) as client:
-        ensure_commit_log(Admin(client), COMMIT_LOG, None, client.clock() + 60_000)
+        ensure_commit_log(Admin(client), COMMIT_LOG, client.clock() + 60_000)
 
 
 def no_history(world: World) -> None:
@@ -246,6 +261,12 @@ def group(world: World) -> None:
     write_id = "kafka-eos-6c1f0a52-9d0e-4a57-8a0e-1b2c3d4e5f60"
     given = world.settings(0, write_id=write_id, query_id=write_id.removeprefix("kafka-eos-"))
     world.write(replace(given, group_offsets=offsets))
+
+
+def prepared_query(world: World) -> None:
+    """The driver of a query was killed before the decision of its second batch."""
+    world.write(_of_query(world, 0))
+    world.die_at("commit.before_decision", _of_query(world, 1))
 
 
 def killed_query(world: World) -> None:
@@ -292,6 +313,11 @@ def next_start(world: World) -> None:
     world.write(_of_query(world, 1))
 
 
+def next_batch(world: World) -> None:
+    """The query continues with its next batch."""
+    world.write(_of_query(world, 42))
+
+
 STATES: dict[str, Callable[[World], None]] = {
     each.__name__: each
     for each in (
@@ -303,14 +329,18 @@ STATES: dict[str, Callable[[World], None]] = {
         foreign,
         hanging,
         no_commit_log,
+        query_without_commit_log,
+        query_of_another_sink,
         new_cluster,
         no_history,
         group,
+        prepared_query,
         killed_query,
         dead_letter,
         without_rows,
         next_run,
         next_start,
+        next_batch,
     )
 }
 
@@ -318,8 +348,9 @@ STATES: dict[str, Callable[[World], None]] = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(properties=TEST_PROPERTIES) as started, connected(started.bootstrap_servers) as admin:
-        # Kafka creates the topic of consumer groups at its first use, which depends on the order of the tests.
-        find_coordinators(admin, ["any"], admin.client.clock() + 60_000, key_type=0)
+        # Kafka creates the topics of groups and of transactions at their first use, which depends on the order of the tests.
+        for key_type in (0, 1):
+            find_coordinators(admin, ["any"], admin.client.clock() + 60_000, key_type=key_type)
         yield started
 
 
@@ -351,7 +382,7 @@ def _without_writes(cluster: EmbeddedKafka) -> None:
         known = [each.transactional_id for each in admin.list_transactions(states=(), deadline_ms=deadline)]
         drivers = [each for each in known if each.endswith(".driver")]
         if drivers:
-            ensure_commit_log(admin, COMMIT_LOG, None, deadline)
+            ensure_commit_log(admin, COMMIT_LOG, deadline)
     for driver in drivers:
         # Its coordinator remembers the write id: without this it would be COMMIT_LOG_LOST.
         assert main(["recover", "--write-id", driver.removesuffix(".driver"), "--abort-unknown", "--yes"]) == 0

@@ -18,6 +18,7 @@ import pytest
 from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -157,7 +158,7 @@ def test_keyless_rows_avoid_a_leaderless_partition_keyed_wait(three: EmbeddedKaf
     hidden = 1
     node = kill_leader(three, topic, hidden)
     client = NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers)))
-    with client, closing(Producer(client, ProducerConfig(batch_size=200), transactional_id=None)) as producer:
+    with client, closing(Producer(Admin(client), ProducerConfig(batch_size=200), transactional_id=None)) as producer:
         producer.init_producer_id(client.clock() + 30_000)
         producer.begin()
         number = pa.array([b"%d" % each for each in range(300)])

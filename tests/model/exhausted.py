@@ -406,7 +406,7 @@ _STATES = {
     "resolved as committed, a timeout": (300_000, 202_980),
     "resolved as committed, a restart": (12_657, 13_727),
     "resolved as committed, a missing marker": (300_000, 300_000),
-    "resolved as rewrite": (532, 481),
+    "resolved as rewrite": (520, 469),
     "resolved as rewrite, a timeout": (300_000, 211_501),
     "resolved as rewrite, a restart": (11_751, 12_685),
     "resolved as rewrite, a missing marker": (300_000, 300_000),

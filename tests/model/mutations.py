@@ -157,15 +157,15 @@ MISSING_AND_GONE = replace(
     faults=faults(skip_marker=1, clean=1, unavailable=1, pause=1),
 )
 NO_FENCE = Edit(
-    take_over_module._take_over,
+    take_over_module.taking_over,
     "identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)",
     "from kafka_eos_sink.commit.steps import DescribeTransactions\n"
-    "    driver_id = run.write.driver_id\n"
-    "    known = (yield from DescribeTransactions((driver_id,)))[driver_id]\n"
-    "    if known is None:\n"
-    "        identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
-    "    else:\n"
-    "        identity = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
+    "        driver_id = run.write.driver_id\n"
+    "        known = (yield from DescribeTransactions((driver_id,)))[driver_id]\n"
+    "        if known is None:\n"
+    "            identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n"
+    "        else:\n"
+    "            identity = ProducerIdentity(transactional_id=driver_id, producer_id=known.producer_id, "
     "producer_epoch=known.producer_epoch, transaction_version=run.transaction_version)",
 )
 LOSING = _small("a losing attempt", attempts=2, faults=faults(speculate=1), same_slot=False, **ONE_ROW)
@@ -277,14 +277,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the commit log is read while an older driver can still decide",
         edits=(
             Edit(
-                take_over_module._take_over,
-                "    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                take_over_module.taking_over,
+                "        identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
                 "",
             ),
             Edit(
-                take_over_module._take_over,
-                '    yield from Reached("plan.read")\n',
-                "    identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
+                take_over_module.taking_over,
+                '        yield from Reached("plan.read")\n',
+                "        identity = yield from InitProducerId(run.write.driver_id, DRIVER_TRANSACTION_TIMEOUT_MS)\n",
             ),
         ),
         setting=_small("read before fence", drivers=2, **ONE_ROW),
@@ -300,9 +300,9 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        pass\n",
             ),
             Edit(
-                take_over_module._take_over,
-                '    yield from Reached("plan.read")\n',
-                "    opened = yield from list_open(run)\n",
+                take_over_module.taking_over,
+                '        yield from Reached("plan.read")\n',
+                "        opened = yield from list_open(run)\n",
             ),
         ),
         setting=_small("list after fence", drivers=2, **ONE_ROW),
@@ -551,7 +551,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "    identity = yield from fresh_identity(",
                 "    from kafka_eos_sink.protocol.identity import ProducerIdentity\n"
                 "    from kafka_eos_sink.commit.steps import DescribeTransactions\n"
-                "    name = plan.write.task_id(task.partition, slot_of(task.task_attempt_id))\n"
+                "    name = plan.write.task_id(task.partition, task.task_attempt_id % SLOTS)\n"
                 "    known = (yield from DescribeTransactions((name,)))[name]\n"
                 "    if known is not None: identity = ProducerIdentity(transactional_id=name, producer_id=known.producer_id, "
                 "producer_epoch=known.producer_epoch, transaction_version=plan.driver.transaction_version)\n"
@@ -755,18 +755,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="the call only in the done record",
         what="a second write of a foreachBatch call is skipped if the done record of the first one failed",
-        edits=(
-            Edit(
-                commit_batch.commit, "**complete[0].batch.told", "**(complete[0].batch.told | {'foreach_call': None})"
-            ),
-        ),
+        edits=(Edit(commit_batch.commit, "**written.told", "**(written.told | {'foreach_call': None})"),),
         setting=Setting(name="two writes of a call", **{**CALLS, "foreach_call": lambda driver: "a"}),
         caught=("I15",),
     ),
     Mutation(
         name="a skip not decided again",
         what="a second write of a foreachBatch call is skipped if the first one was skipped",
-        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, complete[0].batch.foreach_call)", "pass"),),
+        edits=(Edit(commit_batch.commit, "yield from _note_skip(request, written.foreach_call)", "pass"),),
         setting=Setting(name="a skip and a write", **{**CALLS, "foreach_call": lambda driver: "abbb"[driver]}),
         caught=("I15",),
     ),
@@ -818,9 +814,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="one aborted range of a transaction has the others copied with it",
         edits=(
             Edit(
-                settle._split,
-                "_those(prepared, todo, Do.NOTHING, Do.SEEN), _those(prepared, todo, Do.COPY, Do.MISS)",
-                "(), prepared.offsets if {Do.COPY, Do.MISS} & set(todo) else ()",
+                settle._judged,
+                "_divided(run.write, decision, prepared, each, VISIBLE, (Do.COPY, Do.MISS))",
+                "(None, prepared) if {Do.COPY, Do.MISS} & set(each) else (prepared, None)",
             ),
         ),
         setting=HALF_ABORTED,
@@ -864,7 +860,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        if not hanging:\n",
                 "        if hanging:\n            yield from discard(run, driver.identity, hanging)\n        if True:\n",
             ),
-            Edit(settle._split, "Do.COPY, Do.MISS)", "Do.COPY, Do.MISS, Do.DISCARD)"),
+            Edit(settle._judged, "(Do.COPY, Do.MISS)", "(Do.COPY, Do.MISS, Do.DISCARD)"),
         ),
         setting=ONE_MISSING,
         caught=("I2", "at most once"),
@@ -928,14 +924,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="an attempt that has joined a decided transaction keeps the id of what hangs",
         edits=(
             Edit(
-                take_over_module._take_over,
-                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
+                take_over_module.taking_over,
+                "        left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
                 "",
             ),
             Edit(
-                take_over_module._take_over,
-                '    yield from Reached("plan.finished")\n',
-                "    left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
+                take_over_module.taking_over,
+                '        yield from Reached("plan.finished")\n',
+                "        left_open = yield from end_open(dict.fromkeys((*opened, *request.also_abort)), still_to_commit(view))\n",
             ),
             GOES_ON,
             STAYS_OPEN,
@@ -1003,7 +999,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="a driver that dies between them leaves a write id that looks like that of a lost log",
         edits=(
             Edit(
-                take_over_module._take_over,
+                take_over_module.taking_over,
                 "yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))",
                 "pass",
             ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import parse_key
-from kafka_eos_sink.commit.procedure import Answered
+from kafka_eos_sink.commit.steps import Answered
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import AuthorizationError, BrokerUnavailableError, TransactionAbortedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -42,7 +42,7 @@ def identity_of(identity: ProducerIdentity) -> Identity:
 
 
 def end_version(identity: Identity) -> int:
-    """As `executor.end_txn_version`, whose 3 a coordinator treats as 4."""
+    """As `EndTransaction.of`, whose 3 a coordinator treats as 4."""
     return 5 if identity.version >= 2 else 4
 
 

@@ -71,7 +71,8 @@ class ProducerMachine(ProducerActors):
         client_id = f"producer-{self._clients}"
         client = self.world.client(client_id)
         wanted = self.world.transactional_id
-        producer = Producer(client, self.config, transactional_id=wanted, transaction_version=self.world.version)
+        admin = Admin(client)
+        producer = Producer(admin, self.config, transactional_id=wanted, transaction_version=self.world.version)
         actor = Actor(client_id=client_id, client=client, producer=producer)
         self._mark(actor)
         self.actors.append(actor)
@@ -80,7 +81,7 @@ class ProducerMachine(ProducerActors):
         else:
             self._call(
                 actor,
-                lambda: producer.init(*Admin(client).init_producer_id(wanted, 60_000, self._deadline(client))),
+                lambda: producer.init(*admin.init_producer_id(wanted, 60_000, self._deadline(client))),
             )
         actor.takeovers_before = self.world.taken_over
         if actor.failed:

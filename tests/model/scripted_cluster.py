@@ -13,7 +13,7 @@ from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.commit_batch import CommitRequest, commit
 from kafka_eos_sink.commit.log_records import decision_records, parse_key
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
-from kafka_eos_sink.commit.procedure import Procedure, Step
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.take_over import TakeOver, fence_only, take_over
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Plan, TaskIdentity, TaskMessage

@@ -11,7 +11,7 @@ import pytest
 
 import kafka_eos_sink
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.steps import Step
 
 from . import procedures
 from .procedures import frames_key

@@ -231,7 +231,8 @@ def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines,
     began = client.clock()
     ended = producer.abort(began + 8_000)
     assert ended is not None
-    assert ended.error_code is None
+    assert ended.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert ended.has_lost_response
     assert client.clock() - began < 1_000
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
@@ -255,21 +256,31 @@ def test_unsendable_abort_is_not_awaited(machine_of: Machines, version: int, mon
         patch.setattr(client, "send", too_old)
         ended = producer.abort(began + 8_000)
     assert ended is not None
-    assert ended.error_code is None
+    assert ended.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert client.clock() - began < 1_000
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
 @pytest.mark.feature("producer states")
-def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines) -> None:
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines, in_doubt: bool) -> None:
     machine = machine_of(0)
     machine.write(partitions=[0])
     machine.flush()
     producer, client = machine.actors[0].producer, machine.actors[0].client
-    machine.write(partitions=[0, 1])
-    machine.world.plan(Fault(m.AddPartitionsToTxnRequest, Answer(ErrorCode.PRODUCER_FENCED)))
-    assert producer.abort(client.clock() + 8_000) is None
-    assert isinstance(producer._transactions.error, FencedError)
+    if in_doubt:
+        machine.write(partitions=[0, 1], faults=(Fault(m.AddPartitionsToTxnRequest, LoseResponse(), FOR_THE_CALL),))
+        machine.world.plan(Fault(m.AddPartitionsToTxnRequest, Answer(ErrorCode.PRODUCER_FENCED)))
+        ended = producer.abort(client.clock() + 8_000)
+        assert ended is not None
+        assert ended.error_code is None
+        assert ends(machine) == []
+    else:
+        machine.write(
+            partitions=[0, 1], faults=(Fault(m.AddPartitionsToTxnRequest, Answer(ErrorCode.PRODUCER_FENCED)),)
+        )
+        assert producer.abort(client.clock() + 8_000) is None
+        assert isinstance(producer._sender.failure, FencedError)
 
 
 @pytest.mark.feature("producer states")

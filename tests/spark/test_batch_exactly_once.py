@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -149,6 +150,18 @@ def test_user_partitioner_and_interceptor_run_in_the_tasks(
                 assert error is None
                 acknowledged += [(partition, offset) for offset in range(base_offset, base_offset + count)]
     assert sorted(acknowledged) == [(record.partition, record.offset) for record in records]
+    assert_nothing_open(kafka.bootstrap_servers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is Linux's")
+def test_tasks_acknowledge_on_sparks_connection_only(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    """The client's connections are on the loopback, too. Several tasks run in one worker, one after the other."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=2)
+    options = {"topic": topic, "partitioner": "tests.spark.users_code:on_the_acknowledged_connection"}
+    writer(numbered(spark, 1_000, 8), kafka, **options).save()
+    records = read_committed(kafka.bootstrap_servers, topic)
+    assert Counter(record.value for record in records) == expected_values(1_000, 8)
+    assert {record.partition for record in records} == {0}
     assert_nothing_open(kafka.bootstrap_servers)
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_testing import create_topic
 from spark_jobs import check_connection
 
 
@@ -34,3 +35,10 @@ def test_failed_login_is_tried_once(spark: SparkSession, rounds: Callable[[], in
     ((works, text),) = found.values()
     assert not works
     assert "SASL_AUTHENTICATION_FAILED" in text
+
+
+def test_executor_reports_how_spark_sends_it_rows(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": create_topic(kafka.bootstrap_servers)}
+    ((works, text),) = check_connection.check_executors(spark, options, 1).values()
+    assert works, text
+    assert text.endswith("; rows over TCP, acknowledged at once")  # the session of the tests has Spark's default

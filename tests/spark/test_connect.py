@@ -26,6 +26,7 @@ from tests.spark.test_stream_jobs import add_file, await_records, numbers, said
 
 REPOSITORY = Path(__file__).parents[2]
 CLIENT = Path(__file__).parent / "jobs" / "connect_client.py"
+FOREACH = CLIENT.with_name("connect_foreach_batch.py")
 DEADLINE_S = 280.0
 EVENTS = "CONNECT_SERVER_EVENTS"
 
@@ -117,6 +118,23 @@ def test_batch_rerun_threads_stream_and_errors(
         "stream": "[KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ",
     }.items():
         assert sentence in errors[name], name
+
+
+@pytest.mark.feature("spark connect")
+def test_foreach_batch_function_loses_no_rows(
+    connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """Real Spark shows no task the query or the call here: without the options of `for_each_batch`, both errors are skips."""
+    topic = create_topic(kafka.bootstrap_servers, partitions=2)
+    done = run(connect_server, tmp_path, str(FOREACH), kafka.bootstrap_servers, str(tmp_path), topic)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["first"], found["rerun"]) == ("no error", "no error"), found
+    assert "KAFKA_EOS.DIFFERENT_BATCH" in found["second write"]
+    assert "KAFKA_EOS.DIFFERENT_QUERY" in found["new checkpoint"]
+    values = Counter(int(record.value or b"") for record in read_committed(kafka.bootstrap_servers, topic))
+    assert values == dict.fromkeys(range(200), 1)
+    assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
 @pytest.mark.feature("spark connect")

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
+from kafka_eos_sink import activate_session, for_each_batch
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import create_topic, read_committed
 from tests.spark.jobs.stream_rows import LINES, add_files
@@ -94,6 +96,32 @@ def test_query_with_another_checkpoint_is_refused(stream: Stream) -> None:
         save(stream, stream.spark.createDataFrame([("1",)], "value string"), 1)
     run(stream, lambda batch, version: save(stream, batch, version, app="new"))
     assert stream.numbers() == Counter(range(3 * LINES)) + Counter(range(LINES))
+
+
+def test_second_write_in_a_bare_thread_is_an_error_with_the_helper(stream: Stream) -> None:
+    """Spark shows the tasks of such a thread no call, so without the options of `for_each_batch` the write would be skipped."""
+    raised: list[Exception] = []
+
+    def two_writes(batch: DataFrame, version: int, txn: Callable[[str], dict[str, str]]) -> None:
+        def write(key: str) -> None:
+            activate_session(stream.spark)
+            rows = (
+                batch.withColumn("key", lit(key)).write.format("kafka-eos").mode("append").option("topic", stream.topic)
+            )
+            try:
+                rows.option("kafka.bootstrap.servers", stream.servers).options(**txn("app")).save()
+            except Exception as error:
+                raised.append(error)
+
+        for key in ("first", "second"):
+            thread = threading.Thread(target=write, args=(key,))
+            thread.start()
+            thread.join()
+
+    writer = for_each_batch(stream.frame().writeStream.trigger(availableNow=True), two_writes, str(stream.checkpoint))
+    writer.start().awaitTermination()
+    assert keys(stream) == {b"first": LINES}
+    assert ["DIFFERENT_BATCH" in str(each) for each in raised] == [True]
 
 
 def test_write_without_id_logs_one_warning_on_the_driver(

@@ -1,4 +1,4 @@
-"""docs/access.md shows what conf/acls-*.sh print; broker/test_acl_scripts.py runs it."""
+"""docs/access.md and docs/migrate.md show what conf/acls-*.sh print; broker/test_acl_scripts.py runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from documents import ROOT, Block, all_blocks, output_blocks
 
 SHOWN = output_blocks()
-BLOCKS = [block for block in all_blocks() if block.document == "docs/access.md" and "conf/acls-" in block.text]
+PAGES = ("docs/access.md", "docs/migrate.md")
+BLOCKS = [block for block in all_blocks() if block.document in PAGES and "conf/acls-" in block.text]
 
 
 def run(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +22,7 @@ def run(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.section)
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
 def test_page_shows_what_the_script_prints(block: Block) -> None:
     (command,) = block.commands()
     assert run(command).stdout == SHOWN[block.name].text

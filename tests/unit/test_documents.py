@@ -6,6 +6,7 @@ import ast
 import base64
 import json
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,10 @@ WORDS = {"README.md": 750}
 """The most words of a page, as `words` counts them."""
 FIGURES = "docs/internals/benchmarks.md"
 """The one page with commits and dates. Its tables do not count as words."""
-AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 1_900
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+EXAMPLE_COMMIT = re.compile(r"^\| [^|]+ \| `([0-9a-f]{8})` \| (.+) \|$", re.MULTILINE)
+"""A row of the table of commits in CONTRIBUTING.md."""
+AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 2_090
 """What an operator reads at night, and the most words of it."""
 COMMIT = re.compile(r"[`(](?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?=[`),;: ])")
 DATE = re.compile(r"(?<![\w-])20\d\d-\d\d-\d\d(?![\w-])|(?<!\d)20\d{6}(?!\d)")
@@ -94,9 +98,26 @@ def test_pages_of_an_operator_at_night_fit_their_budget() -> None:
 @pytest.mark.parametrize("document", [page for page in DOCUMENTS if named(page) != FIGURES], ids=named)
 def test_page_names_no_commit_and_no_date(document: Path) -> None:
     """Who measured what and when belongs to the commit message, or to docs/internals/benchmarks.md. Output may show dates."""
-    text = [(number, found[0]) for number, line in read(document).text for found in COMMIT.finditer(line)]
+    lines = [(number, line) for number, line in read(document).text if not EXAMPLE_COMMIT.fullmatch(line)]
+    text = [(number, found[0]) for number, line in lines for found in COMMIT.finditer(line)]
     dates = [(number, found[0]) for number, line in read(document).text for found in DATE.finditer(line)]
     assert text + [each for each in dates if not EXAMPLE_VERSIONS.fullmatch(each[1])] == []
+
+
+def test_commits_that_are_examples_have_the_subjects_shown() -> None:
+    """A history that was rewritten has other hashes."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("the folder has no history, or only a part of it")
+    shown = EXAMPLE_COMMIT.findall(CONTRIBUTING.read_text("utf-8"))
+    assert len(shown) > 5
+    if not any(git("cat-file", "-t", commit) == "commit" for commit, _ in shown):
+        pytest.skip("the folder is in another history")
+    assert [(commit, git("log", "-1", "--format=%s", commit, "--")) for commit, _ in shown] == shown
 
 
 def test_the_protocol_is_short_enough_to_be_read() -> None:

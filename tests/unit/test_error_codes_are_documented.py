@@ -227,3 +227,10 @@ def test_page_on_the_change_of_a_sink_shows_the_message(monkeypatch: pytest.Monk
     begin = " ".join(shown.split()).removesuffix(" ...")
     assert str(examples(monkeypatch)["commit_log_lost"]).startswith(begin)
     assert begin.endswith("--version 41 --as committed --query-id " + QUERY + ";")
+
+
+def test_runbook_shows_the_message_of_a_decided_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    (shown,) = [
+        block.text for block in read(ROOT / "docs" / "runbooks.md").blocks if block.text.startswith("[KAFKA_EOS.")
+    ]
+    assert " ".join(shown.split()) == str(examples(monkeypatch)["read-a-message"])

@@ -34,7 +34,7 @@ IMPORT_PYSPARK = {"spark", "jobs", "demo"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 SOCKET_MODULES = {"socket", "ssl", "selectors", "select", "asyncio"}
-SOCKET_OWNERS = {"client/transport.py", "client/tls.py", "client/oauth.py", "embedded/ports.py"}
+SOCKET_OWNERS = {"client/transport.py", "client/tls.py", "client/oauth.py", "embedded/ports.py", "spark/quick_acks.py"}
 
 
 def imported(source: Path) -> Iterator[str]:

@@ -49,7 +49,7 @@ def families() -> list[Metric]:
     """What a scrape parses of a view with everything in it."""
     figures = {f"{phase}_ms": 5 for phase in PHASES} | {"written_bytes": 7, "headroom_ms": 9}
     metrics = WriteMetrics()
-    metrics.looked(
+    metrics.viewed(
         ClusterView(
             now_ms=NOW,
             writes=write_lines([write(), write(version=4, state="decided", finished_ms=None)], [batch(**figures)]),  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ NAMES = re.compile(
 WITHOUT_PREFIX = {
     "client/node.py": "behind the prefix of its configuration",
     "client/tls.py": "a Node adds the prefix",
+    "client/kerberos.py": "a Node adds the prefix",
     "client/sasl.py": "a Node adds the prefix",
     "client/security.py": "a program that builds its own SecurityConfig: options and files are checked before",
     "client/pump.py": "client.id is the name of Kafka's quota",
@@ -31,6 +32,7 @@ WITHOUT_PREFIX = {
     "producer/config.py": "a program that builds its own ProducerConfig: options and files are checked before",
     "settings/table.py": "rows of the table; the reader adds the prefix",
     "settings/kafka_properties.py": "behind the prefix of the reader",
+    "settings/sasl_properties.py": "the reader adds the prefix",
     "settings/security_properties.py": "the reader adds the prefix",
     "jobs/spark_kafka_source.py": "names of Java's client in the option's place",
     "jobs/submit_job.py": "a name in the file of --properties",

@@ -52,10 +52,11 @@ def test_code_anchors_and_absolute_links_stay() -> None:
     assert hook.absolute_links(given, "https://t.example/") == made
 
 
-def test_wheel_holds_the_error_codes_and_no_document(tmp_path: Path) -> None:
+def test_wheel_holds_error_codes_and_hashes_and_no_document(tmp_path: Path) -> None:
     wheel = next(WheelBuilder(str(ROOT), PluginManager()).build(directory=str(tmp_path), versions=["standard"]))
     names = zipfile.ZipFile(wheel).namelist()
     assert "kafka_eos_sink/errors.toml" in names
+    assert {"kafka_eos_sink/embedded/kafka.sha256", "kafka_eos_sink/embedded/kafka-source.sha256"} <= set(names)
     assert [name for name in names if "docs/" in name or name.endswith(".md")] == []
 
 

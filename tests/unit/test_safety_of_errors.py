@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from kafka_eos_sink.errors import (
     FencedError,
     Job,
     KafkaEosError,
+    ProtocolError,
     RunAgain,
     Visible,
     safety_of,
@@ -89,7 +91,7 @@ def codes_of_commands() -> set[str]:
                 node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
             }
             (in_jobs if name in jobs else in_commands).update(texts)
-    nowhere = set(error_codes()) - in_jobs - in_commands
+    nowhere = set(error_codes()) - in_jobs - in_commands - {inspect.signature(ProtocolError).parameters["code"].default}
     assert nowhere <= ErrorCode.__members__.keys(), "these codes are raised nowhere"
     return (set(error_codes()) & in_commands - in_jobs) | NEVER_IN_A_JOB.keys()
 

@@ -26,6 +26,7 @@ from benchmarks.report import (
     Measured,
     Recovery,
     Timing,
+    _draw_throughput,
     as_json,
     bench_table,
     draw_chart,
@@ -320,6 +321,18 @@ def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: tuple[str, ...])
     draw_chart(throughput, latencies, failed, tmp_path / "chart.png", "title")
     width, height = png_size(tmp_path / "chart.png")
     assert (width, height) == (1_500, pytest.approx(150 * (0.5 + sum(CHART_INCHES[each] for each in parts)), abs=1))
+
+
+def test_picture_says_which_settings_sparks_sink_had() -> None:
+    """Kills: bars of one name for both, or in one colour."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    _draw_throughput(axes, [measured(each, 1.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN, EQUAL)])
+    handles, labels = axes.get_legend_handles_labels()
+    names = ("kafka-eos", "Spark's Kafka sink", "Spark's Kafka sink at equal settings")
+    assert [label.partition(",")[0] for label in labels] == list(names)
+    assert len({bar.get_facecolor() for handle in handles for bar in handle}) == len(names)
 
 
 def png_size(file: Path) -> tuple[int, int]:

@@ -38,11 +38,29 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["consume"],
         ["consume", "--topic", "orders", "--count", "0"],
         ["forget"],
+        ["history", "--write-id", "w", "--prefix", "w"],
+        ["history", "--topic", "t", "--partition", "0"],
+        ["history", "--write-id", "w", "--topic", "t", "--partition", "0", "--offset", "0"],
     ],
 )
 def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "kafka-eos" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["history", "forget"])
+def test_command_without_arguments_names_what_it_needs(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "600")
+    assert main([command]) == 2
+    said = capsys.readouterr().err
+    needed = {
+        "forget": ("--prefix W and --older-than AGE",),
+        "history": ("--topic T --partition P --offset O", "example"),
+    }
+    for each in ("--write-id W, which kafka-eos status lists", *needed[command]):
+        assert each in said
 
 
 def test_usage_error_of_a_choice_names_the_choices_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def lines(text: str) -> list[str]:
 def test_view_shows_transactions_blocked_partitions_and_writes() -> None:
     found = ClusterView(
         now_ms=NOW,
-        writes=write_lines([write()], [batch(parts_copied=2)]),
+        writes=write_lines([write()], [batch(transactions_copied=2)]),
         transactions=(transaction(), transaction("other", NOW - 1_000, transaction_state="PrepareCommit")),
         blocked=(blocked("w.0.3", "other"), blocked("w.0.3", "other", partition=2, hidden_offsets=None)),
     )
@@ -157,7 +157,7 @@ def test_rate_is_that_of_the_newest_measured_batches() -> None:
         batch(3, write_id="another", rows=10**9),
     ]
     (line,) = write_lines([write(version=14)], records)
-    assert (line.rows_per_second, line.parts_copied) == (2_000, 0)
+    assert (line.rows_per_second, line.transactions_copied) == (2_000, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_rate_is_empty_without_a_measured_batch(records: list[BatchRecord]) -> N
     assert line.rows_per_second is None
 
 
-def test_parts_copied_belong_to_their_version() -> None:
-    (line,) = write_lines([write(version=4)], [batch(3, parts_copied=2)])
-    assert (line.rows_per_second, line.parts_copied) == (5_000, None)
+def test_transactions_copied_belong_to_their_version() -> None:
+    (line,) = write_lines([write(version=4)], [batch(3, transactions_copied=2)])
+    assert (line.rows_per_second, line.transactions_copied) == (5_000, None)
 
 
 def test_prepared_version_has_no_rate() -> None:

@@ -24,7 +24,7 @@ from kafka_eos_sink.protocol.record_batch import (
 def batch(
     base_offset: int, producer_id: int, *, records: int = 1, transactional: bool = True, marker: int | None = None
 ) -> RecordBatch:
-    control = () if marker is None else (ControlRecord(offset=base_offset, type=marker, coordinator_epoch=0),)
+    control = () if marker is None else (ControlRecord(offset=base_offset, type=marker),)
     return RecordBatch(
         base_offset=base_offset,
         length=88,

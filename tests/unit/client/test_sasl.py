@@ -90,7 +90,7 @@ class ScramServer:
 
     def answer_first(self, message: bytes) -> bytes:
         self.first_bare = message.decode().removeprefix("n,,")
-        nonce = self.first_bare.rpartition("r=")[2]
+        nonce = self.first_bare.rpartition("r=")[2].partition(",")[0]
         salt = base64.b64encode(self.salt).decode()
         self.first = f"r={nonce}server-part,s={salt},i={self.iterations}"
         return self.first.encode()
@@ -118,6 +118,16 @@ def test_names_are_escaped_and_nonces_are_fresh() -> None:
     assert first.startswith("n,,n=a=3Db=2Cü,r=")
     assert first != second
     assert re.fullmatch(r"n,,n=[^,]+,r=[\x21-\x2b\x2d-\x7e]{20,}", first)
+
+
+@pytest.mark.parametrize("hash_name", ["sha256", "sha512"])
+def test_delegation_token_is_named_in_the_signed_message(hash_name: str) -> None:
+    """The extension of Kafka's ScramExtensions; mutation: it is sent, but missing in what both sides sign."""
+    token = PasswordCredentials(username="id", password=Secret("hmac"), is_delegation_token=True)
+    server, messages = ScramServer(hash_name, "hmac"), scram(hash_name, token)
+    first = next(messages)
+    assert re.fullmatch(rb"n,,n=id,r=[^,]+,tokenauth=true", first)
+    assert ends(messages, server.answer_final(messages.send(server.answer_first(first))))
 
 
 def test_scram_rejects_server_without_password() -> None:

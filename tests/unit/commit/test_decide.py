@@ -14,7 +14,7 @@ from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Answered, Step
+from kafka_eos_sink.commit.steps import Answered, Step
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import fail_if_too_late, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS

@@ -8,7 +8,7 @@ from typing import Never, TypeVar
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.evidence import Judged, _blocked_by_others, _by_partition, _is_before, judged, look_at
+from kafka_eos_sink.commit.evidence import Judged, _blocked_by_others, _is_before, judged, look_at
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do, Shown
 from kafka_eos_sink.commit.steps import POLL_MS, TransactionDescription, Unseen
@@ -193,8 +193,8 @@ def test_readers_pass_only_behind_the_last_row() -> None:
 
 def test_only_others_transactions_are_called_blockers() -> None:
     _, logged = decided()
-    own = logged.decision.transactions[0].identity.producer_id
-    writers = _by_partition(logged.decision.transactions)
+    identity = logged.decision.transactions[0].identity
+    own, writers = identity.producer_id, {("t", 0): [(identity, 9)]}
     last = {("t", 0): 9}
     assert _blocked_by_others(writers, last, {("t", 0): {own: (0, 3), 7: (0, 4)}}) == {}
     assert _blocked_by_others(writers, last, {("t", 0): {7: (0, 4)}}) == {("t", 0): 7}

@@ -13,8 +13,8 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolved, resolve
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskMessage
 from kafka_eos_sink.errors import (
@@ -256,6 +256,16 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
         cluster.resolve("rewrite")
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"
+
+
+def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
+    """So that the command refuses it before it asks, and no running query is fenced for nothing."""
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.plan("finishes it")
+    cluster.before(steps.InitProducerId, lambda: pytest.fail("fenced"))
+    with pytest.raises(WriteRefusedError, match="counts as written"):
+        cluster.resolve("rewrite")
 
 
 def test_start_version_of_a_query() -> None:

@@ -12,9 +12,9 @@ from kafka_eos_sink.cli.resolve import resolved_sentence
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
 from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.resolve_refusals import warnings
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.values import Resolution, ResolveRequest, TaskOutcome, Write
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import KafkaEosError, WriteRefusedError

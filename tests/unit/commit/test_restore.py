@@ -19,9 +19,9 @@ from kafka_eos_sink.commit.log_records import (
     part_record,
 )
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Step
 from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.restore import MOST_COPIES, _sort_copies, finish
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
     PROOFS_WITHIN_MS,

@@ -9,9 +9,8 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision
-from kafka_eos_sink.commit.procedure import Answered
 from kafka_eos_sink.commit.settle import Settled, _end, settle
-from kafka_eos_sink.commit.steps import EndResult
+from kafka_eos_sink.commit.steps import Answered, EndResult
 from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
 from kafka_eos_sink.errors import DecisionPendingError, FencedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode

@@ -89,10 +89,6 @@ def test_malformed_task_id_is_not_parsed(stranger: str) -> None:
     assert names.parse(stranger, "orders") is None
 
 
-def test_the_slot_follows_the_task_attempt_id() -> None:
-    assert [names.slot_of(i) for i in (0, 7, 8, 2**40 + 3)] == [0, 7, 0, 3]
-
-
 def test_only_a_write_without_an_app_id_has_a_random_id() -> None:
     unique = "0b6f2f50-5a3c-4b7e-9d15-6c0a6f4f8f11"
     assert names.is_random_write_id(names.random_write_id(None, unique))

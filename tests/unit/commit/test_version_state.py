@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_records import LogKey
-from kafka_eos_sink.commit.log_view import LoggedDecision, LoggedRecord, QueryState, VersionState
-from kafka_eos_sink.commit.restore import finish_decision
+from kafka_eos_sink.commit.log_view import LoggedRecord, QueryState, VersionState
+from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.write_states import _decided
@@ -84,13 +86,14 @@ def test_every_place_tells_the_same_state(
     assert state.is_settled + decision.is_unwritten + state.is_open == 1
 
     # The planner acts on it: it has work with what is open, skips what is settled, and lets the rest be written.
-    finishing = finish_decision(run_of(), LoggedDecision(decision, 5), state, DriverTransaction(decision.driver))
+    view: Any = SimpleNamespace(queries=lambda _: (query,))
+    finishing = finish_decisions(run_of(), view, DriverTransaction(decision.driver))
     if state.is_open:
         next(finishing)
     else:
         with pytest.raises(StopIteration) as returned:
             next(finishing)
-        assert returned.value.value.status is (
+        assert returned.value.value.decisions[0].status is (
             DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED
         )
     assert decision.is_unwritten == (3 not in decision.written_versions)

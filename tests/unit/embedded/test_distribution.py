@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_eos_sink.embedded import distribution, jar_hashes
+from kafka_eos_sink.embedded import distribution
 from kafka_eos_sink.embedded.distribution import (
     DEFAULT_KAFKA_VERSION,
     Progress,
@@ -160,7 +160,7 @@ def test_jar_of_the_kafka_source_with_another_hash_is_rejected(ivy: Path, monkey
 
 
 def test_default_kafka_has_exactly_the_known_jars(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert f"kafka_2.13-{DEFAULT_KAFKA_VERSION}.jar" in jar_hashes.KAFKA
+    assert f"kafka_2.13-{DEFAULT_KAFKA_VERSION}.jar" in distribution.KAFKA
     content = hashlib.sha256(b"content\n").hexdigest()
     main = f"kafka_2.13-{DEFAULT_KAFKA_VERSION}.jar"
     monkeypatch.setattr(distribution, "KAFKA", {main: content, "known-1.jar": content})

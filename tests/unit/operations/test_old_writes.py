@@ -22,7 +22,7 @@ from kafka_eos_sink.operations.old_writes import sort_out
         ({"state": "resolved", "finished_ms": None}, "the commit log does not hold when version 3 ended"),
         ({"finished_ms": NOW}, "finished at 2023-11-14T22:14:20+00:00"),
         ({"state": "decided"}, "version 3 is decided"),
-        ({"state": "undecided", "version": None}, "a version is undecided"),
+        ({"state": "in-doubt", "version": None}, "a version is in-doubt"),
         ({"state": "prepared"}, "version 3 is prepared"),
         ({"state": "void"}, "version 3 is void"),
         ({"state": "unreadable", "version": None}, "a version is unreadable"),

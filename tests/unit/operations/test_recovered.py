@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cluster_views import transaction
+from kafka_eos_sink.cli import view
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.steps import (
@@ -253,6 +255,36 @@ def test_preview_lists_what_was_not_checked(
     assert "It would change nothing else that was found." in " ".join((shown.out + shown.err).split())
 
 
+def previewed(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
+    """The preview finds so many open transactions."""
+    opened = tuple(transaction(f"w.{task}.0") for task in range(count))
+    monkeypatch.setattr(operator, "preview", lambda *_, **__: Preview(writes=(), opened=opened))
+
+
+def test_preview_shows_the_first_transactions_and_how_to_see_the_rest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    previewed(monkeypatch, 150)
+    assert main([*RECOVER]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("\nw.") == 20
+    rest = "kafka-eos status --bootstrap-servers localhost:1 --prefix w --limit 150"
+    assert f"and 130 more ({rest})" in shown
+    assert "abort 150 open transactions" in shown
+
+
+def test_yes_is_offered_only_where_nobody_can_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    previewed(monkeypatch)
+    assert main([*RECOVER]) == 1
+    assert "--yes" in capsys.readouterr().err
+    monkeypatch.setattr(view, "has_terminal", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert main([*RECOVER]) == 1
+    assert capsys.readouterr().err == "Nothing was changed.\n"
+
+
 def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:
     """The settings of commands that run on a scripted cluster."""
 
@@ -390,6 +422,6 @@ def test_advice_for_an_expired_id_can_be_followed() -> None:
     with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
         copy_own(None, [TASK])
     with pytest.raises(
-        DecisionPendingError, match=rf"--write-id {RANDOM} --version 0 --as rewrite tells .* the job can run again"
+        DecisionPendingError, match=rf"the job can run again: .*--write-id {RANDOM} --version 0 --as rewrite;"
     ):
         copy_own(None, [replace(TASK, transactional_id=f"{RANDOM}.3.0")], write_id=RANDOM)

@@ -38,7 +38,7 @@ def now_ms() -> int:
 def view(
     writes: Sequence[CommittedWrite] = (), batches: Sequence[BatchRecord] = (), *, age_s: int = 0, **given: Any
 ) -> ClusterView:
-    """What a look finds that ended so many seconds ago; its batches are also the newest of the history."""
+    """What a view finds that ended so many seconds ago; its batches are also the newest of the history."""
     lines = write_lines(writes, batches)
     return ClusterView(now_ms=now_ms() - age_s * 1000, writes=lines, batches=tuple(batches), **given)
 
@@ -66,17 +66,17 @@ def app_ids(found: Samples) -> set[str]:
 def after(*views: ClusterView) -> Samples:
     metrics = WriteMetrics()
     for each in views:
-        metrics.looked(each, 0.5)
+        metrics.viewed(each, 0.5)
     return samples(metrics)
 
 
 def test_before_the_first_view_only_the_exporter_is_shown() -> None:
     found = samples(WriteMetrics())
     assert value(found, "up") == 0
-    assert value(found, "look_failures_total") == 0
+    assert value(found, "view_failures_total") == 0
     assert value(found, "build_info", version=__version__) == 1
     names = {name for name, _ in found if name.startswith("kafka_eos_")}
-    assert names == {"kafka_eos_up", "kafka_eos_look_failures_total", "kafka_eos_build_info"}
+    assert names == {"kafka_eos_up", "kafka_eos_view_failures_total", "kafka_eos_build_info"}
 
 
 @pytest.mark.feature("metrics")
@@ -85,13 +85,13 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     later = view(
         [write(version=3)],
         [
-            batch(2, rows=10, write_ms=200, verify_ms=50, written_bytes=77, parts_copied=2, attempts_ended=3),
+            batch(2, rows=10, write_ms=200, verify_ms=50, written_bytes=77, transactions_copied=2, attempts_aborted=3),
             batch(3, rows=5, write_ms=None, recovered_by="abort", dead_letters=letters(NULL_TOPIC=3, UNKNOWN_TOPIC=1)),
         ],
     )
     found = after(first, later)
     expected = {"batches": 2, "rows": 15, "dead_letters": 4, "written_bytes": 77, "recovered_batches": 1}
-    for name, wanted in {**expected, "copied_transactions": 2, "ended_attempts": 3}.items():
+    for name, wanted in {**expected, "copied_transactions": 2, "aborted_attempts": 3}.items():
         assert value(found, f"{name}_total", app_id="w") == wanted, name
     assert value(found, "batch_duration_seconds_count", app_id="w") == 1
     assert value(found, "batch_duration_seconds_sum", app_id="w") == 0.25
@@ -100,12 +100,12 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     assert value(found, "batch_phase_seconds_total", app_id="w", phase="plan") == 0
 
 
-def test_look_that_ends_amid_a_scrape_is_shown_whole() -> None:
+def test_view_that_ends_amid_a_scrape_is_shown_whole() -> None:
     for families_before in range(20):
         metrics = WriteMetrics()
         scrape = iter(metrics.registry.collect())
         seen = [family for _ in range(families_before) if (family := next(scrape, None))]
-        metrics.looked(view([write()]), 0.5)
+        metrics.viewed(view([write()]), 0.5)
         names = {each.name for family in [*seen, *scrape] for each in family.samples}
         assert ("kafka_eos_batches_total" in names) == ("kafka_eos_versions" in names)
 
@@ -113,7 +113,7 @@ def test_look_that_ends_amid_a_scrape_is_shown_whole() -> None:
 @pytest.mark.parametrize("name", ["kafka_eos_rows_total", "kafka_eos_versions"])
 def test_scrape_may_choose_metrics_by_name(name: str) -> None:
     metrics = WriteMetrics()
-    metrics.looked(view([write()]), 0.5)
+    metrics.viewed(view([write()]), 0.5)
     found = prometheus_client.generate_latest(metrics.registry.restricted_registry([name])).decode()
     assert {each.name for family in text_string_to_metric_families(found) for each in family.samples} == {name}
 
@@ -230,19 +230,19 @@ def test_refused_part_is_absent_and_counters_stay() -> None:
 @pytest.mark.parametrize(("age_s", "shown"), [(200, True), (400, False)])
 def test_view_is_shown_for_a_while_after_a_failure(age_s: int, shown: bool) -> None:
     metrics = WriteMetrics()
-    metrics.looked(view([write()]), 0.5)
+    metrics.viewed(view([write()]), 0.5)
     old = view([write()], [batch(4)], age_s=age_s)
-    metrics.looked(old, 0.5)
+    metrics.viewed(old, 0.5)
     metrics.failed()
     found = samples(metrics)
     assert value(found, "up") == 0
-    assert value(found, "look_failures_total") == 1
-    assert value(found, "last_look_timestamp_seconds") == old.now_ms / 1000
+    assert value(found, "view_failures_total") == 1
+    assert value(found, "last_view_timestamp_seconds") == old.now_ms / 1000
     assert (value(found, "last_version", app_id="w") == 3) == shown
     assert value(found, "batches_total", app_id="w") == 1
-    metrics.looked(view([write()]), 0.25)
+    metrics.viewed(view([write()]), 0.25)
     found = samples(metrics)
-    assert (value(found, "up"), value(found, "look_duration_seconds")) == (1, 0.25)
+    assert (value(found, "up"), value(found, "view_duration_seconds")) == (1, 0.25)
     assert value(found, "last_version", app_id="w") == 3
 
 
@@ -310,13 +310,13 @@ def test_unfinished_decision_has_an_age_since_it_was_seen(monkeypatch: pytest.Mo
     old, new = (write(version=version, state="decided", finished_ms=None) for version in (4, 5))
     views = [view([other, each], age_s=age) for each, age in ((old, 90), (old, 60), (new, 30))]
     metrics = WriteMetrics()
-    metrics.looked(view([other]), 0.5)
+    metrics.viewed(view([other]), 0.5)
     for each, age in zip(views, (90, 90, 30), strict=True):
-        metrics.looked(each, 0.5)
+        metrics.viewed(each, 0.5)
         name = "w" if bound == 10 else THE_REST
         assert value(samples(metrics), "unfinished_age_seconds", app_id=name) == pytest.approx(age, abs=5)
-    metrics.looked(view(not_read=("writes: denied",)), 0.5)
-    metrics.looked(view([other]), 0.5)
+    metrics.viewed(view(not_read=("writes: denied",)), 0.5)
+    metrics.viewed(view([other]), 0.5)
     assert not any(name == "kafka_eos_unfinished_age_seconds" for name, _ in samples(metrics))
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.procedure import Procedure
-from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, ReadLog, ReadRecord
+from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
@@ -195,7 +194,7 @@ def test_an_open_decision_is_undecided() -> None:
     log = Log()
     log.decide(log.prepare(0))
     (write,) = log.writes()
-    assert (write.state, write.version) == ("undecided", 3)
+    assert (write.state, write.version) == ("in-doubt", 3)
 
 
 def test_undecided_record_that_is_no_decision_has_no_version() -> None:
@@ -203,7 +202,7 @@ def test_undecided_record_that_is_no_decision_has_no_version() -> None:
     for record in tombstones(log.decide(log.prepare(0), version=4)):
         log.append(record, DRIVER, epoch=1)
     finished, undecided = log.writes()
-    assert (finished.version, undecided.state, undecided.version) == (3, "undecided", None)
+    assert (finished.version, undecided.state, undecided.version) == (3, "in-doubt", None)
 
 
 def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from hand_driven import HandDrivenClient
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ExponentialBackoff
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.interceptors import Interceptors
@@ -95,13 +96,11 @@ class Bench:
         self.config = ProducerConfig(**settings)
         backoff = ExponentialBackoff(100, 1_000, jitter=0)
         self.accumulator = RecordAccumulator(batch_size=10_000, linger_ms=0, codec=Compression.NONE)
-        self.transactions = TransactionManager(
-            transactional_id, transaction_version=transaction_version, backoff=backoff
-        )
+        client: Any = self.client
+        self.transactions = TransactionManager(Admin(client), transactional_id, transaction_version=transaction_version)
         self.transactions.initialized(7, 3)
         if transactional_id is not None:
             self.transactions.begin()
-        client: Any = self.client
         self.sender = Sender(client, self.config, self.accumulator, self.transactions, Interceptors((), {}), backoff)
 
     def batch(

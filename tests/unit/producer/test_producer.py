@@ -5,6 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -20,7 +21,7 @@ def test_flush_dead_letters_rejected_record_if_nothing_is_open(bench: Any, answe
     client = bench().client
     client.lead({("t", 0): 1, ("log", 0): 1, ("dlq", 0): 1})
     config = ProducerConfig(linger_ms=0, dead_letter_topic="dlq")
-    producer = Producer(client, config, transactional_id="tx", transaction_version=2)
+    producer = Producer(Admin(client), config, transactional_id="tx", transaction_version=2)
     producer.init(7, 3)
     producer.begin()
     value = pa.array([b"too large for its topic"], pa.binary())
@@ -52,7 +53,9 @@ def block(first: int, size: int = 10, codec: Compression = Compression.NONE) -> 
 
 
 def begun(client: Any, **settings: Any) -> Producer:
-    producer = Producer(client, ProducerConfig(linger_ms=0, **settings), transactional_id="tx", transaction_version=2)
+    producer = Producer(
+        Admin(client), ProducerConfig(linger_ms=0, **settings), transactional_id="tx", transaction_version=2
+    )
     producer.init(7, 3)
     producer.begin()
     return producer

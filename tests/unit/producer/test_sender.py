@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hand_driven import UNREACHABLE, Coordinator
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
@@ -17,11 +18,7 @@ from kafka_eos_sink.producer.transaction_states import State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    FindCoordinatorRequest,
     InitProducerIdRequest,
-    InitProducerIdResponse,
-    ProduceRequest,
     ProduceResponse,
 )
 from kafka_eos_sink.protocol.record_batch import read_record_batches
@@ -676,26 +673,59 @@ def test_later_records_at_the_first_offset_prove_a_loss(bench: Any, answer: Any)
 @pytest.mark.feature("adding partitions")
 def test_below_version_two_partition_is_added_before_produce(bench: Any, answer: Any) -> None:
     b = bench(transaction_version=0)
-    b.transactions.coordinator = 2
+    coordinator = Coordinator()
     b.batch(), b.batch(1)
+    coordinator.add = [UNREACHABLE, ErrorCode.CONCURRENT_TRANSACTIONS, 0]
+    sent_before = []
+    b.client.handler = lambda request: sent_before.extend(b.client.sent) or coordinator(request)
     b.sender.run_once(0)
+    assert not sent_before
+    asked = b.client.requests(AddPartitionsToTxnRequest)
+    assert {request.v3_and_below_topics[0].partitions for request in asked} == {(0, 1)}
+    assert b.client.versions == [(None, 11)]
+    assert set(b.client.bytes_of()) == {("t", 0), ("t", 1)}
+
+
+@pytest.mark.feature("adding partitions")
+def test_partitions_that_were_added_are_sent_before_others_are_added(bench: Any, answer: Any) -> None:
+    b = bench(transaction_version=0)
+    b.client.handler = coordinator = Coordinator()
+    b.batch()
     b.sender.run_once(0)
-    (asked,) = b.client.sent
-    assert isinstance(asked.request, AddPartitionsToTxnRequest)
-    assert asked.node_id == 2
-    assert asked.request.v3_and_below_topics[0].partitions == (0, 1)
-    results = tuple(
-        AddPartitionsToTxnResponse.Topic.Partition(partition_index=p, partition_error_code=0) for p in (0, 1)
-    )
-    b.client.answer(
-        AddPartitionsToTxnResponse(
-            throttle_time_ms=0,
-            results_by_topic_v3_and_below=(AddPartitionsToTxnResponse.Topic(name="t", results_by_partition=results),),
-        )
-    )
+    b.client.answer(answer())
     b.turn()
-    assert isinstance(b.client.sent[0].request, ProduceRequest)
-    assert b.client.versions[-1] == (None, 11)
+    b.batch(), b.batch(1)
+    coordinator.add = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    b.sender.run_once(0)
+    assert [set(b.client.bytes_of(i)) for i in range(len(b.client.sent))] == [{("t", 0)}]
+    assert b.sender.failure.code == "TOPIC_AUTHORIZATION_FAILED"
+    assert b.transactions.state is State.ABORTABLE_ERROR
+
+
+def test_batch_in_flight_does_not_end_a_request_to_the_coordinator(bench: Any) -> None:
+    b = bench(transaction_version=0, delivery_timeout_ms=3_000)
+    b.client.handler = coordinator = Coordinator()
+    b.batch()
+    b.sender.run_once(0)
+    for _ in range(4):
+        b.turn(ms=900)
+    b.batch(1)
+    coordinator.add = [ErrorCode.CONCURRENT_TRANSACTIONS, 0]
+    b.sender.run_once(0)
+    assert [set(b.client.bytes_of(i)) for i in range(2)] == [{("t", 0)}, {("t", 1)}]
+
+
+@pytest.mark.parametrize("add", [UNREACHABLE, ErrorCode.CONCURRENT_TRANSACTIONS])
+def test_batch_that_waits_for_its_partition_expires(bench: Any, add: Any) -> None:
+    b = bench(transaction_version=0, delivery_timeout_ms=3_000)
+    b.client.handler = coordinator = Coordinator()
+    coordinator.add = add
+    b.batch()
+    b.sender.run_once(0)
+    b.turn(ms=100)
+    assert b.client.now == 3_100
+    assert b.sender.failure.code == "DELIVERY_TIMEOUT"
+    assert b.transactions.state is State.ABORTABLE_ERROR
 
 
 @pytest.mark.feature("adding partitions")
@@ -752,9 +782,9 @@ def test_interceptors_receive_coordinator_errors_and_aborts(bench: Any) -> None:
     b = bench()
     told = Told(b)
     b.batch(count=5)
-    b.transactions.fail(AuthorizationError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "no"))
+    b.sender.fail(AuthorizationError("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "no"))
     b.turn()
-    assert told.calls == [(0, -1, 5, b.transactions.error)]
+    assert told.calls == [(0, -1, 5, b.sender.failure)]
     b = bench()
     told = Told(b)
     b.batch(count=5)
@@ -810,25 +840,22 @@ def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answ
     b.batch()
     b.sender.run_once(0)
     b.client.answer(answer(ErrorCode.UNKNOWN_PRODUCER_ID))
+    b.client.handler = Coordinator()
     b.turn()
-    (asked,) = b.client.sent
-    assert isinstance(asked.request, InitProducerIdRequest)
-    assert asked.request.transactional_id is None
-    b.client.answer(InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=99, producer_epoch=0))
-    b.turn()
+    (asked,) = b.client.requests(InitProducerIdRequest)
+    assert asked.transactional_id is None
+    assert b.transactions.identity == (99, 0)
     assert b.client.sequences_of() == {0: (0, 0, 10)}
 
 
-@pytest.mark.feature("coordinator lookup")
-def test_unreachable_coordinator_is_looked_up_again(bench: Any) -> None:
-    b = bench(transaction_version=0)
-    b.transactions.coordinator = 17  # not among the brokers any more
-    b.client.unready.add(17)
+def test_failed_request_for_a_new_id_fails_the_batches_in_time(bench: Any) -> None:
+    b = bench(transactional_id=None, delivery_timeout_ms=3_000)
+    b.transactions.producer_id = -1
     b.batch()
     b.sender.run_once(0)
-    b.turn()
-    b.turn()
-    assert isinstance(b.client.sent[0].request, FindCoordinatorRequest)
+    b.turn(ms=100)
+    assert not b.client.sent
+    assert b.sender.failure.code == "DELIVERY_TIMEOUT"
 
 
 def test_time_in_which_no_row_came_expires_no_batch(bench: Any, answer: Any) -> None:

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_eos_sink.errors import ConfigurationError, ProtocolError
+from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import (
     LEVELS,
     XERIAL_HEADER,
     Compression,
-    check_level,
     compress,
     compress_pieces,
     decompress,
+    level_problem,
 )
 from kafka_eos_sink.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from tests.fuzz.hostile_log import reset_peak, resident
@@ -61,6 +61,7 @@ def test_every_codec_makes_text_smaller(codec: Compression) -> None:
     ("codec", "level"), [(codec, level) for codec in LEVELS for level in (None, 1, 6, 9, LEVELS[codec].default)]
 )
 def test_levels_of_java_are_accepted(codec: Compression, level: int | None) -> None:
+    assert level_problem(codec, level) == ""
     assert bytes(decompress(codec, compress(codec, level, TEXT), LIMIT)) == TEXT
 
 
@@ -93,10 +94,9 @@ def test_the_outermost_levels_work(codec: Compression, level: int) -> None:
     ],
 )
 def test_levels_outside_javas_ranges_are_refused(codec: Compression, level: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"COMPRESSION_LEVEL.*{codec.name.lower()}.*{level}"):
-        check_level(codec, level)
-    with pytest.raises(ConfigurationError):
-        compress(codec, level, b"x")
+    problem = level_problem(codec, level)
+    assert codec.name.lower() in problem
+    assert str(level) in problem
 
 
 def test_lz4_default_is_the_fast_compressor_as_in_java() -> None:
@@ -113,8 +113,6 @@ def test_higher_levels_compress_better() -> None:
 
 def test_codecs_are_found_by_the_names_of_compression_type() -> None:
     assert [Compression.of(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Compression)
-    with pytest.raises(ConfigurationError, match="'lzma' is unknown; use one of none, gzip, snappy, lz4, zstd"):
-        Compression.of("lzma")
 
 
 def test_lz4_frames_have_64_kib_blocks_and_no_size_or_checksum() -> None:
@@ -205,8 +203,3 @@ def test_a_claim_of_a_huge_size_sets_no_memory_aside() -> None:
     raw = b"\xff\xff\xff\xff\x0f" + os.urandom(20)
     with pytest.raises(ProtocolError, match="ends early"):
         decompress(Compression.SNAPPY, raw, 2**33)
-
-
-def test_unknown_codec_names_those_that_exist() -> None:
-    with pytest.raises(ConfigurationError, match=r"COMPRESSION_TYPE\].*'lzma'.*none, gzip, snappy, lz4, zstd"):
-        Compression.of("lzma")

@@ -20,8 +20,6 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
         (75, "UNKNOWN_LEADER_EPOCH", True),
         (90, "PRODUCER_FENCED", False),
         (120, "TRANSACTION_ABORTABLE", False),
-        (133, "SHARE_SESSION_LIMIT_REACHED", True),
-        (136, "CONTROLLER_ID_NOT_REGISTERED", False),
     ],
 )
 def test_known_code_has_its_name_and_retriable_flag(code: int, name: str, retriable: bool) -> None:
@@ -32,8 +30,7 @@ def test_known_code_has_its_name_and_retriable_flag(code: int, name: str, retria
     assert error is ErrorCode[name]
 
 
-def test_codes_have_no_gap_and_each_has_a_message_of_its_own() -> None:
-    assert sorted(ErrorCode) == list(range(-1, max(ErrorCode) + 1))
+def test_each_code_has_a_message_of_its_own() -> None:
     assert len({error.message for error in ErrorCode}) == len(ErrorCode)
 
 

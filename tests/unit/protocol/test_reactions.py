@@ -47,7 +47,7 @@ def test_no_reaction_is_missing_in_the_independent_table() -> None:
 
 
 def test_unlisted_retriable_code_does_not_retry_a_state_change() -> None:
-    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
+    code = ErrorCode.INVALID_REQUEST
     assert reaction(messages.EndTxnRequest, ErrorCode.LISTENER_NOT_FOUND) is Reaction.UNKNOWN
     assert reaction(messages.ListOffsetsRequest, ErrorCode.LISTENER_NOT_FOUND) is Reaction.RETRY
     assert reaction(messages.ListOffsetsRequest, code) is Reaction.CONFIGURATION

@@ -188,19 +188,19 @@ def test_control_records_are_read() -> None:
     for kind in (0, 1):
         (read,) = read_all(control(kind, struct.pack(">hi", 0, 17)))
         assert (read.control, read.transactional, read.records) == (True, True, ())
-        assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=17),)
+        assert read.control_records == (ControlRecord(offset=55, type=kind),)
 
 
 def test_later_marker_versions_are_read_up_to_known_fields() -> None:
     (read,) = read_all(control(1, struct.pack(">hih", 3, 17, 99), version=2))
-    assert read.control_records == (ControlRecord(offset=55, type=1, coordinator_epoch=17),)
+    assert read.control_records == (ControlRecord(offset=55, type=1),)
 
 
 @pytest.mark.feature("markers")
 def test_control_records_of_other_types_are_kept_by_their_type() -> None:
     for kind in (2, 6, 77, -1):
         (read,) = read_all(control(kind, None))
-        assert read.control_records == (ControlRecord(offset=55, type=kind, coordinator_epoch=-1),)
+        assert read.control_records == (ControlRecord(offset=55, type=kind),)
 
 
 def test_an_emptied_control_batch_is_kept() -> None:

@@ -14,7 +14,7 @@ from documents import ROOT, read
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import barrier_record, done_record
-from kafka_eos_sink.commit.procedure import Step
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.values import (
     DeadLetters,
     Decision,
@@ -106,7 +106,7 @@ def test_phases_are_measured_between_the_points(clock: SimpleNamespace) -> None:
     assert [watch.ms(phase) for phase in ("check", "decide", "end", "verify")] == [100, 300, 400, 600]
     # The last EndTxn returned 9.8 s after a plan that began at 1 s of the wall clock.
     record = record_of_commit(DECISION, PLAN, [message(0, 20), message(1, 30)], watch, 1)
-    assert (record.headroom_ms, record.attempts_ended) == (60_000 - 9_800, 3)
+    assert (record.headroom_ms, record.attempts_aborted) == (60_000 - 9_800, 3)
     assert (record.rows, record.transactions, record.written_bytes) == (200, 2, 2_000)
     assert (record.plan_ms, record.write_ms, record.application_id) == (11, 30, "app-1")
     assert record.offsets == (part(0, 200),)
@@ -122,7 +122,7 @@ def test_copies_count_as_time_of_the_proofs(clock: SimpleNamespace) -> None:
     )
     watch = watched(clock, *COMMIT[:6], *copying, *COMMIT[7:])
     assert [watch.ms(phase) for phase in ("check", "decide", "end", "verify")] == [100, 300, 400, 500]
-    assert (watch.parts_copied, watch.finished) == (1, {"batch": 1})
+    assert (watch.transactions_copied, watch.finished) == (1, {"batch": 1})
 
 
 def test_only_an_appended_done_record_finishes_a_query(clock: SimpleNamespace) -> None:
@@ -143,7 +143,7 @@ def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
     record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
     assert record.line() == (
         "written version 3 of write id 'w': 200 rows; 2000 bytes; 2 transactions; "
-        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts aborted; 0 parts copied; "
+        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts aborted; 0 transactions copied; "
         "50200 ms to the transaction timeout"
     )
     # A field that hides one of the logger's own raises.

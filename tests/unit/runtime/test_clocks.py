@@ -8,7 +8,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.runtime.executor import Executor
 

@@ -18,8 +18,8 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
 from kafka_eos_sink.commit import refusals, steps
 from kafka_eos_sink.commit.evidence import verify_visible
-from kafka_eos_sink.commit.procedure import Procedure, Step
 from kafka_eos_sink.commit.refusals import refused, resolve_command
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
@@ -74,7 +74,7 @@ def test_transactional_id_as_write_id_names_its_write(of_task: str, owner: str) 
 def test_missing_history_ends_with_a_complete_command() -> None:
     config = ClientConfig(bootstrap_servers=(("b1", 9092),))
     with pytest.raises(BrokerRefusedError) as raised:
-        require_found((), "batch of 'w'", "h", config)
+        require_found((), "batch of 'w'", "h", config, "w")
     assert raised.value.message == "the history 'h' on b1:9092 holds no batch of 'w'"
     assert raised.value.way_out.endswith(f": kafka-eos status {AT}")
     admin: Any = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0, config=config), topic=lambda *_: None)

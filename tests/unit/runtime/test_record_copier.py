@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hand_driven import HandDrivenClient
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import PendingRequest
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.steps import AreCommitted, Copied, Copy, CopyRecords, Gone, LogRecord
@@ -97,9 +98,11 @@ class Cluster:
         self.refusal: KafkaEosError | None = None
         self.start = 0
         self.fetched: list[tuple[int, str]] = []
-        client: Any = self
+        admin: Any = self
+        brokers: Any = self.client
+        self.end_transactions = Admin(brokers).end_transactions
         config = ProducerConfig(linger_ms=0, **settings)
-        topics = DataTopics(client, timeout_ms=config.delivery_timeout_ms, max_block_ms=config.max_block_ms)
+        topics = DataTopics(admin, timeout_ms=config.delivery_timeout_ms, max_block_ms=config.max_block_ms)
         self.copier = RecordCopier(topics, LOG, config)
 
     def end(self, where: tuple[str, int]) -> int:
@@ -147,6 +150,7 @@ class Brokers(HandDrivenClient):
 
     def __init__(self) -> None:
         super().__init__()
+        self.handler = self.response
         self.lead({("t", 0): 1, ("t", 1): 1, LOG: 1})
         self.appended: list[tuple[tuple[str, int], RecordBatch]] = []
         self.ends: list[bool] = []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.procedure import Procedure
+from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -85,11 +85,14 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
             ),
             "t-1 [4..9] of w.0.1 (producer id 6, epoch 2) to w.0.3 (producer id 7, epoch 2)",
         ),
+        (steps.InitProducerId("w.0.3", 60_000), "w.0.3"),
+        (steps.Warn("a message with a secret value"), ""),
+        (steps.Now(), ""),
         (steps.CommitGroupOffsets(OWN, "g", (("t", 1, 4),)), "group g, w.0.3 (producer id 7, epoch 2)"),
     ],
 )
 def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
-    assert step.subject() == shown
+    assert step_log.subject(step) == shown
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from kafka_eos_sink.commit.values import Write
+from kafka_eos_sink.runtime import topics
 from kafka_eos_sink.runtime.topics import weaknesses
 
 INSYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
@@ -25,3 +30,32 @@ def test_weaknesses_are_those_that_the_cluster_could_mend(
     replicas: int, brokers: int, configs: dict[str, str], found: str
 ) -> None:
     assert weaknesses(replicas, brokers, configs) == found
+
+
+@pytest.mark.parametrize(
+    ("is_new", "streaming", "write_id", "warns"),
+    [
+        (True, False, "kafka-eos/nightly/orders", True),
+        (False, False, "kafka-eos/nightly/orders", False),
+        (True, True, "kafka-eos-q", False),  # the tasks refuse its batches above 0
+        (True, False, "kafka-eos/b119f28e-40dc-420f-9ae2-817389028d00", False),  # a random id begins once
+    ],
+    ids=["new log", "known log", "stream", "random id"],
+)
+def test_batch_job_warns_when_its_write_created_the_commit_log(
+    is_new: bool, streaming: bool, write_id: str, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else shows that a job has moved to another cluster, where it writes its versions again."""
+    warned: list[str] = []
+    monkeypatch.setattr(topics, "ensure_commit_log", lambda *_: is_new)
+    monkeypatch.setattr(topics, "require_readable_topic", lambda *_: None)
+    monkeypatch.setattr(topics, "warn_once", warned.append)
+    write = Write(write_id, "log", "--bootstrap-servers b:1")
+    producer = SimpleNamespace(max_block_ms=1, dead_letter_topic=None)
+    batch = SimpleNamespace(topic="orders", streaming=streaming)
+    settings: Any = SimpleNamespace(write=write, producer=producer, batch=batch)
+    admin: Any = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0), fetch=lambda *_, **__: None)
+    topics.require_topics(settings, admin)
+    assert ["kafka-eos resolve --bootstrap-servers b:1" in each and "'log'" in each for each in warned] == [
+        True
+    ] * warns

@@ -160,8 +160,6 @@ def test_property_consistent_with_exactly_once_is_accepted(name: str, value: str
 @pytest.mark.parametrize(
     ("name", "value", "way_out"),
     [
-        ("sasl.kerberos.service.name", "kafka", "SCRAM-SHA-512"),
-        ("sasl.mechanism", "GSSAPI", "SCRAM-SHA-512"),
         ("ssl.truststore.type", "JKS", "ssl.truststore.type=PEM"),
         ("ssl.keystore.type", "jks", "ssl.keystore.type=PEM"),
         ("interceptor.classes", "com.example.Audit", "option interceptors"),

@@ -8,6 +8,7 @@ import pytest
 
 from certificates import Authority
 from documents import ROOT, Block, read
+from kafka_eos_sink.client import kerberos
 from kafka_eos_sink.settings.options import read_options
 from kafka_eos_sink.settings.secrets import VARIABLE
 
@@ -22,7 +23,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     authority = Authority(tmp_path, "ca")
     client = authority.issue("client.example")
     (tmp_path / "client.pem").write_text(client.key(PASSWORD) + client.chain)
-    (tmp_path / "secrets.properties").write_text(f"key.password={PASSWORD}\n")
+    (tmp_path / "secrets.properties").write_text(f"key.password={PASSWORD}\ntoken.hmac={PASSWORD}\n")
+    (tmp_path / "orders.keytab").touch()
+    monkeypatch.setattr(kerberos, "missing_library", lambda: None)
     return tmp_path
 
 
@@ -47,5 +50,5 @@ def test_switch_rejects_files_and_references(block: Block, folder: Path, monkeyp
         read_options(options_of(block, folder))
 
 
-def test_page_has_both_kinds_of_properties() -> None:
-    assert [block.section for block in BLOCKS] == ["certificates", "tokens"]
+def test_page_has_all_kinds_of_properties() -> None:
+    assert [block.section for block in BLOCKS] == ["certificates", "tokens", "kerberos", "kerberos"]

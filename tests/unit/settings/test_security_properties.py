@@ -12,8 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from kafka_eos_sink.client import kerberos
 from kafka_eos_sink.client.security import (
     ClientCredentials,
+    KerberosCredentials,
     PasswordCredentials,
     SaslConfig,
     Secret,
@@ -454,6 +456,10 @@ def test_white_space_around_paths_is_kept(stores: Stores, name: str, tmp_path: P
 MODULE = "sasl.jaas.config"
 EXTENSIONS = "sasl.oauthbearer.extensions"
 PROVIDER = "sasl.oauthbearer.token.provider"
+SERVICE = "sasl.kerberos.service.name"
+KRB5_MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
+FROM_CACHE = 'useTicketCache=true ticketCache="/tmp/a" principal="a@B"'
+KERBEROS = {"security.protocol": "SASL_SSL", SERVICE: "kafka"}
 UNSECURED = OAUTH | {MODULE: f'{OAUTH_MODULE} unsecuredLoginStringClaim_sub="alice";'}
 CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secret": SECRET}
 
@@ -462,7 +468,6 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
     ("properties", "name", "reason"),
     [
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "is required"),
-        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "SCRAM-SHA-512"),
         ({**SCRAM, "sasl.mechanism": "AWS_MSK_IAM"}, "sasl.mechanism=AWS_MSK_IAM", "provider=msk-iam:<region>"),
         ({**SCRAM, "sasl.username": "alice"}, "sasl.password", "is required"),
         ({**SCRAM, "sasl.password": SECRET}, "sasl.username", "is required"),
@@ -471,7 +476,19 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="alice" password="{SECRET}"'}, MODULE, "semicolon"),
         ({**SCRAM, MODULE: f'{PLAIN_MODULE} username="a" password="b";'}, MODULE, "must be of ScramLoginModule"),
         ({**SCRAM, MODULE: "com.example.Evil required;"}, MODULE, "must be of ScramLoginModule"),
-        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenauth="{SECRET}";'}, MODULE, "unknown option (number 3); only"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenAuth="{SECRET}";'}, MODULE, "unknown option (number 3); only"),
+        ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password="b" tokenauth="{SECRET}";'}, MODULE, "that is not true or false"),
+        ({**KERBEROS, "sasl.username": "alice"}, "sasl.username", "GSSAPI takes a ticket"),
+        ({**KERBEROS, SERVICE: "kafka/broker1"}, SERVICE, "one name"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, SERVICE, "is required"),
+        ({**KERBEROS, MODULE: f"{SCRAM_MODULE};"}, MODULE, "must be of Krb5LoginModule"),
+        ({**KERBEROS, MODULE: f"{KRB5_MODULE};"}, MODULE, "must have useKeyTab=true"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useKeyTab=true keyTab="/dev/null";'}, MODULE, "without principal"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useKeyTab=true principal="a@B";'}, MODULE, "without keyTab"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useKeyTab=true keyTab="/nowhere" principal="a@B";'}, MODULE, "/nowhere: No such file"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useTicketCache=true keyTab="/dev/null";'}, MODULE, "keyTab without useKeyTab=true"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useKeyTab=yes;'}, MODULE, "useKeyTab that is not true or false"),
+        ({**KERBEROS, MODULE: f'{KRB5_MODULE} useTicketCache=true serviceName="kafka";'}, SERVICE, "given together with serviceName"),
         ({**SCRAM, MODULE: f'{SCRAM_MODULE} username="a" password=b {SECRET}=c;'}, MODULE, "unknown option (number 3); only"),
         ({**SCRAM, **NAMED, MODULE: f'{SCRAM_MODULE} username="a";'}, "sasl.username", "given together with username"),
         (OAUTH, ENDPOINT, "is required with OAUTHBEARER"),
@@ -497,10 +514,64 @@ CREDENTIALS = {"sasl.oauthbearer.client.id": "id", "sasl.oauthbearer.client.secr
         ({**OAUTH, MODULE: f'{OAUTH_MODULE} ssl.truststore.location="/etc/x";'}, MODULE, "unknown option (number 1); only"),
     ],
 )  # fmt: skip
-def test_invalid_sasl_properties_are_reported(properties: dict[str, str], name: str, reason: str) -> None:
+def test_invalid_sasl_properties_are_reported(
+    properties: dict[str, str], name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kerberos, "missing_library", lambda: None)
     _, problems, _ = read(properties)
     assert problems[0].startswith(f"kafka.{name}")
     assert reason in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (None, {}),
+        ("useTicketCache=true", {}),
+        (f"{FROM_CACHE} doNotPrompt=true renewTGT=true", {"principal": "a@B", "ticket_cache": "/tmp/a"}),
+        ('useKeyTab=true storeKey=true keyTab="/dev/null" principal="a@B"', {"principal": "a@B", "keytab": "/dev/null"}),
+        # Mutation: the ticket cache wins, and a stream ends with its ticket.
+        (f'{FROM_CACHE} useKeyTab=True keyTab="/dev/null"', {"principal": "a@B", "keytab": "/dev/null"}),
+    ],
+)  # fmt: skip
+def test_kerberos_ticket_comes_from_keytab_or_cache(
+    module: str | None, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kerberos, "missing_library", lambda: None)
+    given = KERBEROS if module is None else {**KERBEROS, MODULE: f"{KRB5_MODULE} {module};"}
+    credentials = KerberosCredentials(service_name="kafka", **expected)
+    assert security(given).sasl == SaslConfig(mechanism="GSSAPI", credentials=credentials)
+    named = {name: value for name, value in given.items() if name != SERVICE} | {"sasl.mechanism": "gssapi"}
+    if module is not None:
+        named[MODULE] = named[MODULE].replace(";", ' serviceName="kafka";')
+        assert security(named).sasl == SaslConfig(mechanism="GSSAPI", credentials=credentials)
+
+
+def test_all_problems_of_kerberos_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    module = f'{KRB5_MODULE} useKeyTab=true keyTab="orders.keytab" debug=maybe serviceName="a@b";'
+    _, problems, _ = read({"security.protocol": "SASL_SSL", MODULE: module, "sasl.password": SECRET})
+    remedies = ("remove it", install_command("kerberos"), "must be one name", "without principal", "--files")
+    assert len(problems) == len(remedies)
+    for problem, remedy in zip(problems, remedies, strict=True):
+        assert remedy in problem
+
+
+def test_keytab_is_rejected_where_files_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kerberos, "missing_library", lambda: None)
+    monkeypatch.setenv("KAFKA_EOS_REFERENCES", "none")
+    module = f'{KRB5_MODULE} useKeyTab=true keyTab="/dev/null" principal="a@B";'
+    _, problems, _ = read({**KERBEROS, MODULE: module})
+    assert len(problems) == 1
+    assert "KAFKA_EOS_REFERENCES" in problems[0]
+
+
+@pytest.mark.parametrize(("value", "is_token"), [("true", True), ("TRUE", True), ("false", False)])
+def test_scram_login_takes_a_delegation_token(value: str, is_token: bool) -> None:
+    module = f'{SCRAM_MODULE} username="id" password="{SECRET}" tokenauth={value};'
+    credentials = PasswordCredentials(username="id", password=Secret(SECRET), is_delegation_token=is_token)
+    found = security({**SCRAM, MODULE: module}).sasl
+    assert found == SaslConfig(mechanism=SCRAM["sasl.mechanism"], credentials=credentials)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("statement", ["int(text)", "raise ImportError(text)", "raise AttributeError(text)"])

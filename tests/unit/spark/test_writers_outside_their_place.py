@@ -7,7 +7,6 @@ import pytest
 from pyspark.sql.types import StructType
 
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.spark import writer as writer_module
 from kafka_eos_sink.spark.data_source import KafkaEosDataSource
 
 OPTIONS = {"kafka.bootstrap.servers": "localhost:1", "topic": "t"}
@@ -38,19 +37,6 @@ def test_first_use_of_writer_spares_modules_from_collections() -> None:
         "assert gc.get_freeze_count() <= spared",
     ]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=60)
-
-
-def test_write_outside_a_task_is_an_error() -> None:
-    writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
-    with pytest.raises(KafkaEosError, match=r"NOT_IN_A_TASK\]"):
-        writer.write(iter(()))
-
-
-def test_write_of_a_writer_that_was_never_planned_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "task_context", lambda: None)
-    writer = KafkaEosDataSource(OPTIONS).writer(SCHEMA, overwrite=False)
-    with pytest.raises(KafkaEosError, match=r"NOT_PLANNED\]"):
-        writer.write(iter(()))
 
 
 def test_streaming_on_spark_4_0_is_rejected_before_any_writer(monkeypatch: pytest.MonkeyPatch) -> None:
