@@ -88,7 +88,7 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
     """Parse a KafkaSourceOffset, ``{"topic": {"0": 17}}``; None for another source."""
     try:
         topics: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(topics, dict):
         return None
