@@ -25,6 +25,7 @@ _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 RUNS_IN = {
+    "docs/deploy.md#yarn": "spark/test_yarn.py::test_second_application_master_continues_the_stream",
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
     "README.md#60-seconds:2": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",

@@ -347,11 +347,11 @@ RULES: tuple[Rule, ...] = (
     # Real Spark: batch and stream in one application, a driver that dies before and after the decision, a killed worker, one spark-submit.
     Rule("spark/test_fake_broker.py", ALL),  # needs Go
     Rule("spark/test_kubernetes.py", ALL),
-    Rule("spark/test_kafka_versions.py", EXHAUSTIVE),
-    Rule("spark/test_streaming_cases.py", EXHAUSTIVE),
-    Rule("spark/test_checkpoint_changes.py", EXHAUSTIVE),
+    Rule("spark/test_yarn.py", ALL),  # YARN and HDFS of their own
+    Rule("spark/test_hadoop_checkpoint.py", ALL),  # an HDFS of its own, and 65 MB of jars
     Rule("spark/test_lost_checkpoint.py::test_query_without_its_checkpoint_continues_at_the_group", TEST),
     Rule("spark/test_lost_checkpoint.py", ALL),
+    Rule("spark/test_checkpoint_changes.py", ALL),
     Rule("spark/test_lost_executors.py", EXHAUSTIVE),
     Rule(
         "spark/test_partition_for_topic.py::test_each_task_writes_one_partition_as_java_would",
@@ -374,13 +374,9 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_notebooks.py", ALL),
     Rule("spark/test_record_comparison.py", ALL),
     Rule("spark/test_batch_security.py", ALL),
-    Rule(
-        "spark/test_missing_read.py", ALL
-    ),  # its error at the plan and before the decision: broker/test_missing_rights.py
     Rule("spark/test_check_connection.py", ALL),
     Rule("spark/test_kerberos.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
-    Rule("spark/test_worker_logs.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
     Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
     Rule("spark/test_spark_submit.py", ALL),
@@ -391,11 +387,6 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_batch_failures.py", ALL),
     Rule("spark/test_streaming_failures.py::test_commit_failing_after_decision_is_finished_by_abort", TEST),
     Rule("spark/test_streaming_failures.py", ALL),
-    Rule("spark/test_batch_bad_input.py::test_a_wrong_column_is_refused_before_anything_is_written", ALL),
-    Rule(
-        "spark/test_batch_bad_input.py::test_a_wrong_option_is_refused_before_anything_is_written",
-        Sample(of_class=lambda params: "all"),
-    ),
     Rule(
         "spark/test_batch_exactly_once.py::test_order_is_kept_per_spark_partition_and_topic_partition",
         ALL,
@@ -407,9 +398,7 @@ RULES: tuple[Rule, ...] = (
         one_of("with_history", True),
     ),
     Rule(
-        "spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides",
-        ALL,
-        lambda params: params["loss"].name != "between two batches",
+        "spark/test_streaming.py::test_deleted_commit_log_is_refused_until_the_user_decides", ALL, one_of("batches", 0)
     ),
     Rule("spark", ALL, below_version_2),
     Rule("spark", TEST),

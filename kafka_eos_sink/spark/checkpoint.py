@@ -17,7 +17,7 @@ from typing import Any
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import ConfigurationError, peer_text
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.spark.checkpoint_filesystem import open_location
+from kafka_eos_sink.spark.checkpoint_filesystem import Files, open_location
 
 START_FORMAT = "v1"
 """Of ``sources/<name>/0``, in every version of the offset log."""
@@ -88,7 +88,7 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
     """Parse a KafkaSourceOffset, ``{"topic": {"0": 17}}``; None for another source."""
     try:
         topics: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(topics, dict):
         return None
@@ -104,7 +104,7 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
 
 
 class Checkpoint:
-    """A checkpoint location for ``pyarrow.fs``; a path without scheme is local."""
+    """A checkpoint by the location that Spark uses."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -118,19 +118,12 @@ class Checkpoint:
 
     def newest_batch(self) -> int | None:
         """Return the running batch: the newest with offsets. Raises OSError or ValueError."""
-        from pyarrow.fs import FileSelector
-
-        filesystem, path = open_location(self.location)
         # The folder also has other names: Spark writes ".<batch>.<uuid>.tmp" before a rename, and keeps ".<batch>.crc".
-        found = filesystem.get_file_info(FileSelector(f"{path}/offsets", allow_not_found=True))
-        return max((int(info.base_name) for info in found if info.base_name.isdecimal()), default=None)
+        return max((int(name) for name in self._files().names("offsets") if name.isdecimal()), default=None)
 
     def is_committed(self, version: int) -> bool:
         """Return True if Spark has finished the batch. Raises OSError or ValueError."""
-        from pyarrow.fs import FileType
-
-        filesystem, path = open_location(self.location)
-        return bool(filesystem.get_file_info(f"{path}/commits/{version}").type == FileType.File)
+        return self._files().exists(f"commits/{version}")
 
     def offsets(self, version: int) -> BatchOffsets:
         """Read the source offsets of a batch. Raises OSError or ValueError."""
@@ -166,6 +159,7 @@ class Checkpoint:
         return tuple(found)
 
     def _read(self, name: str) -> bytes:
-        filesystem, path = open_location(self.location)
-        with filesystem.open_input_stream(f"{path}/{name}") as stream:
-            return bytes(stream.read())
+        return self._files().read(name)
+
+    def _files(self) -> Files:
+        return open_location(self.location)

@@ -1,49 +1,124 @@
-"""The file system of a checkpoint, opened by the location that Spark uses."""
+"""The files of a checkpoint, opened by the location that Spark uses.
+
+Python opens local paths, and with ``pyarrow.fs`` the object stores that it knows. All others, and a store that rejects Python's
+credentials, are read as the driver reads them (``driver_jvm.py``).
+"""
 
 from __future__ import annotations
 
 import functools
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
+
+from kafka_eos_sink.spark.driver_jvm import HadoopFiles, find_driver_jvm
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-ARROW_SCHEMES = {"s3a": "s3"}
-"""Hadoop's scheme -> the scheme of ``pyarrow.fs``."""
+ARROW_SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
+"""Hadoop's scheme -> the scheme of ``pyarrow.fs``, which opens it without a JVM."""
 AZURE_SCHEMES = ("abfs", "abfss")
 RETRY_OPTIONS = {"gs": "retry_limit_seconds=5"}
 """Options of the URI. Without them, Arrow retries for more than a minute if the network or the credentials are missing."""
 AZURE_PROBE_S = 60.0
+PROBED = "metadata"
+"""A file that every checkpoint holds before the first batch."""
+
+
+NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
+"""What a read raises if the file system fails, or if Spark did not write the file."""
+
+
+class Files(Protocol):
+    """The files below a location.
+
+    Each method raises one of NOT_READABLE if the file system fails.
+    """
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, of which there are none if it does not exist."""
+
+
+class ArrowFiles:
+    """The files below a path of a file system of ``pyarrow.fs``."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem, self.path = filesystem, path.rstrip("/")
+
+    def read(self, name: str) -> bytes:
+        with self._filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            return bytes(stream.read())
+
+    def exists(self, name: str) -> bool:
+        from pyarrow.fs import FileType
+
+        return bool(self._filesystem.get_file_info(f"{self.path}/{name}").type == FileType.File)
+
+    def names(self, folder: str) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self._filesystem.get_file_info(FileSelector(f"{self.path}/{folder}", allow_not_found=True))
+        return [info.base_name for info in found]
 
 
 @functools.cache
-def open_location(location: str) -> tuple[FileSystem, str]:
-    """Return the file system of a location, and the path in it.
+def open_location(location: str) -> Files:
+    """Return the files below a checkpoint's location.
 
-    Raises:
-        OSError, ValueError, NotImplementedError, ImportError: The file system is not known or cannot be opened.
+    Raises one of NOT_READABLE if a store lets neither Python nor the classes of Spark's driver in.
     """
-    from pyarrow.fs import FileSystem, LocalFileSystem
+    from pyarrow.fs import LocalFileSystem
 
     scheme, colon, rest = location.partition(":")
-    # Spark resolves a path without scheme against fs.defaultFS, which this process does not know.
     if not colon or "/" in scheme:
-        return LocalFileSystem(), location.rstrip("/")
+        return _without_scheme(location)
     if scheme == "file":
-        path = f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest
-        return LocalFileSystem(), path.rstrip("/")
+        return ArrowFiles(LocalFileSystem(), f"/{rest[2:].partition('/')[2]}" if rest.startswith("//") else rest)
+    if scheme not in ARROW_SCHEMES:
+        return HadoopFiles(location)
+    try:
+        files = _open_store(scheme, rest)
+        files.read(PROBED)
+    except NOT_READABLE as error:
+        try:
+            found = HadoopFiles(location)
+            found.read(PROBED)
+        except NOT_READABLE as also:
+            raise OSError(f"{error}; by the classes of Spark's driver: {also}") from None
+        return found
+    return files
+
+
+def _without_scheme(path: str) -> Files:
+    """Return the files below a path of ``fs.defaultFS``, by default a local one."""
+    from pyarrow.fs import LocalFileSystem
+
+    try:
+        is_local = not find_driver_jvm().mentions_default_fs()
+    except OSError:
+        is_local = True
+    return ArrowFiles(LocalFileSystem(), path) if is_local else HadoopFiles(path)
+
+
+def _open_store(scheme: str, rest: str) -> ArrowFiles:
+    from pyarrow.fs import FileSystem
+
     # A path of Spark is not a URI: a blank or "%20" in it stands for itself.
     authority, slash, path = rest.removeprefix("//").partition("/")
-    uri = f"{ARROW_SCHEMES.get(scheme, scheme)}://{authority}{slash}{quote(path)}"
+    uri = f"{ARROW_SCHEMES[scheme]}://{authority}{slash}{quote(path)}"
     if scheme in RETRY_OPTIONS:
         uri += f"?{RETRY_OPTIONS[scheme]}"
     if scheme in AZURE_SCHEMES:
         _require_azure(uri)
-    filesystem, path = FileSystem.from_uri(uri)
-    return filesystem, path.rstrip("/")
+    return ArrowFiles(*FileSystem.from_uri(uri))
 
 
 def _require_azure(uri: str) -> None:

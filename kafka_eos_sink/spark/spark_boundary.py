@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from kafka_eos_sink.commit.values import BatchIdentity, Plan, TaskIdentity, TaskMessage, Write
 from kafka_eos_sink.errors import ConfigurationError, Job, KafkaEosError, SchemaError
 from kafka_eos_sink.logs import warn_once
+from kafka_eos_sink.pickling import PickledByName
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.runtime.write_settings import WriteSettings
@@ -79,10 +80,15 @@ def planning(job: Job) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class SinkMessage(WriterCommitMessage):
-    """The message of a task to the commit, in the class that Spark requires."""
+class SinkMessage(PickledByName, WriterCommitMessage):
+    """The message of a task to the commit, in the class that Spark requires.
+
+    ``kafka_offsets`` are (topic, partition, next offset) of the sources at the batch's end, in one message of a batch with
+    ``source.offsets.group``.
+    """
 
     message: TaskMessage | RowsWritten
+    kafka_offsets: tuple[tuple[str, int, int], ...] | None = None
 
 
 def checked(

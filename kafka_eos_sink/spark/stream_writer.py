@@ -24,6 +24,7 @@ from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_eos_sink.settings.table import SinkOptions
 from kafka_eos_sink.spark.checkpoint import BatchOffsets, Checkpoint
+from kafka_eos_sink.spark.checkpoint_filesystem import NOT_READABLE
 from kafka_eos_sink.spark.late_sweep import log_failed_abort, sweep_later
 from kafka_eos_sink.spark.quick_acks import log_hand_over
 from kafka_eos_sink.spark.spark_boundary import (
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError)
-"""What a read of the checkpoint raises if the file system fails, or if Spark did not write the file."""
 TRY_AGAIN_AFTER_S = 600.0
 """A failed login to a store may take many seconds; do not repeat it with every batch."""
 _try_again_at: dict[str, float] = {}
@@ -51,8 +50,8 @@ CONTINUOUS = "the continuous trigger delivers no rows to Python sinks; use a mic
 
 
 KEEP_FOLDER = (
-    "Keep the folder: from another one, the query starts over. "
-    "Correct its scheme, or the credentials of the driver's Python process"
+    "Keep the folder: from another one, the query starts over. Correct its scheme, or put the settings of its file system into "
+    "spark-submit --conf, spark-defaults.conf or core-site.xml: the sink does not see what the program itself sets"
 )
 
 
@@ -63,6 +62,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
     _planned = False
     _offsets: tuple[int, str] | None = None
     """Batch id and SHA-256 of the source offsets at planning; None if they cannot be read."""
+    _kafka_offsets: tuple[tuple[str, int, int], ...] | None = None
+    """The offsets of that batch for ``source.offsets.group``."""
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._planned:
@@ -74,6 +75,8 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
                     log_hand_over(write_id)
                     found = _newest_offsets(options)
                     self._offsets = None if found is None else (found.version, found.sha256)
+                    if found is not None and options.source_offsets_group is not None:
+                        self._kafka_offsets = found.of_kafka()  # Raises before the first task runs.
                     # Only the tasks know for certain which batch runs. The plan shows it in errors.
                     query_id, version = ("", 0) if found is None else (_query_id(options), found.version)
                     settings = self._write_settings(options, write_id, query_id, version, None)
@@ -100,7 +103,11 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         settings = self._write_settings(
             options, "" if self._plan is None else self._plan.write.id, query_id, version, offsets_hash
         )
-        return run_task(context, settings, self._plan, self._columns, iterator)
+        message = run_task(context, settings, self._plan, self._columns, iterator)
+        if offsets_hash is not None and context.partitionId() == 0:
+            # One of the messages is enough. The commit process would have to read the checkpoint again.
+            message = dataclasses.replace(message, kafka_offsets=self._kafka_offsets)
+        return message
 
     @states_safety
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -114,13 +121,12 @@ class KafkaEosStreamWriter(SinkWriter, DataSourceStreamArrowWriter):
         complete = unwrapped(messages)
         # This process shares no state with the planner and the tasks: the plan arrives in the messages.
         first = next(message for message in complete if message is not None)
-        offsets = _offsets_of(options, batchId)
         settings = self._write_settings(
-            options, first.plan.write.id, first.batch.query_id, batchId, None if offsets is None else offsets.sha256
+            options, first.plan.write.id, first.batch.query_id, batchId, first.batch.offsets_hash
         )
         group = options.source_offsets_group
-        if group is not None and offsets is not None and (of_kafka := offsets.of_kafka()):
-            settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=of_kafka))
+        if group is not None and (offsets := _kafka_offsets(options, batchId, messages)):
+            settings = dataclasses.replace(settings, group_offsets=GroupOffsets(group_id=group, offsets=offsets))
         decision = session.commit(settings, first.plan, complete)
         # Spark calls commit while speculative attempts may still run; one of them can begin a transaction after it.
         sweep_later(settings, first.plan, decision)
@@ -164,8 +170,8 @@ def _write_id(options: SinkOptions) -> str:
         raise ConfigurationError(
             "CHECKPOINT_NOT_READABLE",
             f"{location}/metadata, which identifies the query after a restart, cannot be read ({error})",
-            f"{KEEP_FOLDER}. Without a scheme it is a local path: if Spark's "
-            "fs.defaultFS is another file system, write its scheme into checkpointLocation. If the file cannot be made readable, set "
+            f"{KEEP_FOLDER}. Without a scheme it is a path of fs.defaultFS, or local if the sink does not see that setting: then write "
+            "the scheme into checkpointLocation. If the file cannot be made readable, set "
             "transactional.id.prefix: for a query that has run before, to its kafka-eos-<query id> that kafka-eos status lists, because "
             "under another name its last batch can be written twice; for a new query, to any name that no other query uses",
         ) from None
@@ -188,10 +194,7 @@ def _newest_offsets(options: SinkOptions) -> BatchOffsets | None:
             raise ConfigurationError("CONTINUOUS_TRIGGER", f"no micro-batch is being planned: {CONTINUOUS}")
         return checkpoint.offsets(version)
 
-    found = _in_checkpoint(options, look)
-    if found is not None and options.source_offsets_group is not None:
-        found.of_kafka()  # Raises before the first task runs.
-    return found
+    return _in_checkpoint(options, look)
 
 
 def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatch | None:
@@ -209,8 +212,16 @@ def _first_batch(options: SinkOptions, newest: BatchOffsets | None) -> FirstBatc
     return _in_checkpoint(options, look)
 
 
-def _offsets_of(options: SinkOptions, version: int) -> BatchOffsets | None:
-    return _in_checkpoint(options, lambda checkpoint: checkpoint.offsets(version))
+def _kafka_offsets(
+    options: SinkOptions, version: int, messages: Sequence[WriterCommitMessage | None]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the offsets of ``source.offsets.group``, which a task brings."""
+    for message in messages:
+        if isinstance(message, SinkMessage) and message.kafka_offsets is not None:
+            return message.kafka_offsets
+    # The planner saw another batch, or the executor runs an earlier version of this package.
+    found = _in_checkpoint(options, lambda checkpoint: checkpoint.offsets(version))
+    return () if found is None else found.of_kafka()
 
 
 def _in_checkpoint(options: SinkOptions, look: Callable[[Checkpoint], _Found]) -> _Found | None:

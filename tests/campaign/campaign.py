@@ -5,8 +5,7 @@
 A campaign is a row of episodes. Each starts a Kafka of one or three nodes (3.9, 4.2 or 4.4, with a transaction version), writers of
 several kinds that are started again whenever they die, and readers; then faults happen, up to four at a time. In the end everything heals,
 the writers write the rest, and the checker judges: every accepted unit once and whole, others whole or absent, the rows of a task in order,
-group offsets equal to what is visible, nothing open, each error code documented and true about visibility. Then somebody deletes the commit
-log, the history or a checkpoint, which must be noticed, and the commands that the error prints must lead out.
+group offsets equal to what is visible, nothing open, each error code documented and true about visibility.
 
 The seed and the number of an episode determine what it draws. The journal has a line for each episode, and the next campaign with it
 continues behind the last one. Exit status 1 if anything is wrong; then the folder of the episode stays.
@@ -19,7 +18,6 @@ import json
 import os
 import random
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -40,7 +38,7 @@ from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import RunAgain, safety_of
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
-from kafka_testing import create_topic, delete_topic
+from kafka_testing import create_topic
 from tests.faults.fault_proxy import FaultProxy
 from tests.faults.three_nodes import QUICK_ELECTIONS
 from tests.spark.quick_start import PYTHON_STARTUP, SHORT_LIVED_JVM, short_lived_jvm
@@ -48,13 +46,14 @@ from tests.spark.standalone_cluster import StandaloneCluster
 
 from . import checker
 from .mutants import MUTANTS, planted_package
-from .nemesis import COMMIT_LOG, Nemesis, end_hanging_of_others, omits_markers, recover_write, run_command
+from .nemesis import Nemesis, end_hanging_of_others, omits_markers, recover_write, run_command
 from .spark_writer import Assignment, Kind
-from .writers import CODE, Writer
+from .writers import Writer
 
 REPOSITORY = Path(__file__).parents[2]
-HISTORY = "__kafka_eos_history"
 HEALED_WITHIN_S = 60.0
+RECOVERED_WITHIN_S = 180.0
+"""From the last fault until every writer has written something new; 60 on a quiet machine."""
 TRANSACTION_TIMEOUT_MS = 30_000
 OPTIONS = {"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
 IMPATIENT = {"kafka.delivery.timeout.ms": "15000", "kafka.max.block.ms": "15000", "kafka.request.timeout.ms": "5000"}
@@ -94,14 +93,8 @@ class Report:
     starts: int = 0
     recovered_s: float = 0.0
     """From the last fault until every writer has written something new."""
-    healed_s: float = 0.0
     minutes: float = 0.0
-    people: str = ""
-    not_done: int = 0
-    hanging: int = 0
-    """Transactions of other programs in a partition that missed their marker (KAFKA-20734), and were aborted by hand."""
     wrong: list[str] = field(default_factory=list)
-    timeline: list[tuple[float, float, str]] = field(default_factory=list)
 
     @property
     def fault_count(self) -> int:
@@ -122,8 +115,6 @@ class Settings:
     """Failpoints that a start of a writer may draw."""
     faults: tuple[str, ...] = ()
     """The names of the faults that may happen, empty for all."""
-    recovered_within_s: float = 180.0
-    """From the last fault until every writer has written something new; 60 on a quiet machine."""
     package: Path | None = None
     """Where another kafka_eos_sink lies: a mutant."""
 
@@ -187,10 +178,9 @@ class Episode:
             nemesis.heal()
             healed_at = time.monotonic()
             self.report.faults, self.report.frames = dict(nemesis.done), dict(nemesis.frames.done)
-            self.report.not_done, self.report.timeline = len(nemesis.problems), nemesis.timeline
             if omits_markers(self.kafka):
                 # Nothing but a person ends what a missing marker leaves open.
-                self.report.hanging = end_hanging_of_others(self.kafka, self.topics, self._prefixes())
+                end_hanging_of_others(self.kafka, self.topics, self._prefixes())
             self._await_recovery(supervisor, healed_at)
         for writer in self.writers:
             writer.kill()
@@ -200,7 +190,6 @@ class Episode:
             self._judge(nemesis, all_written=False)
         for writer in self.writers:
             writer.finish()
-        self.report.healed_s = round(time.monotonic() - healed_at, 1)
         self._judge(nemesis, all_written=True)
         for writer in self.writers:
             self.report.codes = dict(Counter(self.report.codes) + writer.codes)
@@ -208,8 +197,6 @@ class Episode:
         self.report.starts = sum(writer.starts for writer in self.writers)
         self.report.units = sum(len(writer.units) for writer in self.writers)
         self.report.rows = self.reader.sightings.rows
-        if not self.report.wrong:
-            self._let_people_delete(nemesis)
 
     def _make_writers(self, proxied: str) -> None:
         kinds = list(self.settings.kinds)
@@ -255,13 +242,13 @@ class Episode:
 
     def _await_first_rows(self) -> None:
         """Faults before anything works would only test the start of Spark."""
-        until = time.monotonic() + self.settings.recovered_within_s
+        until = time.monotonic() + RECOVERED_WITHIN_S
         while time.monotonic() < until and self.reader.sightings.rows == 0:
             time.sleep(0.2)
 
     def _await_recovery(self, supervisor: Supervisor, healed_at: float) -> None:
         before = [supervisor.done(writer) for writer in self.writers]
-        within_s = self.settings.recovered_within_s
+        within_s = RECOVERED_WITHIN_S
         helped, deadline = not omits_markers(self.kafka), healed_at + within_s
         while any(supervisor.done(writer) <= done for writer, done in zip(self.writers, before, strict=True)):
             if time.monotonic() > deadline and not helped:
@@ -316,60 +303,7 @@ class Episode:
             if code not in table().rows:
                 self.report.wrong.append(f"{code} is not documented")
             elif (safety := safety_of(code)) is not None and safety.run_again is RunAgain.REFUSED:
-                self.report.wrong.append(f"{code} asks for a person, and nobody had deleted anything")
-
-    def _let_people_delete(self, nemesis: Nemesis) -> None:
-        """Somebody deletes something; the next run must refuse, and what it prints must lead out."""
-        writer = self.chance.choice(self.writers)
-        others = ["history", *(["checkpoint", "group"] if writer.given.group else [])]
-        what = self.chance.choice(["commit log", "commit log", *others])
-        self.report.people = f"{what} of {writer.given.kind}"
-        rows = self.reader.sightings.rows
-        if what == "checkpoint":
-            shutil.rmtree(writer.folder / "checkpoint")
-        elif what == "group":
-            checker.delete_group(self.kafka.bootstrap_servers, writer.given.group)
-        else:
-            delete_topic(self.kafka.bootstrap_servers, COMMIT_LOG if what == "commit log" else HISTORY)
-        writer.more_units(3, self.settings.largest_unit)
-        if what in ("history", "group"):
-            writer.finish()  # whose checkpoint knows better
-        else:
-            self._expect_refusal(writer, "COMMIT_LOG_LOST" if what == "commit log" else "CHECKPOINT_LOST", rows)
-        self._judge(nemesis, all_written=True)
-
-    def _expect_refusal(self, writer: Writer, code: str, rows: int) -> None:
-        for attempt in range(1 + len(writer.given.topics)):
-            try:
-                writer.finish()
-            except AssertionError as refused:
-                text = str(refused)
-            else:
-                if attempt == 0:
-                    raise AssertionError(f"no {code}: the loss was not noticed")
-                return
-            if CODE.findall(text)[-1:] != [code]:
-                raise AssertionError(f"not {code} but: {text[-1500:]}")
-            self.reader.catch_up()
-            if code == "CHECKPOINT_LOST":
-                # The message holds the startingOffsets that continue exactly; a user deletes the new checkpoint, and pastes them.
-                shutil.rmtree(writer.folder / "checkpoint")
-                found = re.search(r"continues exactly: (\{[^;]*\});", text)
-                if found is None:
-                    raise AssertionError(f"no startingOffsets in: {text[-1500:]}")
-                (writer.folder / "starting_offsets").write_text(found[1])
-                continue
-            if len(writer.given.topics) == 1 and self.reader.sightings.rows != rows:
-                raise AssertionError(f"{self.reader.sightings.rows - rows} rows became visible beside {code}")
-            command = re.search(r"kafka-eos (resolve[^;(\n]*)", text)
-            if command is None:
-                raise AssertionError(f"no command in: {text[-1500:]}")
-            newest = max(writer.units) - 3
-            words = shlex.split(command[1].replace("--version N", f"--version {newest}"))
-            done = run_command(*words, "--yes")
-            if done.returncode:
-                raise AssertionError(f"kafka-eos {command[1]} failed: {done.stderr[-1000:]}")
-        writer.finish()
+                self.report.wrong.append(f"{code} asks for a person, and nobody deletes anything")
 
 
 def _submit(url: str) -> list[str]:
@@ -444,7 +378,7 @@ def told(report: Report) -> str:
     return (
         f"episode {report.episode}: {world}; {', '.join(report.writers)}; {report.fault_count} faults "
         f"({sum(report.frames.values())} frames), {report.rows:,} rows in {report.units} units, {report.starts} starts, all writing again "
-        f"{report.recovered_s:g} s after the last fault; {report.people or 'nobody deleted anything'}; "
+        f"{report.recovered_s:g} s after the last fault; "
         + ("; ".join(["WRONG", *report.wrong]) if report.wrong else "all right")
     )
 
@@ -480,12 +414,6 @@ def main() -> int:
     parser.add_argument("--episode-minutes", type=float, default=2.0, help="of faults in each")
     parser.add_argument("--longest-pause", type=float, default=40.0, help="in seconds; transactions time out after 30")
     parser.add_argument("--largest-unit", type=int, default=20_000, help="rows")
-    parser.add_argument(
-        "--recovered-within",
-        type=float,
-        default=180.0,
-        help="seconds from the last fault until all write; 60 on a quiet machine",
-    )
     parser.add_argument("--kinds", default=",".join(dict.fromkeys(KINDS)))
     parser.add_argument("--kafka", help="Kafka versions, as 4.3.1,4.4.0, in place of those that a campaign draws")
     parser.add_argument("--mutant", choices=[each.name for each in MUTANTS], help="plant this fault in the product")
@@ -512,7 +440,6 @@ def main() -> int:
             points=points,
             faults=faults,
             worlds=worlds,
-            recovered_within_s=given.recovered_within,
             package=package,
         )
         began = time.monotonic()

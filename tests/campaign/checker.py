@@ -227,11 +227,6 @@ def group_offsets(servers: str, group: str) -> dict[int, int]:
     return {each.partition: each.offset for each in found.topic_partitions}
 
 
-def delete_group(servers: str, group: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    admin.delete_consumer_groups([group])[group].result(60)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """What one writer was asked to write: the rows of each unit, and the units that were accepted."""

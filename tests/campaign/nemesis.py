@@ -23,7 +23,7 @@ from typing import Any
 
 import confluent_kafka
 import kafka as kafka_python
-from kafka.admin import AbortTransactionSpec, ConfigResource, ConfigResourceType, UpdateFeatureType
+from kafka.admin import AbortTransactionSpec, UpdateFeatureType
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
@@ -119,24 +119,17 @@ class Nemesis:
         faults: Collection[str] = (),
     ) -> None:
         """``faults``: the names of those that may happen, empty for all."""
-        self.kafka, self.writers, self.topics, self.proxy, self.chance = (
-            kafka,
-            list(writers),
-            list(topics),
-            proxy,
-            chance,
-        )
+        self.kafka, self.proxy, self.chance = kafka, proxy, chance
+        self.writers, self.topics = list(writers), list(topics)
         self.longest_pause_s = longest_pause_s
         self._faults = [fault for fault in FAULTS if not faults or fault.name in faults]
         self.done: Counter[str] = Counter()
         """How often each fault happened, 0 for the times in which frames are harmed."""
-        self.problems: list[str] = []
         self.foreign: Counter[bytes] = Counter()
         """The values of other programs' committed transactions."""
         self.foreign_unknown: set[bytes] = set()
         """Those whose program does not know how they ended."""
         self.frames = FrameFaults(random.Random(chance.random()))
-        self._timeline: list[tuple[float, float, str]] = []
         self._lock = threading.Lock()
         self._raised = False
         self.proxy.inject(random_faults=self.frames)
@@ -158,16 +151,14 @@ class Nemesis:
             thread.join()
 
     def _one(self, fault: Fault) -> None:
-        began = time.time()
-        try:
+        # A fault may meet another one: an admin's request to a broker that is down.
+        with contextlib.suppress(
+            NothingToHarm, kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError
+        ):
             fault.happen(self)
             with self._lock:
                 # Of harmed frames, each is a fault, and the time in which it happens is none.
                 self.done[fault.name] += fault.happen is not Nemesis.harm_frames
-                self._timeline.append((began, time.time(), fault.name))
-        except (NothingToHarm, kafka_python.errors.KafkaError, confluent_kafka.KafkaException, OSError) as failure:
-            # Or the fault itself met another one: an admin's request to a broker that is down.
-            self.problems.append(f"{fault.name}: {failure!r}")
 
     def heal(self) -> None:
         """End everything that is still wrong."""
@@ -184,10 +175,6 @@ class Nemesis:
         for node in self.kafka.node_ids:
             self.kafka.start_node(node)
         self.proxy.disconnect()
-
-    @property
-    def timeline(self) -> list[tuple[float, float, str]]:
-        return sorted(self._timeline)
 
     def _pause(self) -> float:
         """Mostly short, one of twelve beyond a transaction's timeout."""
@@ -246,11 +233,6 @@ class Nemesis:
         time.sleep(self._pause())
         self.kafka.start_node(node)
 
-    def restart_broker(self) -> None:
-        node = self.chance.choice(self.kafka.node_ids)
-        self.kafka.stop_node(node)
-        self.kafka.start_node(node)
-
     def stop_broker(self) -> None:
         self._pause_process(self.chance.choice(list(self.kafka.pids.values())))
 
@@ -268,16 +250,6 @@ class Nemesis:
             }
             admin.alter_partition_reassignments(moves)
             admin.elect_leaders(0, {each["name"]: [part.partition for part in moves]}, raise_errors=False)
-
-    def reassign_partition(self) -> None:
-        """One partition loses a replica, and gets it again."""
-        with connected(self.kafka) as admin:
-            topic, part = self.chance.choice(self.topics), 0
-            nodes = list(self.kafka.node_ids)
-            where = kafka_python.TopicPartition(topic, part)
-            admin.alter_partition_reassignments({where: self.chance.sample(nodes, len(nodes) - 1)})
-            time.sleep(1 + self.chance.random())
-            admin.alter_partition_reassignments({where: self.chance.sample(nodes, len(nodes))})
 
     def raise_transaction_version(self) -> None:
         with connected(self.kafka) as admin:
@@ -297,9 +269,6 @@ class Nemesis:
         self.proxy.open_gate(LATE)
         time.sleep(0.2)
         self.proxy.close_gate(LATE)
-
-    def cut_connections(self) -> None:
-        self.proxy.disconnect()
 
     def time_out_transactions(self) -> None:
         """As the coordinator ends what is too old: an InitProducerId that is not the owner's bumps the epoch and aborts.
@@ -385,11 +354,6 @@ class Nemesis:
         ids = self.chance.choice(self.writers).write_ids
         return f"{self.chance.choice(ids)}.v{ident}.0.0" if ids and self.chance.random() < 0.5 else f"foreign-{ident}"
 
-    def compact_commit_log(self) -> None:
-        with connected(self.kafka) as admin:
-            changes = {"segment.ms": "500", "min.cleanable.dirty.ratio": "0.0", "max.compaction.lag.ms": "1000"}
-            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, COMMIT_LOG, configs=changes)])
-
     def recover(self) -> None:
         """An operator's command at any time, also while the writer works."""
         ids = self.chance.choice(self.writers).write_ids
@@ -419,27 +383,18 @@ def omits_markers(kafka: EmbeddedKafka) -> bool:
     return tuple(map(int, kafka.version.split(".")[:2])) >= (4, 3)
 
 
-def end_hanging_of_others(kafka: EmbeddedKafka, topics: Sequence[str], own: Sequence[str]) -> int:
-    """Abort what leaders hold open and no coordinator does, of programs other than the writers with these write ids; count it."""
+def end_hanging_of_others(kafka: EmbeddedKafka, topics: Sequence[str], own: Sequence[str]) -> None:
+    """Abort what leaders hold open and no coordinator does, of programs other than the writers with these write ids."""
     ours = re.compile(f"(?:{'|'.join(map(re.escape, own))}){ID_OF_A_TASK}")
     with connected(kafka) as admin:
         listed = transactions(admin, [])
         spared = {each.producer_id for each in listed if each.state in OPEN or ours.fullmatch(each.transactional_id)}
         parts = [kafka_python.TopicPartition(*part) for part in partitions_of(admin, topics)]
-        return _abort_held(admin, parts, lambda held: held.producer_id not in spared)
-
-
-def _abort_held(
-    admin: kafka_python.KafkaAdminClient, parts: list[kafka_python.TopicPartition], is_meant: Callable[[Any], bool]
-) -> int:
-    """As ``kafka-transactions.sh abort`` for each open transaction that is meant; count them."""
-    ended = 0
-    for where, found in admin.describe_producers(parts).items():
-        for held in found.active_producers:
-            if held.current_transaction_start_offset >= 0 and is_meant(held):
-                admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
-                ended += 1
-    return ended
+        for where, found in admin.describe_producers(parts).items():
+            for held in found.active_producers:
+                if held.current_transaction_start_offset >= 0 and held.producer_id not in spared:
+                    # As ``kafka-transactions.sh abort``.
+                    admin.abort_transaction(AbortTransactionSpec(where, held.producer_id, held.producer_epoch))
 
 
 def run_command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -464,16 +419,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault("stop a planner or committer", 2, lambda nemesis: nemesis.stop_process("planner or committer")),
     Fault("start a second driver", 1, Nemesis.start_second_driver),
     Fault("kill a broker", 1.5, Nemesis.kill_broker, thing="broker"),
-    Fault("restart a broker", 0.5, Nemesis.restart_broker, thing="broker"),
     Fault("stop a broker", 1.5, Nemesis.stop_broker, thing="broker"),
     Fault("move leaders and coordinators", 3, Nemesis.move_leaders, _three),
-    Fault("reassign a partition", 1, Nemesis.reassign_partition, _three),
     Fault("raise the transaction version", 0.5, Nemesis.raise_transaction_version, lambda nemesis: nemesis.can_raise),
     Fault("harm frames", 20, Nemesis.harm_frames),
-    Fault("cut all connections", 1, Nemesis.cut_connections),
     Fault("time out transactions", 3, Nemesis.time_out_transactions),
     Fault("begin attempts late", 3, Nemesis.begin_attempts_late),
     Fault("write as another program", 2, Nemesis.write_as_another_program),
-    Fault("compact the commit log", 0.5, Nemesis.compact_commit_log),
     Fault("recover", 1, Nemesis.recover),
 )

@@ -170,9 +170,7 @@ class Writer:
     def lines(self) -> DataFrame:
         if self.given.kind == "copy":
             source = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.given.source_servers)
-            pasted = self.folder / "starting_offsets"
-            start = pasted.read_text() if pasted.exists() else "earliest"
-            source = source.option("kafka.isolation.level", "read_committed").option("startingOffsets", start)
+            source = source.option("kafka.isolation.level", "read_committed").option("startingOffsets", "earliest")
             source = source.option("subscribe", self.given.input_topic).option("maxOffsetsPerTrigger", 20_000)
             return source.load().selectExpr("concat_ws('|', cast(value as string), partition, offset) value")
         source = self.spark.readStream.format("text").option("maxFilesPerTrigger", "1")

@@ -53,7 +53,6 @@ class Writer:
         self.units: dict[int, int] = {}
         self.codes: Counter[str] = Counter()
         self.starts = self.deaths = 0
-        self.visible_too_early: list[str] = []
         self.points: tuple[str, ...] = ()
         """Failpoints that a start may draw."""
         self.log = folder / "run-0.log"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from kafka_eos_sink.protocol.compression import LEVELS, Compression
 from kafka_eos_sink.protocol.record_batch import ControlRecord, RecordBatch, encode_rows, read_record_batches, seal
@@ -55,41 +54,6 @@ EXPECTED = [
         strict=True,
     )
 ]
-
-
-@pytest.mark.feature("compression")
-@pytest.mark.parametrize("codec", Compression)
-def test_kafka_python_reads_our_batches(codec: Compression) -> None:
-    (batch,) = MemoryRecords(batch_of_columns(codec) + batch_of_rows(codec)[:40])
-    assert batch.validate_crc()
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4711, 3, 17)
-    assert (batch.is_transactional, batch.is_control_batch, batch.compression_type) == (True, False, codec)
-    assert (batch.last_offset_delta, batch.max_timestamp) == (len(EXPECTED) - 1, NOW + 2**33)
-    records = list(batch)
-    assert [(one.timestamp, one.key, one.value, list(one.headers)) for one in records] == EXPECTED
-    assert [one.offset for one in records] == list(range(len(EXPECTED)))
-
-
-@pytest.mark.parametrize("codec", Compression)
-def test_we_read_batches_of_kafka_python(codec: Compression) -> None:
-    builder = MemoryRecordsBuilder(2, int(codec), 1 << 20, 100, True, 4711, 3, 17)
-    for time, key, value, headers in EXPECTED:
-        builder.append(time, key, value, headers)
-    builder.close()
-    (batch,) = read_record_batches(bytes(builder.buffer()))
-    assert [(one.timestamp, one.key, one.value, list(one.headers)) for one in batch.records] == EXPECTED
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (4711, 3, 17)
-    assert (batch.transactional, batch.control, batch.compression) == (True, False, codec)
-
-
-def test_uncompressed_batches_match_kafka_python() -> None:
-    builder = MemoryRecordsBuilder(2, 0, 1 << 20, 0, True, 4711, 3, 17)
-    for time, key, value, headers in EXPECTED:
-        builder.append(time, key, value, headers)
-    builder.close()
-    theirs, ours = bytearray(builder.buffer()), bytearray(batch_of_columns(Compression.NONE))
-    # The leader epoch and the CRC come before the attributes; kafka-python writes another leader epoch.
-    assert ours[16:] == theirs[16:]
 
 
 def java_source(kafka_jars: Path, folder: Path) -> Path:

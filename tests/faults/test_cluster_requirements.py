@@ -15,7 +15,6 @@ from kafka_eos_sink.errors import ConfigurationError, MissingApiError
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime import session
 from kafka_testing import unique_topic
@@ -78,39 +77,12 @@ def test_api_versions_prove_verification_if_settings_are_hidden(
     assert "verify transactional appends" not in caplog.text
 
 
-@pytest.mark.parametrize("hidden", [ALL_HIDDEN, NONE_SHOWN], ids=["all", "empty"])
-def test_unknown_verification_is_a_warning(
-    bench_of: Callable[[int], Bench], hidden: Rule, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = bench_of(0)
-    topic = bench.topic()
-    bench.proxy.inject(hidden, BEFORE_36)
-    with caplog.at_level(logging.WARNING):
-        write_whole(bench.write_settings(topic))
-    assert not bench.proxy.unfired
-    bench.assert_exactly_once(topic)
-    assert caplog.text.count("whether the brokers verify transactional appends is unknown") == 1
-
-
 def test_plan_fails_if_brokers_lack_the_setting(bench_of: Callable[[int], Bench]) -> None:
     bench = bench_of(0)
     bench.proxy.inject(VERIFICATION_HIDDEN, BEFORE_36)
     with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\] nothing .* shows .*Kafka 3\.6 or newer"):
         session.plan(bench.write_settings(bench.topic()))
     assert m.InitProducerIdRequest not in {seen.api for seen in bench.proxy.requests}
-
-
-def test_transaction_version_2_needs_no_verification(
-    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = bench_of(2)
-    topic = bench.topic()
-    bench.proxy.inject(VERIFICATION_HIDDEN, BEFORE_36)
-    with caplog.at_level(logging.WARNING):
-        write_whole(bench.write_settings(topic))
-    bench.assert_exactly_once(topic)
-    assert not bench.proxy.unfired
-    assert "verify" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -142,47 +114,27 @@ def test_plan_fails_without_an_api_before_anything_is_written(
     assert re.search(shown, fails.meaning)
 
 
-def test_plan_lists_all_missing_apis_at_once(bench_of: Callable[[int], Bench]) -> None:
-    """Redpanda's versions at the end of 2024."""
-    bench = bench_of(2)
-    given = bench.write_settings(bench.topic())
-    bench.proxy.inject(offering_at_most({m.ProduceRequest: 7, m.MetadataRequest: 8, m.FindCoordinatorRequest: 3}))
-    with pytest.raises(MissingApiError, match=r"Metadata 9 .*FindCoordinator 4 .*Produce 9 ") as refused:
-        session.plan(given)
-    with connected(bench.proxy.bootstrap_servers) as admin:
-        (found,) = check_cluster(admin, topic=None, commit_log_topic="log", timeout_ms=30_000)
-    assert found.result is CheckResult.FAILS
-    missing = refused.value.message.partition("needs: ")[2]
-    assert missing in found.meaning
+def reporting(operations: int) -> Rule:
+    """The broker's Metadata with these bits as what the principal may do on each topic."""
+
+    def changed(answer: m.MetadataResponse) -> m.MetadataResponse:
+        topics = tuple(replace(each, topic_authorized_operations=operations) for each in answer.topics)
+        return replace(answer, topics=topics)
+
+    return Rule(m.MetadataRequest, Change(changed), count=None)
 
 
-def test_only_discard_needs_write_txn_markers(
-    bench_of: Callable[[int], Bench], caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = bench_of(2)
+EVERYTHING = sum(1 << operation for operation in m.AclOperation)
+READ, DESCRIBE = (1 << operation for operation in (m.AclOperation.READ, m.AclOperation.DESCRIBE))
+
+
+@pytest.mark.parametrize(
+    "operations", [m.UNKNOWN_AUTHORIZED_OPERATIONS, 0, EVERYTHING - READ - DESCRIBE], ids=["unset", "none", "not ours"]
+)
+def test_rights_that_the_broker_does_not_report_refuse_nothing(bench: Bench, operations: int) -> None:
+    """A broker that shows a topic has granted Describe: without that bit it reports no rights."""
     topic = bench.topic()
-    given = bench.write_settings(topic)
-    bench.proxy.inject(offering(m.WriteTxnMarkersRequest, -1))
-    with caplog.at_level(logging.WARNING):
-        write_whole(given)
+    bench.proxy.inject(reporting(operations))
+    write_whole(bench.write_settings(topic))
+    assert not bench.proxy.unfired
     bench.assert_exactly_once(topic)
-    assert [each for each in caplog.messages if "did not exist on this cluster" not in each] == []
-    with connected(bench.proxy.bootstrap_servers) as admin:
-        found = check_cluster(admin, topic=topic, commit_log_topic=given.write.log_topic, timeout_ms=30_000)
-        (broker,) = (each for each in found if each.what.startswith("broker "))
-        assert broker.result is CheckResult.WARNING
-        assert (
-            "WriteTxnMarkers 1 to 2 (offered: none) to discard what hangs under a forgotten id (kafka-eos recover --discard)"
-            in broker.meaning
-        )
-        marker = TransactionMarker(
-            topic=topic,
-            partition=0,
-            producer_id=1,
-            producer_epoch=0,
-            committed=True,
-            coordinator_epoch=0,
-            transaction_version=2,
-        )
-        with pytest.raises(MissingApiError, match=r"does not offer WriteTxnMarkers .*offered: none"):
-            admin.write_txn_marker(marker, admin.client.clock() + 30_000)

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from dead_writes import die_at, varied
+from dead_writes import die_at
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.commit import take_over
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.protocol import messages as m
@@ -170,54 +169,6 @@ def test_recovery_follows_markers_despite_coordinator_state(
     bench.assert_nothing_open(topic)
     write_whole(settings)
     bench.assert_exactly_once(topic)
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_next_plan_fences_a_driver_id_in_any_state(bench_of: Callable[[int], Bench], state: str) -> None:
-    """It omits the list only if W.driver may still be as its own EndTxn left it; below version 2 never."""
-    bench = bench_of(2)
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    driver = driver_transactional_id(settings.write.id)
-    write_whole(settings)
-    bench.proxy.inject(Rule(m.DescribeTransactionsRequest, as_if(state, driver), client="-planner"))
-    write_whole(varied(settings, version=settings.batch.version + 1))
-    assert not bench.proxy.unfired
-    of_its_own_end = state in ("PrepareCommit", "PrepareAbort")
-    assert (m.ListTransactionsRequest in {seen.api for seen in bench.proxy.requests}) == (not of_its_own_end)
-    assert sorted(number for partition in bench.read(topic) for number in partition) == sorted(2 * list(range(20)))
-    bench.assert_nothing_open(topic)
-
-
-def test_recover_warns_if_a_broker_lists_no_transactions(
-    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = bench_of(2)
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    write_whole(settings)
-    later = varied(settings, version=settings.batch.version + 1)
-    write_tasks(later, session.plan(later))
-    recover = [
-        "recover",
-        "--yes",
-        "--bootstrap-servers",
-        bench.proxy.bootstrap_servers,
-        "--write-id",
-        settings.write.id,
-    ]
-    monkeypatch.setattr(take_over, "LIST_WITHIN_MS", 300)
-    loading = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    bench.proxy.inject(Rule(m.ListTransactionsRequest, loading, count=None))
-    assert main(recover) == 1
-    shown = capsys.readouterr()
-    said = shown.out + shown.err
-    assert "Not checked: open transactions (the open transactions did not succeed" in said
-    assert "No transaction of it was open" not in said
-    bench.proxy.inject()
-    assert main(recover) == 0
-    assert "Not checked" not in capsys.readouterr().err
-    bench.assert_nothing_open(topic)
 
 
 def test_status_shows_the_writes_if_a_broker_lists_nothing(

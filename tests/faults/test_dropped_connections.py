@@ -10,12 +10,10 @@ import pytest
 
 from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime import session
 from kafka_testing import unique_topic, wait_until
 
-from .bench import Bench, numbered, of_process, write_at_least_once, write_tasks
-from .test_lost_responses import IDS, end, seen, started
+from .bench import Bench, of_process, write_tasks
 
 REQUEST_TIMEOUT_MS = 2_000
 PATIENT_MS = 60_000
@@ -49,50 +47,6 @@ def test_write_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
 def another_write(bench: Bench, settings: session.WriteSettings) -> session.WriteSettings:
     """Another write of the same processes."""
     return varied(settings, topic=bench.topic(), write_id=unique_topic("app"))
-
-
-@pytest.mark.parametrize("transactional_id", IDS, ids=IDS.get)
-def test_producer_resends_over_new_connections(bench: Bench, transactional_id: str | None) -> None:
-    topic = bench.topic()
-    with started(bench, transactional_id, {"request_timeout_ms": REQUEST_TIMEOUT_MS}) as producer:
-        for first in range(0, 30, 10):
-            producer.write(numbered(topic, first, 10))
-            producer.flush()
-            bench.proxy.drop_silently()
-        end(producer)
-    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 3
-    bench.assert_exactly_once(topic, 30)
-    bench.assert_nothing_open(topic)
-
-
-def test_at_least_once_succeeds_over_dropped_connections(bench: Bench) -> None:
-    topic = bench.topic()
-    settings = bench.write_settings(topic, client={"request_timeout_ms": REQUEST_TIMEOUT_MS})
-    write_at_least_once(settings)
-    bench.proxy.drop_silently()
-    again = another_write(bench, settings)
-    write_at_least_once(again)
-    bench.assert_exactly_once(again.batch.topic or "")
-
-
-@pytest.mark.parametrize("transactional_id", IDS, ids=IDS.get)
-def test_connection_above_the_idle_limit_is_not_used(bench: Bench, transactional_id: str | None) -> None:
-    """Spark computed rows meanwhile, and nobody pumped: the client notices the limit when it sends."""
-    topic = bench.topic()
-    options = {"request_timeout_ms": PATIENT_MS, "connections_max_idle_ms": IDLE_MS}
-    with started(bench, transactional_id, options) as producer:
-        client = producer._client
-        began = client.clock()
-        for first in range(0, 30, 10):
-            producer.write(numbered(topic, first, 10))
-            producer.flush()
-            bench.proxy.drop_silently()
-            last = max(node.last_active_at for node in client._nodes.values())
-            wait_until(lambda last=last: client.clock() - last > IDLE_MS, "the idle limit")
-        end(producer)
-        assert client.clock() - began < PATIENT_MS
-    bench.assert_exactly_once(topic, 30)
-    bench.assert_nothing_open(topic)
 
 
 def test_kept_connection_above_the_idle_limit_is_not_used(bench: Bench) -> None:

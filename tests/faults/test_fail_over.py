@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from dead_writes import abort_by_hand, die_at, varied, write_settings
-from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient
+from dead_writes import abort_by_hand, die_at, write_settings
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.messages import InitProducerIdRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
-from .fault_proxy import FaultProxy, Hold, Rule, Side
-from .three_nodes import NODES, PATIENCE_S, QUICK_ELECTIONS, coordinator, leader, make_whole
+from .three_nodes import QUICK_ELECTIONS, coordinator, leader, make_whole
 
 PARTITIONS = 3
 TASKS = 2
@@ -132,18 +122,10 @@ def coordinates_copy(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
     return coordinator(settings, task_transactional_id(settings.write.id, 0, 1))
 
 
-def is_known(settings: session.WriteSettings, transactional_id: str) -> bool:
-    """Whether the id's coordinator has given it a producer id, and not only begun to (then there is no epoch yet)."""
-    with NetworkClient(settings.client) as client:
-        found = Admin(client).describe_transactions([transactional_id], client.clock() + int(PATIENCE_S * 1_000))
-        state = found[transactional_id]
-        return state is not None and state.producer_epoch >= 0
-
-
 class Victim:
     """The node that is ended in a test, as it was found when the write began to need it."""
 
-    def __init__(self, three: EmbeddedKafka, number: signal.Signals) -> None:
+    def __init__(self, three: EmbeddedKafka, number: signal.Signals = signal.SIGKILL) -> None:
         self._three = three
         self._number = number
         self.node: int | None = None
@@ -205,10 +187,6 @@ WITHIN_THE_RESTORE: dict[str, tuple[str, Find]] = {
     "leader-decided": ("restore.decided", leads_rows),
     "coordinator-decided": ("restore.decided", coordinates_copy),
 }
-WHOSE_ID: dict[str, Callable[[session.WriteSettings], str]] = {
-    "driver": lambda settings: driver_transactional_id(settings.write.id),
-    "task": lambda settings: task_transactional_id(settings.write.id, 0, 0),
-}
 
 
 def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings, count: int) -> None:
@@ -242,21 +220,6 @@ def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str,
     assert_every_row_once(three, settings, deliveries.count)
 
 
-@pytest.mark.feature("fail-over")
-@pytest.mark.parametrize("number", ENDS)
-@pytest.mark.parametrize("who", WHO)
-def test_a_node_that_ends_while_all_is_prepared(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    plan = session.plan(settings)
-    deliveries = Deliveries()
-    messages = tasks(settings, plan, deliveries)
-    victim = Victim(three, number)
-    victim.end(WHO[who](three, settings))
-    assert session.commit(settings, plan, messages) is not None
-    victim.start_again(WHO[who], settings)
-    assert_every_row_once(three, settings, deliveries.count)
-
-
 @contextmanager
 def ended_at(point: str, victim: Victim, find: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Where the write comes to the point for the first time, the node that is found there ends before it goes on."""
@@ -273,16 +236,15 @@ def ended_at(point: str, victim: Victim, find: Callable[[], int], monkeypatch: p
 
 
 @pytest.mark.feature("fail-over")
-@pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize(("step", "who"), STEPS_AND_WHO)
 def test_a_node_that_ends_at_a_step_of_the_write(
-    three: EmbeddedKafka, step: str, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    three: EmbeddedKafka, step: str, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     point, finds = AT_A_STEP[step]
     plan = session.plan(settings)
     deliveries = Deliveries()
-    victim = Victim(three, number)
+    victim = Victim(three)
     with ended_at(point, victim, lambda: finds[who](three, settings), monkeypatch):
         assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
     victim.start_again(finds[who], settings)
@@ -290,21 +252,16 @@ def test_a_node_that_ends_at_a_step_of_the_write(
 
 
 @pytest.mark.feature("fail-over")
-@pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WITHIN_THE_ABORT)
 def test_a_node_that_ends_within_the_abort(
-    three: EmbeddedKafka,
-    who: str,
-    number: signal.Signals,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    three: EmbeddedKafka, who: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of the batch is there afterwards and nothing open, and without the node the batch can be run again."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
     point, find = WITHIN_THE_ABORT[who]
     plan = session.plan(settings)
     messages = tasks(settings, plan, Deliveries())
-    victim = Victim(three, number)
+    victim = Victim(three)
     with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
         session.abort(settings, plan, messages)
     # An EndTxn that does not find the successor runs into its deadline, and is asked again only after a second look.
@@ -317,10 +274,9 @@ def test_a_node_that_ends_within_the_abort(
     assert_every_row_once(three, settings, deliveries.count)
 
 
-@pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WITHIN_THE_RESTORE)
 def test_a_node_that_ends_while_lost_rows_are_copied(
-    three: EmbeddedKafka, who: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    three: EmbeddedKafka, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the next run of a write whose decided transactions were aborted."""
     settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
@@ -330,154 +286,11 @@ def test_a_node_that_ends_while_lost_rows_are_copied(
     messages = tasks(settings, plan, deliveries)
     die_at("commit.decided", settings, plan, messages, monkeypatch)
     abort_by_hand(settings, messages)
-    victim = Victim(three, number)
+    victim = Victim(three)
     with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
         session.plan(settings)
     victim.start_again(find, settings)
     assert_every_row_once(three, settings, deliveries.count)
 
 
-@pytest.mark.feature("fencing", "fail-over")
-@pytest.mark.parametrize("number", ENDS)
-@pytest.mark.parametrize(("whose", "side"), [("task", "request"), ("task", "response"), ("driver", "response")])
-def test_coordinator_dies_during_init_producer_id(
-    three: EmbeddedKafka, whose: str, side: Side, number: signal.Signals
-) -> None:
-    """Before it was told of the InitProducerId, or when it has bumped the epoch and nobody was told of that."""
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    transactional_id = WHOSE_ID[whose](settings)
-    assert not is_known(
-        settings, transactional_id
-    )  # waits for a coordinator that is still loading, whose error would be held instead
-    deliveries = Deliveries()
-    victim = Victim(three, number)
-
-    def coordinates(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
-        return coordinator(settings, transactional_id)
-
-    with FaultProxy(three.bootstrap_servers) as proxy, ThreadPoolExecutor(1) as beside:
-        proxied = replace(settings.client, bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
-        through = varied(settings, client=proxied)
-        proxy.inject(
-            Rule(
-                InitProducerIdRequest,
-                Hold("for ever", side),
-                where=lambda request: request.transactional_id == transactional_id,
-            )
-        )
-
-        def end_it() -> None:
-            proxy.wait_until(lambda: not proxy.unfired)
-            if side == "response":
-                # On a loaded machine the held response may be an error. The task then continues in its next slot.
-                ids = (transactional_id, task_transactional_id(settings.write.id, 0, 1))
-                wait_until(lambda: any(is_known(settings, each) for each in ids), "a producer id")
-            victim.end(coordinates(three, settings))
-
-        ending = beside.submit(end_it)
-        plan = session.plan(through)
-        messages = tasks(through, plan, deliveries)
-        ending.result()
-        assert session.commit(through, plan, messages) is not None
-    victim.start_again(coordinates, settings)
-    assert_every_row_once(three, settings, deliveries.count)
-
-
 # two of three
-
-
-class TwoDown:
-    """Two nodes are stopped; the third has all leaders, and no controller that could change anything any more."""
-
-    def __init__(self, three: EmbeddedKafka, left: int) -> None:
-        self._three = three
-        self._down = [node for node in NODES if node != left]
-        for node in self._down:
-            three.stop_node(node)
-
-    def start_again(self) -> None:
-        for node in self._down:
-            self._three.start_node(node)
-
-
-def refusal(three: EmbeddedKafka, topic: str) -> str:
-    """What an independent producer is told of partition 0 that asks once."""
-    codes: list[str] = []
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": three.bootstrap_servers, "acks": "all", "message.send.max.retries": 0}
-    )
-    producer.produce(
-        topic,
-        b"of nobody",
-        partition=0,
-        on_delivery=lambda error, _: codes.append(error.name() if error else "written"),
-    )
-    assert producer.flush(PATIENCE_S) == 0
-    return codes[0]
-
-
-@pytest.mark.feature("retries and errors")
-def test_rows_wait_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
-    """min.insync.replicas=2: refused with NOT_ENOUGH_REPLICAS again and again, and written once when the nodes are back."""
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    other = create_topic(three.bootstrap_servers, partitions=1)
-    plan = session.plan(settings)
-    told: list[str] = []
-    starting: list[threading.Thread] = []
-
-    def goes_on() -> bool:
-        """Rows keep coming until the two nodes are back."""
-        if not told:
-            two_down = TwoDown(three, leads_rows(three, settings))
-            told.append(refusal(three, other))
-            starting.append(threading.Thread(target=two_down.start_again))
-            starting[0].start()
-        time.sleep(0.05)
-        return starting[0].is_alive()
-
-    deliveries = Deliveries(between=goes_on)
-    messages = tasks(settings, plan, deliveries)
-    assert told == ["NOT_ENOUGH_REPLICAS"]
-    assert session.commit(settings, plan, messages) is not None
-    assert_every_row_once(three, settings, deliveries.count)
-
-
-@pytest.mark.feature("retries and errors")
-def test_a_commit_waits_while_two_of_three_are_down(three: EmbeddedKafka) -> None:
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    plan = session.plan(settings)
-    deliveries = Deliveries()
-    messages = tasks(settings, plan, deliveries)
-    two_down = TwoDown(three, leads_commit_log(three, settings))
-    starting = threading.Thread(target=two_down.start_again)
-    starting.start()
-    try:
-        assert session.commit(settings, plan, messages) is not None
-    finally:
-        starting.join()
-    assert_every_row_once(three, settings, deliveries.count)
-
-
-@pytest.mark.feature("retries and errors")
-def test_error_names_the_reason_when_two_of_three_are_down(three: EmbeddedKafka) -> None:
-    """Without a transaction, so that the broker that is left is asked for nothing but the rows."""
-    topic = create_topic(three.bootstrap_servers, partitions=1)
-    config = replace(SETTINGS, delivery_timeout_ms=2_000)
-    deliveries = Deliveries()
-    rows = deliveries.to(topic, 0)
-    with (
-        NetworkClient(settings_of(three, topic).client) as client,
-        closing(Producer(Admin(client), config, transactional_id=None)) as producer,
-    ):
-        producer.init_producer_id(client.clock() + int(PATIENCE_S * 1_000))
-        producer.begin()
-        producer.write(next(rows))
-        producer.flush()
-        two_down = TwoDown(three, leader(three, topic, 0))
-        producer.write(next(rows))
-        with pytest.raises(KafkaEosError, match="NOT_ENOUGH_REPLICAS") as raised:
-            producer.flush()
-        assert raised.value.code == "DELIVERY_TIMEOUT"
-    two_down.start_again()
-    values = [int(record.value or b"") for record in read_committed(three.bootstrap_servers, topic)]
-    assert Counter(values) == Counter(range(ROWS))

@@ -14,7 +14,6 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.schema import decode, encode
 from kafka_testing import (
     assert_nothing_open,
     commit_as_driver,
@@ -25,7 +24,6 @@ from kafka_testing import (
 )
 
 from .bench import Bench, numbered
-from .error_responses import error_response
 from .fault_proxy import (
     Action,
     Answer,
@@ -35,10 +33,8 @@ from .fault_proxy import (
     Delay,
     DeliverLate,
     FaultProxy,
-    Hold,
     LoseRequest,
     LoseResponse,
-    OpenGate,
     RandomFaults,
     Rule,
     Throttle,
@@ -134,22 +130,6 @@ def test_fault_rule_affects_exactly_one_request(
     assert not bench.proxy.unfired
 
 
-def test_a_request_on_one_connection_waits_for_one_on_another(bench: Bench, taken: str) -> None:
-    bench.proxy.inject(
-        Rule(m.InitProducerIdRequest, Hold("described")),
-        Rule(m.DescribeTransactionsRequest, OpenGate("described")),
-    )
-    with NetworkClient(bench.client_config()) as first, NetworkClient(bench.client_config()) as second:
-        node = first.any_node(first.clock() + DEADLINE_MS)
-        pending = first.send(node, take_id(taken))
-        bench.proxy.wait_until(lambda: any(seen.api is m.InitProducerIdRequest for seen in bench.proxy.requests))
-        assert epoch_of(second, taken) == 0  # sent later, answered first
-        (completion,) = first.poll(DEADLINE_MS)
-        assert completion.pending is pending
-        assert completion.response is not None
-        assert completion.response.producer_epoch == 1
-
-
 def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, client: NetworkClient, taken: str) -> None:
     bench.proxy.inject(Rule(m.InitProducerIdRequest, DeliverLate("late")))
     assert isinstance(ask(client, take_id(taken)), LostResponse)
@@ -187,121 +167,6 @@ def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: Network
     assert drive() == (answers, faults)
     bench.proxy.inject(*replay(faults))
     assert drive() == (answers, faults)
-
-
-@pytest.mark.parametrize("api", m.REQUESTS, ids=lambda api: api.__name__)
-def test_error_response_is_encoded_in_every_version(api: Any) -> None:
-    if api is m.MetadataRequest:
-        with pytest.raises(LookupError):
-            error_response(_example(api), api.VERSIONS[-1], 1)
-        return
-    for version in api.VERSIONS:
-        answer = error_response(_example(api), version, ErrorCode.NOT_COORDINATOR, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        assert decode(api.RESPONSE, version, encode(answer, version)) == answer
-        codes = [part for part in repr(answer).replace(")", ",").split(",") if "error_code=" in part]
-        assert sum("NOT_COORDINATOR" in part or part.endswith("=16") for part in codes) == 1
-
-
-def _example(api: Any) -> Any:
-    """A request of the API with two of whatever it can hold several of."""
-    topics: dict[Any, Any] = {
-        m.ProduceRequest: lambda: m.ProduceRequest(
-            acks=-1,
-            timeout_ms=1,
-            topic_data=(
-                m.ProduceRequest.Topic(
-                    name="t",
-                    partition_data=tuple(m.ProduceRequest.Topic.Partition(index=at, records=None) for at in (0, 1)),
-                ),
-            ),
-        ),
-        m.FetchRequest: lambda: m.FetchRequest(
-            max_wait_ms=0,
-            min_bytes=0,
-            topics=(
-                m.FetchRequest.Topic(
-                    topic="t",
-                    partitions=tuple(
-                        m.FetchRequest.Topic.Partition(partition=at, fetch_offset=0, partition_max_bytes=1)
-                        for at in (0, 1)
-                    ),
-                ),
-            ),
-        ),
-        m.ListOffsetsRequest: lambda: m.ListOffsetsRequest(
-            isolation_level=0,
-            topics=(
-                m.ListOffsetsRequest.Topic(
-                    name="t",
-                    partitions=tuple(
-                        m.ListOffsetsRequest.Topic.Partition(partition_index=at, timestamp=-1) for at in (0, 1)
-                    ),
-                ),
-            ),
-        ),
-        m.MetadataRequest: lambda: m.MetadataRequest(topics=()),
-        m.OffsetFetchRequest: lambda: m.OffsetFetchRequest(
-            groups=tuple(m.OffsetFetchRequest.Group(group_id=name, topics=None) for name in "ab")
-        ),
-        m.SaslHandshakeRequest: lambda: m.SaslHandshakeRequest(mechanism="PLAIN"),
-        m.SaslAuthenticateRequest: lambda: m.SaslAuthenticateRequest(auth_bytes=b""),
-        m.FindCoordinatorRequest: lambda: m.FindCoordinatorRequest(coordinator_keys=("a", "b")),
-        m.ApiVersionsRequest: lambda: m.ApiVersionsRequest(client_software_name="", client_software_version=""),
-        m.CreateTopicsRequest: lambda: m.CreateTopicsRequest(
-            topics=tuple(
-                m.CreateTopicsRequest.Topic(name=name, num_partitions=1, replication_factor=1) for name in "ab"
-            )
-        ),
-        m.InitProducerIdRequest: lambda: take_id("a"),
-        m.AddPartitionsToTxnRequest: lambda: m.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="a",
-            v3_and_below_producer_id=1,
-            v3_and_below_producer_epoch=1,
-            v3_and_below_topics=(m.AddPartitionsToTxnRequest.Topic(name="t", partitions=(0, 1)),),
-        ),
-        m.AddOffsetsToTxnRequest: lambda: m.AddOffsetsToTxnRequest(
-            transactional_id="a", producer_id=1, producer_epoch=1, group_id="g"
-        ),
-        m.EndTxnRequest: lambda: m.EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=1, committed=True),
-        m.WriteTxnMarkersRequest: lambda: m.WriteTxnMarkersRequest(
-            markers=(
-                m.WriteTxnMarkersRequest.Marker(
-                    producer_id=1,
-                    producer_epoch=1,
-                    transaction_result=True,
-                    topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),),
-                    coordinator_epoch=1,
-                ),
-            )
-        ),
-        m.TxnOffsetCommitRequest: lambda: m.TxnOffsetCommitRequest(
-            transactional_id="a",
-            group_id="g",
-            producer_id=1,
-            producer_epoch=1,
-            topics=(
-                m.TxnOffsetCommitRequest.Topic(
-                    name="t",
-                    partitions=tuple(
-                        m.TxnOffsetCommitRequest.Topic.Partition(partition_index=at, committed_offset=1)
-                        for at in (0, 1)
-                    ),
-                ),
-            ),
-        ),
-        m.DescribeConfigsRequest: lambda: m.DescribeConfigsRequest(
-            resources=tuple(
-                m.DescribeConfigsRequest.Resource(resource_type=2, resource_name=name, configuration_keys=None)
-                for name in "ab"
-            )
-        ),
-        m.DescribeProducersRequest: lambda: m.DescribeProducersRequest(
-            topics=(m.TopicIndexes(name="t", partition_indexes=(0, 1)),)
-        ),
-        m.DescribeTransactionsRequest: lambda: describe("a", "b"),
-        m.ListTransactionsRequest: m.ListTransactionsRequest,
-    }
-    return topics[api]()
 
 
 @pytest.mark.feature("metadata")

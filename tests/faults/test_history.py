@@ -14,7 +14,7 @@ from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
-from kafka_eos_sink.runtime import executor, history
+from kafka_eos_sink.runtime import history
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 from .fault_proxy import FaultProxy, LoseRequest, Rule
@@ -60,30 +60,3 @@ def test_silent_broker_delays_the_batch_by_two_seconds_at_most(
     assert second < 0.1
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len([text for text in warnings if f"history topic {history_topic!r} lacks records" in text]) == 1
-
-
-def test_history_that_no_broker_returns_is_a_warning_of_the_first_plan(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The write continues: only if its commit log was lost does it need the history."""
-    monkeypatch.setattr(executor, "HISTORY_WITHIN_MS", 500)
-    topic, history_topic = create_topic(kafka.bootstrap_servers, partitions=2), unique_topic("history")
-    create_topic(kafka.bootstrap_servers, history_topic, partitions=1)
-    with FaultProxy(kafka.bootstrap_servers) as proxy:
-        through = write_settings(kafka, topic).client
-        client = replace(through, bootstrap_servers=parse_bootstrap_servers(proxy.bootstrap_servers))
-        given = replace(write_settings(kafka, topic), client=client, history_topic=history_topic)
-
-        def of_history(request: m.ListOffsetsRequest) -> bool:
-            return history_topic in repr(request)
-
-        proxy.inject(Rule(m.ListOffsetsRequest, LoseRequest(close=False), count=None, where=of_history))
-        with caplog.at_level(logging.WARNING):
-            for version in (3, 4):
-                write_all(varied(given, version=version), 2)
-        assert not proxy.unfired
-    (warning,) = [each.getMessage() for each in caplog.records if history_topic in each.getMessage()]
-    assert "could not be read (REQUEST_DEADLINE)" in warning
-    assert f"whether write id {given.write.id!r} has been used before" in warning
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
-    assert_nothing_open(kafka.bootstrap_servers, [topic])

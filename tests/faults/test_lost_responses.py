@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +11,7 @@ import pytest
 
 from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.transactions_admin import EndTransaction
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
@@ -36,7 +34,6 @@ from .fault_proxy import (
     RandomFaults,
     Rule,
     Seen,
-    Throttle,
     replay,
 )
 
@@ -236,289 +233,6 @@ def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, tran
     bench.assert_nothing_open(topic)
 
 
-@pytest.mark.feature("order in flight")
-@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_rejected_batch_is_resent_before_later_in_flight_batches(bench: Bench, transactional_id: str | None) -> None:
-    topic, rows = bench.topic(), 200
-    # The third is not written, and those behind it reach the leader, which calls them OUT_OF_ORDER_SEQUENCE_NUMBER. The
-    # answer before its own is held until they are all on the wire.
-    bench.proxy.inject(
-        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2),
-        Rule(m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), nth=3),
-        Rule(m.ProduceRequest, Answer(ErrorCode.CORRUPT_MESSAGE), nth=15),
-    )
-    with started(bench, transactional_id, batch_size=60) as producer:
-        identity = (producer.producer_id, producer.producer_epoch)
-        producer.write(numbered(topic, 0, rows, partition=0))
-        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
-        assert len({each.connection for each in seen(bench, m.ProduceRequest)[1:]}) == 1
-        bench.proxy.open_gate("all-sent")
-        producer.flush()
-        assert (producer.producer_id, producer.producer_epoch) == identity
-        end(producer)
-    assert not bench.proxy.unfired
-    sequences = sent_sequences(bench)
-    assert sequences[1:6] == sorted(set(sequences[1:6]))
-    # A seventh went out where the client read the answer to the second before that to the third.
-    behind = [sequence for sequence in sequences[6:] if sequence in sequences[2:6]]
-    assert behind[:4] == sequences[2:6]
-    assert bench.read(topic) == [list(range(rows)), []]
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("epoch bump", "producer without transactions")
-@pytest.mark.parametrize(
-    "code",
-    [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH],
-    ids=lambda code: code.name,
-)
-def test_in_flight_batches_keep_order_after_unresolved_sequence(bench: Bench, code: ErrorCode) -> None:
-    topic, rows = bench.topic(), 200
-    bench.proxy.inject(
-        Rule(m.ProduceRequest, Hold("all-sent", "response"), nth=2),
-        Rule(m.ProduceRequest, Answer(code), nth=3),
-        Rule(m.ProduceRequest, Hold("answered", "response"), nth=4),
-    )
-    with started(bench, None, batch_size=60) as producer:
-        old = (producer.producer_id, producer.producer_epoch)
-        new = (producer.producer_id, producer.producer_epoch + 1)
-        producer.write(numbered(topic, 0, rows, partition=0))
-        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
-        bench.proxy.open_gate("all-sent")
-        send_until(producer, lambda: (producer.producer_id, producer.producer_epoch) == new)
-        # Until those behind it are answered too, nobody knows what is there, and nothing is written anew.
-        in_flight = producer._sender.produces_in_flight
-        for _ in range(10):
-            producer._sender.run_once(10)
-            assert producer._sender.produces_in_flight == in_flight
-        bench.proxy.open_gate("answered")
-        producer.flush()
-        assert (producer.producer_id, producer.producer_epoch) == new
-    assert not bench.proxy.unfired
-    sent = [batch for each in seen(bench, m.ProduceRequest) for batch in batches_of(each)]
-    identities = [(batch.producer_id, batch.producer_epoch) for batch in sent]
-    anew = identities.index(new)
-    assert anew >= 6
-    assert identities == [old] * anew + [new] * (len(sent) - anew)
-    # The third batch is the first one again, at sequence 0, and behind it comes all that came behind it before.
-    sequences = [batch.base_sequence for batch in sent[anew:]]
-    counts = [len(batch.records) for batch in sent[anew:]]
-    assert sequences == [sum(counts[:at]) for at in range(len(counts))]
-    values = [record.value for batch in sent[anew:] for record in batch.records]
-    assert values == [b"%d" % number for number in range(sent[2].base_sequence, rows)]
-    assert bench.read(topic) == [list(range(rows)), []]
-
-
-@pytest.mark.feature("batching")
-@pytest.mark.parametrize(("linger_ms", "batches"), [(60_000, 1), (0, 20)])
-def test_small_writes_share_a_batch_as_long_as_they_may_linger(bench: Bench, linger_ms: int, batches: int) -> None:
-    topic, rows = bench.topic(), 20
-    with started(bench, linger_ms=linger_ms) as producer:
-        for number in range(rows):
-            producer.write(numbered(topic, number, 1, partition=0))
-        end(producer)
-    assert sum(len(batches_of(each)) for each in seen(bench, m.ProduceRequest)) == batches
-    bench.assert_nothing_open(topic)
-    assert bench.read(topic) == [list(range(rows)), []]
-
-
-@pytest.mark.feature("batching")
-@pytest.mark.parametrize(("max_request_size", "partitions"), [(1_000_000, 2), (300, 1)])
-def test_request_holds_a_batch_per_partition_up_to_max_size(
-    bench: Bench, max_request_size: int, partitions: int
-) -> None:
-    topic, rows = bench.topic(), 20
-    # Each row is a batch of its own, of less than 200 bytes.
-    with started(bench, batch_size=60, max_request_size=max_request_size) as producer:
-        producer.write(numbered(topic, 0, rows, size=100))
-        end(producer)
-    requests = [batches_of(each) for each in seen(bench, m.ProduceRequest)]
-    assert max(len(request) for request in requests) == partitions
-    assert all(sum(batch.size_in_bytes for batch in request) <= max_request_size for request in requests)
-    bench.assert_exactly_once(topic, rows)
-
-
-@pytest.mark.feature("rejected records")
-@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_too_large_batch_is_split_and_later_sequences_shift(bench: Bench, transactional_id: str | None) -> None:
-    topic, rows = bench.topic(), 200
-    bench.proxy.inject(
-        Rule(m.ProduceRequest, Answer(ErrorCode.MESSAGE_TOO_LARGE), nth=2),
-        Rule(m.ProduceRequest, Answer(ErrorCode.MESSAGE_TOO_LARGE), nth=14),
-    )
-    with started(bench, transactional_id, batch_size=120) as producer:
-        producer.write(numbered(topic, 0, rows, partition=0))
-        producer.write(numbered(topic, rows, rows, partition=0))
-        end(producer)
-    assert not bench.proxy.unfired
-    assert bench.read(topic) == [list(range(2 * rows)), []]
-    bench.assert_nothing_open(topic)
-
-
-# Under transaction.version 2 the first sequence of a transactional producer has to be 0.
-@pytest.mark.feature("sequence numbers")
-@pytest.mark.parametrize(("transactional_id", "version"), [(None, 2), (None, 0), ("", 0)])
-@pytest.mark.parametrize("fault", [None, LoseResponse(), Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=str)
-def test_sequences_continue_at_zero_after_the_largest_int(
-    bench_of: Callable[[int], Bench], version: int, transactional_id: str | None, fault: Action | None
-) -> None:
-    bench = bench_of(version)
-    topic, rows = bench.topic(), 60
-    with started(bench, transactional_id, batch_size=60) as producer:
-        # A leader that knows nothing of a producer takes any sequence for its first one.
-        queue = producer._accumulator.queue(topic, 0)
-        queue.identity, queue.next_sequence = (producer.producer_id, producer.producer_epoch), 2**31 - 8
-        if fault is not None:
-            bench.proxy.inject(*(Rule(m.ProduceRequest, fault, nth=nth) for nth in (2, 5)))
-        producer.write(numbered(topic, 0, rows, partition=0))
-        producer.flush()
-        assert queue.next_sequence == rows - 8
-        assert not bench.proxy.unfired
-        end(producer)
-    assert bench.read(topic) == [list(range(rows)), []]
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("timeouts")
-@pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse(), LoseResponse(close=False)], ids=str)
-def test_delivery_timeout_names_oldest_batch_and_fails_attempt(bench: Bench, fault: Action) -> None:
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    # The two timeouts bound every step of a write. Only the tasks are hurried, not what goes before and after them.
-    hurried = replace(
-        settings,
-        client=replace(settings.client, request_timeout_ms=300),
-        producer=replace(settings.producer, delivery_timeout_ms=2_000),
-    )
-    plan = session.plan(of_process(settings, "planner"))
-    bench.proxy.inject(Rule(m.ProduceRequest, fault, nth=2, count=None, where=of_data))
-    with pytest.raises(KafkaEosError) as raised:
-        write_tasks(hurried, plan)
-    assert raised.value.code == "DELIVERY_TIMEOUT"
-    # The oldest of both partitions were sent together: either may be the one that is looked at first.
-    assert re.search(rf"topic {topic} partition [01] did not acknowledge [0-9]+ records", raised.value.message)
-    assert "delivery.timeout.ms 2000" in raised.value.message
-    bench.proxy.inject()
-    bench.assert_nothing_visible(topic)
-    write_whole(settings)  # the same write id: its plan ends what is open
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("timeouts")
-@pytest.mark.parametrize("fault", [LoseRequest(), LoseResponse()], ids=str)
-def test_delivery_timeout_names_in_doubt_rows_when_idempotent(bench: Bench, fault: Action) -> None:
-    topic = bench.topic()
-    with started(bench, None, batch_size=60, delivery_timeout_ms=300) as producer:
-        producer.write(numbered(topic, 0, 3, partition=0))
-        producer.flush()
-        # Whatever follows is sent at once, over the same connection, so it is in doubt before it can expire.
-        bench.proxy.inject(Rule(m.ProduceRequest, fault, count=None))
-        producer.write(numbered(topic, 3, 57, partition=0))
-        with pytest.raises(KafkaEosError) as raised:
-            producer.flush()
-        assert raised.value.code == "DELIVERY_TIMEOUT"
-        assert f"topic {topic} partition 0 did not acknowledge " in raised.value.message
-        assert producer.tainted
-        acknowledged = producer.acknowledged[topic, 0].record_count
-    (there, _) = bench.read(topic)
-    assert there == list(range(len(there)))
-    assert len(there) >= acknowledged > 0
-
-
-@pytest.mark.feature("batching")
-def test_a_full_buffer_waits_for_the_brokers(bench: Bench) -> None:
-    topic, rows, size = bench.topic(), 4_000, 100
-    with started(bench, batch_size=20_000, buffer_memory=150_000, max_block_ms=20_000) as producer:
-        bench.proxy.inject(*(Rule(m.ProduceRequest, Delay(150, "response"), nth=nth) for nth in (1, 3, 5)))
-        for first in range(0, rows, 500):
-            producer.write(numbered(topic, first, 500, size=size))
-            assert producer._accumulator.used_bytes <= 150_000
-        end(producer)
-    assert not bench.proxy.unfired
-    bench.assert_exactly_once(topic, rows)
-
-
-@pytest.mark.feature("batching")
-def test_full_buffer_raises_buffer_exhausted_after_max_block_ms(bench: Bench) -> None:
-    topic = bench.topic()
-    with started(bench, batch_size=20_000, buffer_memory=150_000) as producer:
-        # The look-up of a topic is bounded by max.block.ms too, but is not what is hurried here.
-        producer.write(numbered(topic, 0, 2))
-        producer.flush()
-        producer._batcher._config = replace(producer._config, max_block_ms=300)
-        bench.proxy.inject(Rule(m.ProduceRequest, Delay(60_000, "response")))
-        began = producer._client.clock()
-        with pytest.raises(KafkaEosError) as raised:
-            producer.write(numbered(topic, 2, 20_000, size=100))
-        assert raised.value.code == "BUFFER_EXHAUSTED"
-        assert 300 <= producer._client.clock() - began < DEADLINE_MS
-        bench.proxy.disconnect()
-        producer.abort(producer._client.clock() + DEADLINE_MS)
-    bench.assert_nothing_visible(topic)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("quotas")
-@pytest.mark.parametrize(
-    ("api", "client"),
-    [
-        (m.DescribeTransactionsRequest, "task-0"),
-        (m.InitProducerIdRequest, "task-0"),
-        (m.ProduceRequest, "task-0"),
-        (m.EndTxnRequest, "committer"),
-    ],
-)
-def test_throttled_client_sends_nothing_for_the_throttle_time(bench: Bench, api: Any, client: str) -> None:
-    topic, silence_s = bench.topic(), 0.25
-    bench.proxy.inject(Rule(api, Throttle(int(silence_s * 1_000)), client=client))
-    write_whole(bench.write_settings(topic))
-    bench.assert_exactly_once(topic)
-    requests = list(bench.proxy.requests)
-    at = next(at for at, each in enumerate(requests) if each.fault is not None)
-    # What the same process sent before it knew (several may be in flight), it sent at once.
-    same = [
-        each
-        for each in requests[at + 1 :]
-        if each.connection == requests[at].connection and each.api is not m.MetadataRequest
-    ]
-    told = [each for each in same if each.at - requests[at].at > 0.1]
-    assert told
-    assert told[0].at - requests[at].at >= silence_s
-
-
-@pytest.mark.feature("connections")
-def test_idle_connections_close_and_reopen_within_a_transaction(bench: Bench) -> None:
-    topic = bench.topic()
-    with started(bench, client={"connections_max_idle_ms": 50}) as producer:
-        client = producer._client
-        for first in range(0, 40, 10):
-            producer.write(numbered(topic, first, 10))
-            producer.flush()
-            give_up_at = client.clock() + DEADLINE_MS
-            while any(node.connection is not None for node in client._nodes.values()):
-                assert client.clock() < give_up_at
-                client.poll(20)
-        end(producer)
-    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 4
-    bench.assert_exactly_once(topic, 40)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("connections")
-def test_closed_connections_are_reopened_within_a_transaction(bench: Bench) -> None:
-    topic = bench.topic()
-    with started(bench) as producer:
-        for first in range(0, 40, 10):
-            producer.write(numbered(topic, first, 10))
-            producer.flush()
-            bench.proxy.disconnect()
-        end(producer)
-    assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 4
-    bench.assert_exactly_once(topic, 40)
-    bench.assert_nothing_open(topic)
-
-
 @pytest.mark.feature("fenced producers")
 def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
@@ -533,39 +247,6 @@ def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     bench.proxy.open_gate("aborted")
     bench.proxy.wait_until(lambda: not bench.proxy.late)
     bench.assert_nothing_visible(topic)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("fenced producers")
-@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
-def test_end_txn_arriving_after_fencing_ends_nothing(bench: Bench, committed: bool) -> None:
-    topic, transactional_id = bench.topic(), unique_topic("late")
-    bench.proxy.inject(Rule(m.EndTxnRequest, DeliverLate("begun")))
-    with started(bench, transactional_id) as old:
-        old.write(numbered(topic, 0, 10))
-        old.flush()
-        ending = EndTransaction.of(old._transactions.full_identity, committed=committed)
-        end_txn = m.EndTxnRequest(
-            transactional_id=transactional_id,
-            producer_id=ending.producer_id,
-            producer_epoch=ending.producer_epoch,
-            committed=committed,
-        )
-        only_node = old._client.any_node(old._client.clock() + DEADLINE_MS)
-        # Once: driver and producer would send it again.
-        (lost,) = old._client.call_all(
-            [(only_node, end_txn, (ending.version, ending.version))], old._client.clock() + DEADLINE_MS
-        )
-        assert isinstance(lost, KafkaEosError)
-    assert not bench.proxy.unfired
-    with started(bench, transactional_id) as new:
-        new.write(numbered(topic, 0, 20))
-        new.flush()
-        bench.proxy.open_gate("begun")
-        bench.proxy.wait_until(lambda: not bench.proxy.late)
-        bench.assert_nothing_visible(topic)
-        end(new)
-    bench.assert_exactly_once(topic, 20)
     bench.assert_nothing_open(topic)
 
 
@@ -692,26 +373,3 @@ def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: i
     bench.proxy.inject()
     bench.assert_exactly_once(again)
     bench.assert_nothing_open(again)
-
-
-def test_the_menu_draws_every_fault() -> None:
-    drawn = {
-        action
-        for seed in SEEDS
-        for occurrence in range(1, 200)
-        if (action := RandomFaults(seed=seed, rate=0.5, menu=MENU).choose(m.EndTxnRequest, occurrence)) is not None
-    }
-    assert drawn == set(MENU[m.EndTxnRequest])
-
-
-def test_error_names_the_code_before_a_lost_response(bench: Bench) -> None:
-    given = bench.write_settings(bench.topic(), client={"request_timeout_ms": 400}, max_block_ms=2_000)
-    bench.proxy.inject(
-        Rule(
-            m.ProduceRequest, Answer(ErrorCode.NOT_ENOUGH_REPLICAS), where=lambda request: not request.transactional_id
-        ),
-        Rule(m.ProduceRequest, LoseRequest(), nth=2, count=None, where=lambda request: not request.transactional_id),
-    )
-    settings = replace(given, producer=replace(given.producer, delivery_timeout_ms=2_000))
-    with pytest.raises(BrokerUnavailableError, match="last result: no response, and before that NOT_ENOUGH_REPLICAS"):
-        session.plan(of_process(settings, "planner"))

@@ -21,19 +21,17 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.topics_admin import LAST_FETCH_WITH_NAMES
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import key_partitions
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.messages import FetchRequest
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
-from .three_nodes import NODES, QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole
+from .three_nodes import QUICK_ELECTIONS, leader, leaderless_everywhere, make_whole
 
 PARTITIONS = 3
 
@@ -183,34 +181,3 @@ def test_keyless_rows_avoid_a_leaderless_partition_keyed_wait(three: EmbeddedKaf
     places = key_partitions(keys, PARTITIONS)
     assert all(each.partition == places[int(each.value or b"")] for each in keyed)
     assert hidden in {each.partition for each in keyed}
-
-
-def are_at_rest(client: NetworkClient) -> bool:
-    client.poll(10)
-    ready = [client.ready(node) for node in NODES]  # begins to connect to all that are not
-    return all(ready) and not any(client.in_flight(node) for node in NODES)
-
-
-@pytest.mark.feature("large records and lost brokers")
-def test_request_goes_to_the_least_loaded_node(three: EmbeddedKafka) -> None:
-    topic = lonely_topic(three)
-    leads = {leader(three, topic, partition): partition for partition in range(PARTITIONS)}
-    assert set(leads) == set(NODES)
-    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers))
-    for idle in NODES:
-        with NetworkClient(config) as client:
-            assert client.wait_for_metadata(client.clock() + 30_000)
-            wait_until(lambda client=client: are_at_rest(client), "connections to all nodes")
-            busy = [node for node in NODES if node != idle]
-            for node in busy:  # which keeps silent for as long as there is nothing to fetch
-                partition = FetchRequest.Topic.Partition(partition=leads[node], fetch_offset=0, partition_max_bytes=1)
-                wanted = (FetchRequest.Topic(topic=topic, partitions=(partition,)),)
-                request = FetchRequest(max_wait_ms=3_000, min_bytes=1, topics=wanted)
-                client.send(node, request, versions=(None, LAST_FETCH_WITH_NAMES))
-            assert client.least_loaded_node() == idle
-            # So it is the one that is asked for metadata.
-            version = client.metadata.version
-            client.request_metadata_update()
-            while client.metadata.version == version:
-                client.poll(10)
-                assert all(client.in_flight(node) == 1 for node in busy)

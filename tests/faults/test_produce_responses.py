@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-import types
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -13,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.errors import InvalidRowError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -95,44 +91,3 @@ def test_response_acknowledges_one_topic_and_splits_the_other(bench: Bench, tran
     assert {topic.name for request in later for topic in request.topic_data} == {small}
     for topic in (small, any_size):
         assert [each.value for each in read_committed(bench.kafka.bootstrap_servers, topic)] == values
-
-
-@pytest.mark.feature("results per partition")
-def test_response_acknowledges_one_topic_and_names_a_bad_row(bench: Bench) -> None:
-    small, any_size = topics_of(bench)
-    answers = codes_of_answers(bench)
-    with started(bench, None) as producer:
-        producer.write(rows_of(any_size, [b"any"]))
-        producer.write(rows_of(small, [b"x" * (2 * SMALL)]))
-        with pytest.raises(InvalidRowError, match=rf"RECORD_TOO_LARGE\] topic {small} .*row 1 of the task"):
-            producer.flush()
-        assert set(producer.acknowledged) == {(any_size, 0)}
-    assert answers == [{small: ErrorCode.MESSAGE_TOO_LARGE, any_size: ErrorCode.NONE}]
-    assert [each.value for each in read_committed(bench.kafka.bootstrap_servers, any_size)] == [b"any"]
-    assert read_committed(bench.kafka.bootstrap_servers, small) == []
-
-
-@pytest.mark.feature("results per partition")
-def test_interceptors_receive_the_log_append_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = bench.kafka.bootstrap_servers
-    by_the_broker = create_topic(servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
-    by_us = create_topic(servers, partitions=1)
-    told: dict[str, int] = {}
-
-    class Clock:
-        def on_acknowledgement(self, topic: str, *_others: Any, log_append_time_ms: int) -> None:
-            told[topic] = log_append_time_ms
-
-    module = types.ModuleType("interceptors_with_a_clock")
-    module.Clock = Clock  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    own = pa.array([1_500_000_000_000, 1_500_000_000_001], pa.int64())
-    columns = RecordColumns(value=pa.array([b"a", b"b"]), timestamp=own)
-    with started(bench, unique_topic("tx"), interceptors=(f"{module.__name__}:Clock",)) as producer:
-        producer.write(Rows(topic=by_the_broker, partition=None, columns=columns))
-        producer.write(Rows(topic=by_us, partition=None, columns=columns))
-        end(producer)
-    assert abs(told[by_the_broker] - time.time() * 1_000) < 60_000
-    assert told[by_us] == -1
-    assert {each.timestamp for each in read_committed(servers, by_the_broker)} == {told[by_the_broker]}
-    assert [each.timestamp for each in read_committed(servers, by_us)] == own.to_pylist()

@@ -8,20 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.connection import ANY_VERSION, RequestTimedOut
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.node import Node
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_testing import commit_as_driver, started_producer, unique_topic
 from quotas import Quota, client_quota
 
 from .bench import TASKS, Bench, numbered, write_whole
-from .fault_proxy import LoseRequest, Rule, Throttle
 from .test_lost_responses import pieces, seen
 
 BATCH_BYTES = 300_000
@@ -63,44 +58,6 @@ def test_request_that_waits_for_a_quota_is_not_sent_again(
     bench.assert_nothing_open(topic)
 
 
-@pytest.mark.parametrize(
-    ("code", "settings", "option"),
-    [
-        ("DELIVERY_TIMEOUT", {"delivery_timeout_ms": 3_000}, "or raise kafka.delivery.timeout.ms"),
-        (
-            "BUFFER_EXHAUSTED",
-            {"buffer_memory": 700_000, "max_block_ms": 1_500},
-            "or raise kafka.buffer.memory or kafka.max.block.ms",
-        ),
-    ],
-)
-def test_timeout_of_a_throttled_write_names_the_quota(
-    bench_of: Callable[[int], Bench], code: str, settings: dict[str, int], option: str
-) -> None:
-    bench = bench_of(2)
-    topic = bench.topic()
-    config = bench.client_config()
-    quota = client_quota(bench.kafka.bootstrap_servers, "producer_byte_rate", 10_000, config.client_id)
-    with quota, NetworkClient(config) as client:
-        producer = started_producer(client, unique_topic("quota"), ProducerConfig(batch_size=BATCH_BYTES, **settings))
-        with pytest.raises(KafkaEosError) as raised:
-            write_and_flush(producer, topic)
-        ended = producer.abort(client.clock() + 1_000)
-        producer.close()
-    assert raised.value.code == code
-    message = raised.value.message
-    assert f"A quota of Kafka throttled client.id {config.client_id!r} on broker 1 (127.0.0.1:" in message
-    assert "Raise it, " + option in message
-    assert "health" not in message
-    assert ended is not None
-
-
-def write_and_flush(producer: Producer, topic: str) -> None:
-    for batch in range(BATCHES):
-        producer.write(numbered(topic, batch * 30, 30, partition=0, size=BATCH_BYTES // 30))
-    producer.flush()
-
-
 @pytest.mark.parametrize(("key", "value"), [("producer_byte_rate", 60.0), ("request_percentage", 0.1)])
 def test_whole_write_succeeds_above_its_quota(
     bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, key: Quota, value: float
@@ -140,61 +97,3 @@ def use_up(config: ClientConfig) -> None:
         while not client.throttling(0)[0]:
             assert client.clock() < until
             client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)
-
-
-def test_request_deadline_in_a_throttled_broker_names_the_quota(bench_of: Callable[[int], Bench]) -> None:
-    bench = bench_of(2)
-    bench.proxy.inject(Rule(m.ListTransactionsRequest, Throttle(60_000)))
-    with NetworkClient(bench.client_config()) as client:
-        until = client.clock() + 20_000
-        assert client.wait_for_metadata(until)
-        node_id = client.any_node(until)
-        client.call(node_id, m.ListTransactionsRequest(), deadline_ms=until)
-        with pytest.raises(KafkaEosError, match=r"REQUEST_DEADLINE\].*a quota of Kafka throttled client.id") as late:
-            client.call(node_id, m.ListTransactionsRequest(), deadline_ms=client.clock() + 200)
-        assert "0.2 s of 0.2 s" in late.value.message
-        with pytest.raises(KafkaEosError, match=r"BROKER_UNREACHABLE\].*quota of Kafka throttled client.id") as none:
-            client.any_node(client.clock() + 200)
-        assert "check kafka.bootstrap.servers" not in none.value.message
-
-
-def test_task_that_inherits_a_throttle_names_the_quota(bench_of: Callable[[int], Bench]) -> None:
-    """Tasks of a process share connections, so a task can begin while the broker reads nothing from them."""
-    bench = bench_of(2)
-    bench.proxy.inject(Rule(m.ListTransactionsRequest, Throttle(60_000), count=None))
-    with NetworkClient(bench.client_config()) as client:
-        until = client.clock() + 20_000
-        producer = started_producer(client, None, ProducerConfig(max_block_ms=300))
-        assert client.wait_for_metadata(until)
-        client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)
-        producer.write(numbered(bench.topic(), 0, 10))
-        with pytest.raises(
-            KafkaEosError, match=r"REQUEST_DEADLINE\].*about topic.*a quota of Kafka throttled client.id"
-        ):
-            producer.flush()
-        producer.close()
-        late = Producer(Admin(client), ProducerConfig(), transactional_id=None)
-        with pytest.raises(
-            KafkaEosError, match=r"REQUEST_DEADLINE\].*initialised.*a quota of Kafka throttled client.id"
-        ):
-            late.init_producer_id(client.clock() + 300)
-        late.close()
-
-
-def test_request_to_a_throttled_broker_ends_at_its_own_deadline(bench_of: Callable[[int], Bench]) -> None:
-    bench = bench_of(2)
-    bench.proxy.inject(
-        Rule(m.ListTransactionsRequest, Throttle(60_000)),
-        Rule(m.ListTransactionsRequest, LoseRequest(close=False), nth=2),
-    )
-    with NetworkClient(bench.client_config(request_timeout_ms=300)) as client:
-        until = client.clock() + 20_000
-        assert client.wait_for_metadata(until)
-        node_id = client.any_node(until)
-        began = client.clock()
-        both = [(node_id, m.ListTransactionsRequest(), ANY_VERSION)] * 2
-        answered, lost = client.call_all(both, began + 1_500)
-        waited_ms = client.clock() - began
-    assert not isinstance(answered, KafkaEosError)
-    assert isinstance(lost, RequestTimedOut)
-    assert 1_500 <= waited_ms < 20_000

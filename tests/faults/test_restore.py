@@ -147,19 +147,6 @@ def damaged(answer: m.FetchResponse) -> m.FetchResponse:
 
 
 @pytest.mark.parametrize(
-    "code", ["NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE"]
-)
-def test_restore_retries_a_retriable_fetch_error(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    given = lost(bench, monkeypatch)
-    topic = given.batch.topic or ""
-    bench.proxy.inject(Rule(m.FetchRequest, Answer(ErrorCode[code]), count=2, where=of_rows))
-    session.plan(of_process(given, "second-planner"))
-    assert not bench.proxy.unfired
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-
-
-@pytest.mark.parametrize(
     ("action", "says"),
     [
         (

@@ -37,7 +37,6 @@ SETTINGS = {
 }
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 GATES = (
-    "task.may_write",
     "task.writing",
     "task.flushed",
     "task.prepared",
@@ -155,13 +154,6 @@ class ExecutorCluster:
     def executors(self) -> list[int]:
         """The JVMs of the executors, those that are still starting too."""
         return [pid for pid in descendants(self._process.pid) if EXECUTOR in _command_line(pid)]
-
-    def lose_shuffle_files(self) -> None:
-        """As disks that fail."""
-        files = list(self._folder.glob("spark-*/executor-*/blockmgr-*/*/shuffle_*"))
-        assert files
-        for file in files:
-            file.unlink()
 
     def kill_executors(self, *pids: int) -> None:
         """Whole executors at once, as machines that are gone: the JVMs and their Python workers."""

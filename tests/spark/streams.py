@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import uuid
 from collections import Counter
 from collections.abc import Iterable
@@ -172,20 +171,3 @@ def committed_offsets(servers: str, group: str) -> dict[tuple[str, int], int]:
     request = confluent_kafka.ConsumerGroupTopicPartitions(group)
     found = admin.list_consumer_group_offsets([request], require_stable=True)[group].result()
     return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
-
-
-def commits_of_group(servers: str, group: str) -> list[tuple[str, int, int]]:
-    """(topic, partition, offset) of every commit of a consumer group, in their order: what __consumer_offsets holds."""
-    found = []
-    for record in read_committed(servers, "__consumer_offsets"):
-        version, key = struct.unpack_from(">h", record.key or b"")[0], (record.key or b"")[2:]
-        if version > 1 or record.value is None:
-            continue  # of a member or the group itself (GroupCoordinatorRecordType), or a tombstone
-        names = []
-        for _ in range(2):
-            (length,) = struct.unpack_from(">h", key)
-            names.append(key[2 : 2 + length].decode())
-            key = key[2 + length :]
-        if names[0] == group:
-            found.append((names[1], struct.unpack(">i", key)[0], struct.unpack_from(">q", record.value, 2)[0]))
-    return found

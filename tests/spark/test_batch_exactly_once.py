@@ -29,7 +29,6 @@ from kafka_testing import (
     create_topic,
     read_committed,
     read_uncommitted,
-    unique_topic,
     wait_until,
 )
 
@@ -95,23 +94,6 @@ def test_every_row_is_visible_once_with_equal_bytes(spark: SparkSession, any_kaf
     }
     assert found == wanted
     assert_nothing_open(any_kafka.bootstrap_servers)
-
-
-@pytest.mark.feature("interceptors")
-@pytest.mark.parametrize(
-    "headers",
-    [
-        "map('a', concat('v', id), 'ключ', NULL)",
-        "map('a', binary(concat('v', id)), 'ключ', NULL)",
-        "array(struct('a' AS key, concat('v', id) AS value), struct('ключ' AS key, string(NULL) AS value))",
-    ],
-)
-def test_headers_arrive_as_maps_and_strings(spark: SparkSession, kafka: EmbeddedKafka, headers: str) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    frame = spark.range(0, 100, 1, 2).selectExpr("string(id) value", f"IF(id % 3 = 0, NULL, {headers}) headers")
-    writer(frame, kafka, topic=topic).save()
-    found = {record.value: record.headers for record in read_committed(kafka.bootstrap_servers, topic)}
-    assert found == {b"%d" % n: () if n % 3 == 0 else (("a", b"v%d" % n), ("ключ", None)) for n in range(100)}
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -183,23 +165,6 @@ def test_tasks_acknowledge_on_sparks_connection_only(spark: SparkSession, kafka:
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_a_version_is_written_once_and_the_next_one_after_it(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    for version in ("0", "0", "1", "1", "5", "5"):
-        options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": version}
-        writer(numbered(spark, 1_000, 2), any_kafka, **options).save()
-    values = Counter(record.value for record in read_committed(any_kafka.bootstrap_servers, topic))
-    assert values == Counter(dict.fromkeys(expected_values(1000, 2), 3))
-    assert_nothing_open(any_kafka.bootstrap_servers)
-
-
-def test_the_same_pair_for_two_topics_is_two_writes(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    topics = [create_topic(kafka.bootstrap_servers) for _ in range(2)]
-    for topic in topics:
-        writer(numbered(spark, 100, 1), kafka, topic=topic, txnAppId="two-topics", txnVersion="3").save()
-    assert [len(read_committed(kafka.bootstrap_servers, topic)) for topic in topics] == [100, 100]
-
-
 def test_threads_of_a_driver_write_at_the_same_time(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     """As docs/batch.md shows it; Spark does not find the format otherwise."""
     topics = [create_topic(kafka.bootstrap_servers, partitions=2) for _ in range(3)]
@@ -230,26 +195,6 @@ def test_forbidden_version_is_rejected_before_a_task_starts(spark: SparkSession,
     assert len(jobs.getJobIdsForGroup(topic)) == 1
 
 
-def test_rerun_with_another_schema_is_rejected(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    options = {"topic": topic, "txnAppId": f"app-{topic}", "txnVersion": "1"}
-    writer(numbered(spark, 100, 1), kafka, **options).save()
-    with pytest.raises(Exception, match=r"KAFKA_EOS\.DIFFERENT_BATCH"):
-        writer(numbered(spark, 100, 1).select("value"), kafka, **options).save()
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
-
-
-def test_history_names_user_metadata_and_application(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    topic, history = create_topic(kafka.bootstrap_servers), unique_topic("history")
-    options = {"topic": topic, "history.topic": history, "userMetadata": "ticket 7"}
-    writer(numbered(spark, 10, 2), kafka, **options).save()
-    (found,) = read_committed(kafka.bootstrap_servers, history)
-    record = json.loads(found.value or b"")
-    assert (record["user_metadata"], record["rows"], record["transactions"]) == ("ticket 7", 10, 2)
-    assert record["application_id"] == spark.sparkContext.applicationId
-    assert record["write_ms"] >= 0
-
-
 def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
     topic = create_topic(any_kafka.bootstrap_servers)
     options = {"topic": topic, "txnAppId": f"app-{topic}"}
@@ -261,17 +206,6 @@ def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSessi
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-def test_write_without_txn_app_id_leaves_only_tombstones(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
-    topic, log = create_topic(any_kafka.bootstrap_servers), f"commits-{any_kafka.cluster_id}".replace("_", "-")
-    options = {"topic": topic, "commit.log.topic": log}
-    writer(numbered(spark, 1_000, 2), any_kafka, **options).save()
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 1_000
-    assert_nothing_open(any_kafka.bootstrap_servers)
-    newest = {record.key: record.value for record in read_committed(any_kafka.bootstrap_servers, log)}
-    assert newest
-    assert set(newest.values()) == {None}
-
-
 @pytest.mark.feature("producer without transactions")
 def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
@@ -279,38 +213,3 @@ def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: E
     writer(numbered(spark, 5_000, 3), kafka, **options).save()
     records = read_uncommitted(kafka.bootstrap_servers, topic)
     assert Counter(record.value for record in records) == expected_values(5_000, 3)
-
-
-def test_bad_rows_reach_dead_letter_topic_in_same_transaction(spark: SparkSession, kafka: EmbeddedKafka) -> None:
-    topic, dead = create_topic(kafka.bootstrap_servers, partitions=2), create_topic(kafka.bootstrap_servers)
-    now = datetime.datetime.now(datetime.UTC)
-    old = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=datetime.UTC)
-    frame = spark.createDataFrame(
-        [
-            ("good", topic, None, now, [("h", b"1")]),
-            ("no such partition", topic, 9, now, []),
-            ("null topic", None, None, old, [(None, b"1")]),
-            ("too large" * 9_000, topic, 1, now, None),
-            ("old", topic, None, old, [("h", b"1")]),
-            ("null header key", topic, None, None, [("h", b"1"), (None, b"2")]),
-        ],
-        "value string, topic string, partition int, timestamp timestamp, headers array<struct<key:string,value:binary>>",
-    )
-    options = {"dead.letter.topic": dead, "kafka.max.request.size": "20000"}
-    writer(frame, kafka, **options).save()
-    assert [record.value for record in read_committed(kafka.bootstrap_servers, topic)] == [b"good"]
-    letters = {
-        (record.value or b"")[:9]: dict(record.headers) for record in read_committed(kafka.bootstrap_servers, dead)
-    }
-    # What is too large for a topic leaves its size.
-    assert set(letters) == {b"no such p", b"null topi", b"old", b"null head", b""}
-    assert letters[b""]["kafka-eos.error"] == b"RECORD_TOO_LARGE"
-    assert letters[b""]["kafka-eos.value.bytes"] == b"81000"
-    assert b"NO_SUCH_PARTITION" in (letters[b"no such p"]["kafka-eos.error"] or b"")
-    assert b"NULL_TOPIC" in (letters[b"null topi"]["kafka-eos.error"] or b"")
-    assert letters[b"old"]["kafka-eos.error"] == b"INVALID_TIMESTAMP"
-    assert letters[b"old"]["kafka-eos.timestamp"] == b"-1"
-    assert letters[b"old"]["h"] == b"1"
-    assert letters[b"null head"]["kafka-eos.error"] == b"INVALID_HEADER"
-    assert letters[b"null head"]["h"] == b"1"
-    assert_nothing_open(kafka.bootstrap_servers)

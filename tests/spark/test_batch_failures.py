@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import expr
 
+from kafka_eos_sink import activate_session
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
 from tests.spark.jobs.write_rows import rows_to_write, writer_of
-from tests.spark.killable_job import DEADLINE_S, KillableJob
-from tests.spark.streams import SHORT
+from tests.spark.killable_job import KillableJob
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
 ROWS, PARTITIONS = 4_000, 4
@@ -34,37 +37,25 @@ class Job(KillableJob):
         super().__init__(JOB, environment, folder)
         self._cluster, self._topic, self._txn_app_id = cluster, topic, txn_app_id
 
-    def arguments(self, *options: str) -> list[str]:
-        write = [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), self._txn_app_id, "1"]
-        return [*write, *options]
+    def arguments(self) -> list[str]:
+        return [self._cluster.bootstrap_servers, self._topic, str(ROWS), str(PARTITIONS), self._txn_app_id, "1"]
 
     def run_once(self, fail: str) -> int:
         return self.run(self.arguments(), fail)
 
-    def die(self, point: str, *options: str) -> None:
-        self.die_at(point, self.arguments(*options))
+    def die(self, point: str) -> None:
+        self.die_at(point, self.arguments())
 
-    def run_again(self, spark: SparkSession, value: str = "value") -> None:
-        """The same version once more, by a driver that lives; `value` is what it makes of the values."""
-        frame = rows_to_write(spark, ROWS, PARTITIONS).withColumn("value", expr(value))
+    def run_again(self, spark: SparkSession) -> None:
+        """The same version once more, by a driver that lives."""
+        frame = rows_to_write(spark, ROWS, PARTITIONS)
         writer_of(frame, self._cluster.bootstrap_servers, self._topic, "app", "1").save()
-
-    def stay_away_until_nothing_is_open(self) -> None:
-        """For longer than the transaction timeout: until the coordinator has aborted what the driver left."""
-        assert_nothing_open(self._cluster.bootstrap_servers, patience_s=150)
 
 
 @pytest.fixture
 def job(spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> Job:
     topic = create_topic(kafka.bootstrap_servers, partitions=3)
     return Job(spark_environment, kafka, topic, tmp_path)
-
-
-@pytest.fixture
-def old_job(spark_environment: dict[str, str], kafka_tv0: EmbeddedKafka, tmp_path: Path) -> Job:
-    """The same on a cluster with transaction.version 0."""
-    topic = create_topic(kafka_tv0.bootstrap_servers, partitions=3)
-    return Job(spark_environment, kafka_tv0, topic, tmp_path)
 
 
 def assert_every_row_once(job: Job) -> None:
@@ -87,13 +78,6 @@ def test_the_driver_dies(job: Job, spark: SparkSession, point: str) -> None:
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["task.prepared"])
-def test_the_driver_dies_on_an_older_cluster(old_job: Job, spark: SparkSession, point: str) -> None:
-    old_job.die(point)
-    old_job.run_again(spark)
-    assert_every_row_once(old_job)
-
-
 @pytest.mark.parametrize(("point", "action"), [("task.writing", "kill"), ("task.flushed", "raise")])
 def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: str, action: str) -> None:
     assert job.run_once(f"{point}={action}:{tmp_path / 'once'}") == 0, job.said()[-3000:]
@@ -101,14 +85,17 @@ def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: st
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("point", ["commit.between_ends"])
-def test_commit_failing_after_decision_is_finished_by_abort(
-    job: Job, spark: SparkSession, tmp_path: Path, point: str
+@pytest.mark.parametrize("action", ["raise", "kill"])
+def test_commit_that_fails_after_decision_is_finished(
+    job: Job, spark: SparkSession, tmp_path: Path, action: str
 ) -> None:
-    assert job.run_once(f"{point}=raise:{tmp_path / 'once'}") != 0
-    assert "[KAFKA_EOS.DECIDED_NOT_FINISHED]" in job.said()
-    assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in job.said()
-    assert_every_row_once(job)  # Spark has called abort, which found the decision
+    """An error lets Spark call abort, which finds the decision. A committer process that dies leaves the rest to the next run."""
+    assert job.run_once(f"commit.between_ends={action}:{tmp_path / 'once'}") != 0
+    if action == "raise":
+        first = next(line for line in job.said().splitlines() if "KAFKA_EOS" in line or "kafka_eos_sink" in line)
+        assert first.startswith("[KAFKA_EOS.DECIDED_NOT_FINISHED] ")
+        assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in job.said()
+        assert_every_row_once(job)
     job.run_again(spark)
     assert_every_row_once(job)
 
@@ -130,57 +117,31 @@ def test_command_in_error_finishes_job_without_txn_app_id(
     assert_every_row_once(job)
 
 
-def test_a_commit_that_fails_before_the_decision_leaves_nothing(
-    old_job: Job, spark: SparkSession, tmp_path: Path
-) -> None:
-    assert old_job.run_once(f"commit.before_decision=raise:{tmp_path / 'once'}") != 0
-    assert read_committed(old_job._cluster.bootstrap_servers, old_job._topic) == []
-    assert_nothing_open(old_job._cluster.bootstrap_servers)
-    old_job.run_again(spark)
-    assert_every_row_once(old_job)
+def test_cancelled_batch_leaves_nothing_open(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
 
+    def endless(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        time.sleep(600)
 
-def test_a_commit_process_that_dies_between_two_ends_is_finished(job: Job, spark: SparkSession, tmp_path: Path) -> None:
-    assert job.run_once(f"commit.between_ends=kill:{tmp_path / 'once'}") != 0
-    job.run_again(spark)
-    assert_every_row_once(job)
+    def write() -> None:
+        activate_session(spark)
+        spark.sparkContext.setJobGroup(topic, "cancelled")
+        # More than an Arrow batch (10,000 rows) and more than a slab (2 MB) of each task: both are passed on only when full.
+        rows = spark.range(0, 50_000, 1, 2).selectExpr("repeat('x', 1000) value")
+        writer = rows.mapInArrow(endless, rows.schema).write.format("kafka-eos").mode("append")
+        writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", topic).save()
 
-
-@pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends"])
-def test_timed_out_rows_are_restored_if_next_run_has_others(job: Job, spark: SparkSession, point: str) -> None:
-    job.die(point, SHORT)
-    job.stay_away_until_nothing_is_open()
-    assert len(read_committed(job._cluster.bootstrap_servers, job._topic)) < ROWS
-    job.run_again(spark, "concat('other', value)")
-    assert_every_row_once(job)
-    job.run_again(spark)  # the second decision is the one that counts now
-    assert_every_row_once(job)
-
-
-def test_commit_without_txn_app_id_survives_transaction_timeout(
-    spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
-    """The job ends in order, although nobody runs it again."""
-    job = Job(spark_environment, kafka, create_topic(kafka.bootstrap_servers, partitions=3), tmp_path, txn_app_id="")
-    mark = tmp_path / "decided"
-    with job.started(job.arguments(SHORT), f"commit.decided=wait:{mark}") as driver:
-        job.await_mark(mark, driver, "commit.decided")
-        job.stay_away_until_nothing_is_open()
-        mark.unlink()
-        assert driver.wait(DEADLINE_S) == 0, job.said()[-3000:]
-    assert "rows of 4 transactions that had been aborted after the decision were copied from the log" in job.said()
-    assert_every_row_once(job)
-
-
-def test_first_line_of_the_sink_names_code_and_rows(job: Job, tmp_path: Path) -> None:
-    """The commit fails behind its decision, and Spark's abort finishes the batch: what a user sees on the console, line by line."""
-    assert job.run_once(f"commit.decided=raise:{tmp_path / 'failed'}") != 0
-    assert_every_row_once(job)
-    assert_nothing_open(job._cluster.bootstrap_servers, [job._topic])
-    lines = job.said().splitlines()
-    first = next(line for line in lines if "KAFKA_EOS" in line or "kafka_eos_sink" in line)
-    assert first.startswith("[KAFKA_EOS.DECIDED_NOT_FINISHED] all rows of version 1 of write id 'kafka-eos/app/")
-    assert "are written and visible" in first
-    # Spark rethrows the error of the commit as it was before the abort, behind a line of its own.
-    assert lines.index(first) < next(at for at, line in enumerate(lines) if line.startswith("Traceback"))
-    assert any("Failed to commit or abort Python data source write" in line for line in lines)
+    with ThreadPoolExecutor(1) as beside:
+        writing = beside.submit(write)
+        try:
+            wait_until(
+                lambda: writing.done() or read_uncommitted(kafka.bootstrap_servers, topic),
+                "rows of an open transaction",
+            )
+        finally:
+            spark.sparkContext.cancelJobGroup(topic)
+        with pytest.raises(Exception, match="cancelled"):
+            writing.result()
+    assert_nothing_open(kafka.bootstrap_servers)
+    assert read_committed(kafka.bootstrap_servers, topic) == []

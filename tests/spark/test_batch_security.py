@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from certificates import Authority
-from kafka_eos_sink import KafkaEosDataSource
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -43,34 +42,6 @@ def options(kafka: EmbeddedKafka, authority: Authority, topic: str, password: st
     }
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_properties_file_gives_servers_and_credentials(
-    spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path, streaming: bool
-) -> None:
-    topic = create_topic(secured.plaintext_servers)
-    given = options(secured, authority, topic, PASSWORD)
-    given.pop("topic")
-    path = tmp_path / "client.properties"
-    lines = [f"{name.removeprefix('kafka.')}={value}" for name, value in given.items()]
-    path.write_text("\n".join([*lines, "linger.ms=-7", "group.id=others"]), "utf-8")
-    given = {"kafka.properties.file": str(path), "kafka.linger.ms": "10", "topic": topic}
-    if streaming:
-        spark.range(0, 1_000, 1, 4).selectExpr("CAST(id AS STRING) AS value").write.parquet(f"{tmp_path}/rows")
-        rows = spark.readStream.schema("value STRING").parquet(f"{tmp_path}/rows")
-        query = (
-            rows.writeStream.format("kafka-eos").options(**given).option("checkpointLocation", f"{tmp_path}/checkpoint")
-        )
-        query.trigger(availableNow=True).start().awaitTermination()
-    else:
-        frame = spark.range(0, 1_000, 1, 4).selectExpr("CAST(id AS STRING) AS value")
-        frame.write.format("kafka-eos").options(**given).mode("append").save()
-    trusted = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(authority.file), "sasl.mechanism": "PLAIN"}
-    credentials = {"sasl.username": "alice", "sasl.password": PASSWORD}
-    found = read_committed(secured.bootstrap_servers, topic, security=trusted | credentials)
-    assert sorted(int(record.value or b"") for record in found) == list(range(1_000))
-    assert_nothing_open(secured.plaintext_servers)
-
-
 @pytest.mark.feature("security")
 def test_a_frame_is_written_with_a_password_from_a_file(
     spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path
@@ -98,14 +69,3 @@ def test_rejected_login_reaches_caller_with_code_and_no_secret(
     assert code_of(text) == "SASL_AUTHENTICATION_FAILED"
     assert "invalid credentials with SASL mechanism SCRAM-SHA-512" in text
     assert WRONG not in text
-
-
-def test_no_text_of_the_source_or_its_writer_holds_a_secret(
-    spark: SparkSession, secured: EmbeddedKafka, authority: Authority
-) -> None:
-    given = options(secured, authority, "orders", PASSWORD)
-    source = KafkaEosDataSource(given)
-    writer = source.writer(spark.sql("SELECT 'a' AS value").schema, overwrite=False)
-    assert "sasl.jaas.config" in repr(writer)
-    for text in (repr(source), str(source), repr(writer), str(writer)):
-        assert PASSWORD not in text

@@ -95,28 +95,6 @@ def test_versions_are_written_once_in_any_order(
     assert spark.sparkContext.applicationId in capsys.readouterr().out
 
 
-def test_empty_first_run_warns_and_leads_to_the_rows(
-    spark: SparkSession, kafka: EmbeddedKafka, spark_environment: dict[str, str], tmp_path: Path
-) -> None:
-    job = Nightly(spark, kafka)
-
-    def run(rows: int) -> str:
-        driver = KillableJob(JOB, spark_environment, tmp_path)
-        options = [f"commit.log.topic={job.log}", f"history.topic={job.history}"]
-        assert driver.run([job.servers, job.topic, str(rows), "2", "nightly", "3", *options]) == 0, driver.said()
-        return driver.said()
-
-    write_id = f"kafka-eos/nightly/{job.topic}"
-    assert f"version 3 of write id '{write_id}' is recorded as written, with 0 rows" in run(0)
-    said = run(10)
-    assert f"version 3 of write id '{write_id}' is already written, with 0 rows (20" in said
-    assert read_uncommitted(job.servers, job.topic) == []
-    run_printed(said, "resolve")
-    run(10)
-    assert len(read_committed(job.servers, job.topic)) == 10
-    assert_nothing_open(job.servers, [job.topic, job.log])
-
-
 @pytest.mark.feature("lost commit log")
 @pytest.mark.parametrize("with_history", [True, False], ids=["history", "no history"])
 def test_lost_commit_log_is_refused_until_the_user_decides(

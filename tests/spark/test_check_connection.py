@@ -42,12 +42,3 @@ def test_executor_reports_how_spark_sends_it_rows(spark: SparkSession, kafka: Em
     ((works, text),) = check_connection.check_executors(spark, options, 1).values()
     assert works, text
     assert text.endswith("; rows over TCP, acknowledged at once")  # the session of the tests has Spark's default
-
-
-def test_rounds_are_a_second_apart(
-    spark: SparkSession, rounds: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_connection, "EXECUTORS_TIMEOUT_S", 3.0)
-    wrong = {"kafka.bootstrap.servers": "a:1", "topic": "t", "unknown": "1"}  # fails at once
-    assert len(check_connection.check_executors(spark, wrong, 2)) == 1
-    assert 1 <= rounds() <= 3

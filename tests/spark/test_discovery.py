@@ -28,15 +28,6 @@ def test_the_source_is_found_without_registration(spark: SparkSession) -> None:
         spark.range(1).selectExpr("'a' AS value").write.format("kafka-eos").mode("append").save()
 
 
-def test_the_source_can_be_registered(spark: SparkSession) -> None:
-    from kafka_eos_sink import KafkaEosDataSource
-
-    assert KafkaEosDataSource.name() == "kafka-eos"
-    spark.dataSource.register(KafkaEosDataSource)
-    with pytest.raises(Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] 1\. kafka\.bootstrap\.servers is required"):
-        spark.range(1).selectExpr("'a' AS value").write.format("kafka-eos").mode("append").save()
-
-
 def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
     done = run_python(
         "import kafka_eos_sink, pyspark_kafka_eos\n"

@@ -47,56 +47,26 @@ def save(frame: DataFrame, mode: str = "append", **options: str) -> Callable[[],
     return lambda: frame.write.format("kafka-eos").options(**options).mode(mode).save()
 
 
-def test_an_error_of_options_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(
-        save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE, **{"kafka.acks": "1", "kafka.sasl.pasword": "hunter2"})
-    )
-    assert code_of(text) == "INVALID_OPTIONS"
-    assert "kafka.acks=1 contradicts exactly-once" in text
-    assert "This run wrote nothing of the batch. Safe to run again: yes." in text
-    assert "the nearest known name is kafka.sasl.password" in text
-    assert "hunter2" not in text
-
-
-def test_option_and_column_problems_reach_the_caller_together(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(save(spark.sql("SELECT 1 AS value"), **UNREACHABLE, **{"kafka.acks": "1"}))
-    assert code_of(text) == "INVALID_OPTIONS"
-    assert "kafka.acks=1" in text
-    assert "value attribute unsupported type int" in text
-
-
-def test_an_error_of_columns_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(save(spark.sql("SELECT 1 AS key"), **UNREACHABLE))
-    assert code_of(text) == "INVALID_COLUMNS"
-    assert "Required attribute 'value' not found" in text
-    assert "key attribute unsupported type int. key must be a(n) string or binary" in text
-
-
-def test_overwriting_is_refused(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(save(spark.sql("SELECT 'a' AS value"), "overwrite", **UNREACHABLE))
-    assert code_of(text) == "OVERWRITE_NOT_SUPPORTED"
-    assert 'use mode("append")' in text
-
-
-def test_a_path_is_refused(spark: SparkSession, code_of: CodeOf) -> None:
-    frame = spark.sql("SELECT 'a' AS value")
-    text = caught(lambda: frame.write.format("kafka-eos").options(**UNREACHABLE).mode("append").save("/tmp/orders"))
-    assert code_of(text) == "INVALID_OPTIONS"
-    assert "save(path) has no meaning for Kafka" in text
-
-
-def test_reading_is_refused_with_the_way_to_read(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(lambda: spark.read.format("kafka-eos").load())
-    assert code_of(text) == "READ_NOT_SUPPORTED"
-    assert 'spark.read.format("kafka")' in text
-
-
-def test_an_error_of_the_plan_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
-    text = caught(save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE))
-    assert code_of(text) == "BROKER_UNREACHABLE"
-    assert "127.0.0.1:1" in text
+@pytest.mark.parametrize(
+    ("write", "code"),
+    [
+        (lambda spark: save(spark.sql("SELECT 'a' AS value"), "overwrite", **UNREACHABLE), "OVERWRITE_NOT_SUPPORTED"),
+        (lambda spark: lambda: writer_of(spark).save("/tmp/orders"), "INVALID_OPTIONS"),
+        (lambda spark: spark.read.format("kafka-eos").load, "READ_NOT_SUPPORTED"),
+        (lambda spark: save(spark.sql("SELECT 'a' AS value"), **UNREACHABLE), "BROKER_UNREACHABLE"),
+    ],
+    ids=["overwrite", "path", "read", "plan"],
+)
+def test_use_that_kafka_has_no_meaning_for_is_refused(
+    spark: SparkSession, code_of: CodeOf, write: Callable[[SparkSession], Callable[[], Any]], code: str
+) -> None:
+    text = caught(write(spark))
+    assert code_of(text) == code
     assert "Could not serialize" not in text
-    assert "Rows visible: no. Safe to run again: yes." in text
+
+
+def writer_of(spark: SparkSession) -> DataFrameWriter:
+    return spark.sql("SELECT 'a' AS value").write.format("kafka-eos").options(**UNREACHABLE).mode("append")
 
 
 @pytest.mark.parametrize(
@@ -147,13 +117,6 @@ def test_an_error_of_the_commit_reaches_the_caller(spark: SparkSession, code_of:
     save(frame, **options)()
     assert sorted(record.value or b"" for record in read_committed(servers, topic)) == [b"%d" % i for i in range(10)]
     assert_nothing_open(servers, [topic])
-
-
-def test_a_reference_that_cannot_be_resolved_reaches_the_caller(spark: SparkSession, code_of: CodeOf) -> None:
-    options = UNREACHABLE | {"kafka.client.id": "${env:SURELY_NOT_SET}"}
-    text = caught(save(spark.sql("SELECT 'a' AS value"), **options))
-    assert code_of(text) == "INVALID_OPTIONS"
-    assert "kafka.client.id: ${env:SURELY_NOT_SET} cannot be resolved" in text
 
 
 def test_writer_repr_and_pickle_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

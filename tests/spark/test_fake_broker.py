@@ -17,11 +17,10 @@ from typing import Any
 
 import confluent_kafka.admin
 import pytest
-from pyspark.sql import SparkSession
 
 from dead_writes import write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.errors import ConfigurationError, DecisionPendingError, MissingApiError, code_and_sentence
+from kafka_eos_sink.errors import ConfigurationError, DecisionPendingError, MissingApiError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.runtime import session
@@ -163,24 +162,3 @@ def test_commit_marker_of_another_epoch_is_no_proof(program: Path) -> None:
     """The fake cluster bumps the epoch behind the marker; a broker with transaction.version 2 bumps it before (KIP-890)."""
     with running(program, "4.1") as broker, pytest.raises(DecisionPendingError, match="DECISION_UNKNOWN"):
         write_all(write_settings(broker, TOPIC))
-
-
-def test_spark_shows_the_rejection_and_writes_if_supported(program: Path, spark: SparkSession) -> None:
-    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value")
-
-    def write(servers: str) -> None:
-        options = {"kafka.bootstrap.servers": servers, "topic": TOPIC, "txnAppId": "fake", "txnVersion": "1"}
-        rows.write.format("kafka-eos").options(**options).mode("append").save()
-
-    with running(program, "3.9", URSA) as broker:
-        with pytest.raises(Exception, match="MISSING_API") as refused:
-            write(broker.bootstrap_servers)
-        code, sentence = code_and_sentence(refused.value)
-        assert code == "MISSING_API"
-        assert "EndTxn 3 to 5 (offered: none) to commit and abort" in sentence
-        assert_untouched(broker.bootstrap_servers)
-    with running(program, "3.9") as broker:
-        write(broker.bootstrap_servers)
-        write(broker.bootstrap_servers)
-        read = read_committed(broker.bootstrap_servers, TOPIC)
-        assert sorted(int(record.value or b"") for record in read) == list(range(100))

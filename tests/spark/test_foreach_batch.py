@@ -124,20 +124,6 @@ def test_second_write_in_a_bare_thread_is_an_error_with_the_helper(stream: Strea
     assert ["DIFFERENT_BATCH" in str(each) for each in raised] == [True]
 
 
-def test_rolled_back_checkpoint_is_refused_until_user_decides(stream: Stream) -> None:
-    add_files(stream.source, 1, 2)
-    run(stream, lambda batch, version: save(stream, batch, version))
-    stream.roll_back_to(1)
-    stream.forget_commit(1)
-    with pytest.raises(Exception, match=r"CHECKPOINT_ROLLED_BACK\] .*continues at batch 1, but batch 2 "):
-        run(stream, lambda batch, version: save(stream, batch, version))
-    stream.assert_every_line_once(3)
-    run(stream, lambda batch, version: save(stream, batch, version, onCheckpointRollback="skip"))
-    add_files(stream.source, 3, 1)
-    run(stream, lambda batch, version: save(stream, batch, version))
-    stream.assert_every_line_once(4)
-
-
 def test_write_without_id_logs_one_warning_on_the_driver(
     spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A query whose checkpoint was deleted, beside the group of `source.offsets.group`: it writes no row twice, and continues when told to."""
+"""The group of `source.offsets.group`: it has the offsets of each batch, and shows that a checkpoint was deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import create_topic, read_uncommitted, unique_topic, wait_until
+from kafka_testing import assert_nothing_open, create_topic, read_uncommitted, unique_topic
 from tests.spark.streams import Stream, committed_offsets, lag, produce
 
 CodeOf = Callable[[str], str]
@@ -122,59 +122,6 @@ def test_query_without_its_checkpoint_continues_at_the_group(
     assert lag(query.servers, query.group, query.input) == 0
 
 
-def test_group_that_a_person_has_reset_decides_what_is_written(query: Copying, code_of: CodeOf) -> None:
-    """A new query that begins where the group stands is planned without an error, also if another program has moved the group."""
-    query.send(20)
-    query.copy()
-    query.lose_checkpoint()
-    query.set_group(2)
-    text = query.is_refused()
-    assert code_of(text) == "CHECKPOINT_LOST"
-    assert "committed by another program, or a person" in text
-    query.lose_checkpoint()
-    query.copy(pasted(text))
-    # Only the first two rows of each partition, which lie below the group's offsets, are there once.
-    assert Counter(query.numbers().values()) == Counter({1: 4, 2: query.sent - 4})
-
-
-def test_rewrite_writes_all_rows_a_second_time(query: Copying) -> None:
-    query.send(20)
-    query.copy()
-    query.lose_checkpoint()
-    query.copy(onCheckpointRollback="rewrite")
-    assert query.numbers() == Counter(dict.fromkeys(range(20), 2))
-    query.send(10)
-    query.copy()  # without the option: the log knows the query
-    assert query.numbers() == Counter({number: 2 if number < 20 else 1 for number in range(30)})
-    assert lag(query.servers, query.group, query.input) == 0
-
-
-def test_fixed_prefix_does_not_hide_a_lost_checkpoint(query: Copying, code_of: CodeOf) -> None:
-    """The write id stays, the query id does not."""
-    prefix = {"transactional.id.prefix": unique_topic("prefix")}
-    query.send(20)
-    query.copy(**prefix)
-    query.send(10)
-    query.lose_checkpoint()
-    text = query.is_refused(**prefix)
-    assert code_of(text) == "CHECKPOINT_LOST"
-    assert "kafka-eos recover" not in text  # the run has taken the write over
-    query.lose_checkpoint()
-    query.copy(pasted(text), **prefix)
-    assert query.numbers() == Counter(range(30))
-
-
-def test_group_without_offsets_reveals_nothing(query: Copying) -> None:
-    """It was deleted, or its offsets have expired: what README and docs/stream.md state as the limit."""
-    query.send(20)
-    query.copy()
-    query.lose_checkpoint()
-    admin = AdminClient({"bootstrap.servers": query.servers})
-    admin.delete_consumer_groups([query.group])[query.group].result(60)
-    query.copy()
-    assert query.numbers() == Counter(dict.fromkeys(range(20), 2))
-
-
 @pytest.fixture(params=[False, True], ids=["numbers", "names"])
 def format_2(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
     """Spark writes offset logs of format 2, which name their sources; whether the query has given the names."""
@@ -222,48 +169,19 @@ def test_offset_log_of_format_2_serves_as_format_1_does(query: Copying, format_2
     query.assert_nothing_of_it_is_open()
 
 
-def test_added_topic_begins_where_the_new_query_begins(query: Copying, code_of: CodeOf) -> None:
-    """The group has no offsets of it. Spark needs the value of every partition of the source."""
+@pytest.mark.feature("consumer offsets")
+def test_group_has_the_offsets_of_batches_that_write_nothing(query: Copying) -> None:
+    """The rows of a batch are filtered, or their transaction was aborted."""
     query.send(20)
     query.copy()
-    query.lose_checkpoint()
-    added = create_topic(query.servers, partitions=1)
-    produce(query.servers, added, [("a", "20"), ("b", "21")], end="commit")
-    both, options = f"{query.input},{added}", {"source.offsets.group": query.group}
-    text = query.fails(query.rows(topics=both), **options)
-    assert code_of(text) == "CHECKPOINT_LOST"
-    assert json.loads(pasted(text))[added] == {"0": 0}
-    query.lose_checkpoint()
-    query.run(query.rows(pasted(text), both), **options)
-    assert query.numbers() == Counter(range(22))
-
-
-def test_query_that_shares_a_group_needs_one_of_its_own(
-    kafka: EmbeddedKafka, query: Copying, code_of: CodeOf, tmp_path: Path
-) -> None:
-    query.send(20)
-    query.copy()
-    (tmp_path / "second").mkdir()
-    second = Stream(kafka, query.spark, tmp_path / "second", files=0)
-    text = second.fails(query.rows(), **{"source.offsets.group": query.group})
-    assert code_of(text) == "CHECKPOINT_LOST"
-    assert "give this one a source.offsets.group of its own" in text
-    second.run(query.rows(), **{"source.offsets.group": unique_topic("group")})
-    assert second.numbers() == Counter(range(20))
-
-
-def test_query_starts_once_no_consumer_is_in_its_group(query: Copying, code_of: CodeOf) -> None:
-    query.send(20)
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": query.servers, "group.id": query.group})
+    options = {"source.offsets.group": query.group}
+    running = query.writer(query.rows().where("value <> '30'"), **options).trigger(processingTime="0 seconds").start()
     try:
-        consumer.subscribe([query.input])
-        wait_until(consumer.assignment, "the consumer's partitions", meanwhile=lambda: consumer.poll(0.1))
-        text = query.fails(query.rows(), **{"source.offsets.group": query.group})
+        for value, end in (("30", "commit"), ("10", "abort")):
+            produce(query.servers, query.input, [(key, value) for key in "abc"], end=end)
+            assert_nothing_open(query.servers, [query.input], of="test-")  # so that the query gets all of it
+            running.processAllAvailable()
+            assert lag(query.servers, query.group, query.input) == 0
     finally:
-        consumer.close()
-    assert code_of(text) == "SOURCE_OFFSETS"
-    assert "has members" in text
-    assert query.numbers() == Counter()
-    query.copy()
+        running.stop()
     query.assert_every_row_once()
-    assert lag(query.servers, query.group, query.input) == 0

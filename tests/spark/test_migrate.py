@@ -86,7 +86,6 @@ class Differs:
     mode: str = "append"
 
 
-MIGRATE = (Path(__file__).parents[2] / "docs" / "migrate.md").read_text("utf-8")
 DIFFERS = {
     "includeHeaders": Differs({"includeHeaders": "true"}, "INVALID_OPTIONS.*includeHeaders"),
     "acks": Differs({"kafka.acks": "1"}, "INVALID_OPTIONS.*acks"),
@@ -165,81 +164,6 @@ def test_option_of_sparks_sink_is_rejected_by_ours(
         else:
             write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
         assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if reason else 60)
-
-
-@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
-def test_column_layout_of_a_batch_is_rejected_for_ours(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], method: str
-) -> None:
-    """Spark rejects it before it calls the sink, with the text that docs/migrate.md names."""
-    for sink, topic in topics.items():
-        writer = frame(spark, (VALUE, "id"), topic).write.format(sink).mode("append").option("topic", topic)
-        writer = getattr(writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers), method)("id")
-        if sink == "kafka-eos":
-            text = "provided partitioning or clustering columns do not match"
-            assert text in MIGRATE
-            with pytest.raises(Exception, match=text):
-                writer.save()
-        else:
-            writer.save()
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if sink == "kafka-eos" else 60)
-
-
-@pytest.mark.parametrize("sink", ["kafka", "kafka-eos"])
-def test_buckets_and_their_order_are_rejected_for_both(spark: SparkSession, sink: Sink) -> None:
-    rows = spark.range(3).selectExpr(VALUE)
-    for writer in (rows.write.bucketBy(2, "value"), rows.write.bucketBy(2, "value").sortBy("value")):
-        with pytest.raises(Exception, match="'save' does not support bucketBy"):
-            writer.format(sink).mode("append").save()
-    with pytest.raises(Exception, match="SORT_BY_WITHOUT_BUCKETING"):
-        rows.write.sortBy("value").format(sink).mode("append").save()
-
-
-@pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
-def test_column_layout_of_a_stream_has_no_effect(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path, method: str
-) -> None:
-    frame(spark, (VALUE,), "").write.parquet(str(tmp_path / "rows"))
-    for sink, topic in topics.items():
-        writer = spark.readStream.schema("value STRING").parquet(str(tmp_path / "rows")).writeStream.format(sink)
-        writer = getattr(writer, method)("value").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        writer = writer.option("topic", topic).option("checkpointLocation", str(tmp_path / sink))
-        writer.trigger(availableNow=True).start().awaitTermination()
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == 60
-
-
-def test_real_time_trigger_is_rejected_by_spark(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], tmp_path: Path
-) -> None:
-    rows = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-    rows = rows.option("subscribe", topics["kafka"]).load().selectExpr("value")
-    writer = rows.writeStream.format("kafka-eos").outputMode("update").trigger(realTime="5 seconds")
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topics["kafka-eos"]}
-    assert "OPERATOR_OR_SINK_NOT_IN_ALLOWLIST" in MIGRATE
-    with pytest.raises(Exception, match="OPERATOR_OR_SINK_NOT_IN_ALLOWLIST"):
-        writer.options(**options).option("checkpointLocation", str(tmp_path)).start().awaitTermination()
-
-
-def test_includeheaders_makes_no_difference_to_sparks_sink(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str]
-) -> None:
-    found = []
-    for given, topic in zip(({"includeHeaders": "false"}, {"includeHeaders": "true"}), topics.values(), strict=True):
-        write(frame(spark, (VALUE, HEADERS), topic), "kafka", kafka, {"topic": topic} | given)
-        found.append(content(read_committed(kafka.bootstrap_servers, topic), placed=False))
-    assert found[0] == found[1]
-    assert "'a'" in found[0][0]
-
-
-def test_only_ours_writes_the_column_timestamp(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str]
-) -> None:
-    found = {}
-    for sink, topic in topics.items():
-        write(frame(spark, (VALUE, "timestamp_seconds(7) AS timestamp"), topic), sink, kafka, {"topic": topic})
-        found[sink] = {record.timestamp for record in read_committed(kafka.bootstrap_servers, topic)}
-    assert found["kafka-eos"] == {7_000}
-    assert min(found["kafka"]) > 1_600_000_000_000
 
 
 @pytest.mark.parametrize("mode", ["append", "complete", "update"])

@@ -42,12 +42,6 @@ def test_equal_multisets_in_any_order(spark: SparkSession) -> None:
     assert found.differences == ()
 
 
-def test_nothing_equals_nothing(spark: SparkSession) -> None:
-    found = compare(source(spark), topic(spark), KEY_VALUE)
-    assert counts(found) == (0, 0, 0, 0, 0)
-    assert found.equal
-
-
 def test_each_difference_is_counted_once_and_has_its_place(spark: SparkSession) -> None:
     expected = source(spark, ("a", "1"), ("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), (None, "5"))
     found = compare(
@@ -73,13 +67,6 @@ def test_each_difference_is_counted_once_and_has_its_place(spark: SparkSession) 
     ]
 
 
-def test_examples_are_few_and_none_on_demand(spark: SparkSession) -> None:
-    expected, nothing = source(spark, *((None, str(number)) for number in range(50))), topic(spark)
-    assert len(compare(expected, nothing, KEY_VALUE, examples=3).differences) == 3
-    found = compare(expected, nothing, KEY_VALUE, examples=0)
-    assert (found.missing, found.differences) == (50, ())
-
-
 def test_headers_and_timestamps_match_across_representations(spark: SparkSession) -> None:
     at = datetime(2026, 11, 21, 18, 0, 0, 123_456, UTC)
     kept = datetime(2026, 11, 21, 18, 0, 0, 123_000, UTC)
@@ -100,24 +87,6 @@ def test_headers_and_timestamps_match_across_representations(spark: SparkSession
     in_another_order = (None, b"1", [("h", None), ("h", b"1")], kept)
     assert counts(compare(expected, found(in_another_order, *there[1:]), compared)) == (3, 3, 1, 0, 1)
     assert compare(expected, found(in_another_order, *there[1:]), KEY_VALUE).equal
-
-
-def test_headers_of_a_map_equal_those_of_an_array(spark: SparkSession) -> None:
-    """The sink writes both."""
-    as_map = spark.sql("SELECT '1' AS value, map('a', '1', 'b', null) AS headers UNION ALL SELECT '2', map()")
-    as_array = "array(named_struct('key', 'a', 'value', X'31'), named_struct('key', 'b', 'value', null))"
-    found = spark.sql(
-        f"SELECT X'31' AS value, {as_array} AS headers, 0 AS partition, 0L AS offset UNION ALL SELECT X'32', null, 0, 1L"
-    )
-    assert compare(as_map, found, ("value", "headers")).equal
-
-
-def test_partition_is_compared_when_requested(spark: SparkSession) -> None:
-    expected = source(spark, ("a", "1"), ("b", "2")).withColumn("partition", f.lit(0))
-    found = topic(spark, ("a", "1"), ("b", "2"))
-    columns = compared_columns(expected, ("value", "partition"))
-    assert compare(expected, found, columns).equal
-    assert counts(compare(expected.withColumn("partition", f.lit(1)), found, columns)) == (2, 2, 2, 0, 2)
 
 
 def test_a_column_that_is_not_expected_cannot_be_compared(spark: SparkSession) -> None:

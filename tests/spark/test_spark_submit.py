@@ -12,19 +12,6 @@ from tests.spark.spark_submit import SparkSubmit, own_lines
 JOB = "batch_to_kafka"
 
 
-def test_help(spark_submit: SparkSubmit) -> None:
-    done = spark_submit(JOB, "--help")
-    assert done.returncode == 0, done.stderr
-    for name in ("--topic", "--key", "--value", "--txn-app-id", "--txn-version", "--option", "--properties"):
-        assert name in done.stdout
-
-
-def test_wrong_usage_is_status_2(spark_submit: SparkSubmit) -> None:
-    done = spark_submit(JOB, "--topic", "orders", "--bootstrap-servers", "a:1", "--txn-app-id", "x", "data.json")
-    assert done.returncode == 2, done.stderr
-    assert own_lines(done.stdout, JOB) == ["batch_to_kafka.py: error: --txn-app-id and --txn-version belong together"]
-
-
 def test_a_failure_is_one_sentence_and_status_1(spark_submit: SparkSubmit, tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text('{"a": 1}\n', "utf-8")
     done = spark_submit(

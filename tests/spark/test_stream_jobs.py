@@ -8,14 +8,13 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.streams import lag, produce
@@ -46,20 +45,6 @@ def counts(report: dict[str, Any]) -> tuple[int, ...]:
 def assert_ended_well(done: subprocess.CompletedProcess[str], job: str, line: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert own_lines(done.stdout, job) == [f"{job}: {line}"]
-
-
-@pytest.mark.parametrize(
-    ("job", "names"),
-    [
-        (STREAM, ("--checkpoint", "--trigger", "--from-topic", "--files", "--select", "--sql", "--source-offsets-group")),
-        (VERIFY, ("--topic", "--from-topic", "--files", "--compare", "--order-by", "--reader", "--json")),
-    ],
-)  # fmt: skip
-def test_help_names_the_arguments_and_the_jars(job: str, names: Sequence[str], spark_submit: SparkSubmit) -> None:
-    done = spark_submit(job, "--help")
-    assert done.returncode == 0, done.stderr
-    for name in (*names, *KAFKA_SOURCE_JARS):
-        assert name in done.stdout
 
 
 def test_late_files_go_to_a_topic_once(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -131,73 +116,6 @@ def test_query_copies_topic_to_topic_and_commits_offsets(
         assert counts(report) == (200, 200, 0, 0, 0)
         assert report["compared"] == ["key", "value", "headers"]
         assert report["out_of_order"] == 0
-
-
-def test_topic_source_without_jars_fails_and_names_the_jars(spark_submit: SparkSubmit, kafka: EmbeddedKafka) -> None:
-    done = spark_submit(
-        STREAM, "--bootstrap-servers", kafka.bootstrap_servers, "--topic", "t", "--from-topic", "s", "--checkpoint", "c"
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = own_lines(done.stdout, STREAM)
-    assert line.startswith("stream_to_kafka: [KAFKA_EOS.KAFKA_SOURCE_MISSING] ")
-    assert all(jar in line for jar in KAFKA_SOURCE_JARS)
-
-
-def test_a_failure_of_the_query_is_one_sentence(
-    spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
-    add_file(tmp_path / "orders", "1.json", range(10))
-    topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    done = spark_submit(
-        STREAM,
-        *("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--checkpoint", "c"),
-        *("--files", "orders", "--format", "text", "--trigger", "available-now"),
-        *("--select", "value", "--select", "CAST(7 AS INT) AS partition"),
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = own_lines(done.stdout, STREAM)
-    assert line.startswith("stream_to_kafka: [KAFKA_EOS.NO_SUCH_PARTITION] "), line
-
-
-def test_every_planted_difference_is_found(spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    (tmp_path / "expected.csv").write_text("id,name\n" + "".join(f"{n},n{n}\n" for n in range(1_000)), "utf-8")
-    right = [(str(n), f"n{n}") for n in range(1_000)]
-    produce(servers, topic, right[:400], end="commit")
-    produce(servers, topic, right[:400], end="abort")
-    # 400 altered, 500 missing (it is in an open transaction), 600 twice, one too many.
-    rest = [("400", "N400"), *right[401:500], *right[501:], right[600], ("x", "y")]
-    produce(servers, topic, rest, end="commit")
-    assert_nothing_open(servers, [topic])  # what comes before the marker would be held back, too
-    still_open = produce(servers, topic, [("500", "n500")], end="open")
-    try:
-        done = spark_submit(
-            VERIFY,
-            *("--bootstrap-servers", servers, "--topic", topic, "--json", "--show", "3"),
-            *("--files", "expected.csv", "--format", "csv", "--key", "id", "--value", "name"),
-        )
-    finally:
-        still_open.abort_transaction(60)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert own_lines(done.stdout, VERIFY) == [
-        f"verify_exactly_once: topic {topic} does not hold every record exactly once: 2 missing, 1 duplicated, 2 unexpected"
-    ]
-    report = verified(done)
-    assert counts(report) == (1_000, 1_001, 2, 1, 2)
-    assert report["exactly_once"] is False
-    assert report["held_back"] == {"0": 1}
-    offsets = {(record.key, record.value): record.offset for record in read_committed(servers, topic)}
-    assert [
-        (each["kind"], each["record"], each["found"], each["last"] and each["last"]["offset"])
-        for each in report["differences"]
-    ] == [
-        ("missing", {"key": "400", "value": "n400"}, 0, None),
-        ("missing", {"key": "500", "value": "n500"}, 0, None),
-        ("duplicated", {"key": "600", "value": "n600"}, 2, offsets[b"600", b"n600"]),
-        ("unexpected", {"key": "400", "value": "N400"}, 1, offsets[b"400", b"N400"]),
-        ("unexpected", {"key": "x", "value": "y"}, 1, offsets[b"x", b"y"]),
-    ]
 
 
 def await_records(servers: str, topic: str, process: subprocess.Popen[str]) -> None:

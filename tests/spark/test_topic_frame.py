@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError
 from kafka_eos_sink.jobs.topic_frame import SCHEMA, topic_frame
-from kafka_testing import assert_nothing_open, await_markers, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
 
 def transactional_producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
@@ -79,54 +78,6 @@ def test_frame_holds_committed_records_up_to_open_transaction(kafka: EmbeddedKaf
     ]
 
 
-@pytest.mark.feature("results per partition")
-def test_log_append_time_topic_returns_broker_timestamps(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    topic = create_topic(kafka.bootstrap_servers, partitions=1, configs={"message.timestamp.type": "LogAppendTime"})
-    producer = transactional_producer(kafka)
-    producer.begin_transaction()
-    said_ms = int(time.time() * 1_000) - 3_600_000
-    producer.produce(topic, "v", timestamp=said_ms)
-    producer.commit_transaction(60)
-    await_markers(kafka.bootstrap_servers)
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    (row,) = topic_frame(spark, topic, options, "client").frame.collect()
-    assert row["timestampType"] == 1
-    assert row["timestamp"].timestamp() * 1_000 > said_ms + 1_800_000
-
-
-def test_an_empty_topic_and_one_that_does_not_exist(kafka: EmbeddedKafka, spark: SparkSession) -> None:
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
-    topic = create_topic(kafka.bootstrap_servers, partitions=2)
-    assert topic_frame(spark, topic, options, "client").frame.collect() == []
-    with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\] there is no topic 'topic-"):
-        topic_frame(spark, unique_topic(), options, "client")
-
-
-def test_a_properties_file_is_read_by_this_packages_client(
-    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
-) -> None:
-    producer, topic = transactional_producer(kafka), create_topic(kafka.bootstrap_servers, partitions=2)
-    producer.begin_transaction()
-    producer.produce(topic, "v")
-    producer.commit_transaction(60)
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
-    file = tmp_path / "client.properties"
-    file.write_text(f"bootstrap.servers={kafka.bootstrap_servers}\n", "utf-8")
-    options = {"kafka.properties.file": str(file)}
-    found = topic_frame(spark, topic, options)
-    assert found.reader == "this package's client"
-    assert [row["value"] for row in found.frame.collect()] == [b"v"]
-    with pytest.raises(ConfigurationError, match=r"INVALID_OPTIONS\] kafka\.properties\.file: Spark reads with Java's"):
-        topic_frame(spark, topic, options, "spark")
-
-
-def test_writer_only_options_are_rejected_for_a_reader(spark: SparkSession) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"INVALID_OPTIONS\] 1\. topic has no effect on a reader.*kafka\.acks=1"
-    ):
-        topic_frame(spark, "t", {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": "1"})
-
-
 def test_reading_without_jars_names_the_jars(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
@@ -141,3 +92,5 @@ def test_reading_without_jars_names_the_jars(kafka: EmbeddedKafka, spark: SparkS
     finally:
         thread.setContextClassLoader(loader)
     assert topic_frame(spark, topic, options).reader == "Spark's Kafka source"
+    with pytest.raises(BrokerRefusedError, match=r"UNKNOWN_TOPIC\]"):
+        topic_frame(spark, unique_topic(), options)

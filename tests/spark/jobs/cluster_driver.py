@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kafka_eos_sink import activate_session
-from tests.spark.jobs import stream_rows, write_rows
+from tests.spark.jobs import stream_rows
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Two, because Spark never starts a speculative copy on the host of the first one."""
@@ -52,7 +50,6 @@ class Application:
         self.spark = SparkSession.builder.config(conf=conf).getOrCreate()
         self.context = self.spark.sparkContext
         self.queries: dict[str, StreamingQuery] = {}
-        self.jobs: dict[str, tuple[threading.Thread, list[str]]] = {}
 
     def executors(self) -> int:
         """How many have registered."""
@@ -77,48 +74,9 @@ class Application:
             return None
         return str(query.exception() or "the query was stopped")
 
-    def stop_stream(self, name: str) -> None:
-        self.queries[name].stop()
-
-    def start_batch(self, name: str, servers: str, topic: str, rows: int, partitions: int, shuffled: bool) -> None:
-        """A write without txnAppId, in a thread of its own; `name` is its job group."""
-        errors: list[str] = []
-
-        def run() -> None:
-            activate_session(self.spark)
-            self.context.setJobGroup(name, name)
-            frame = write_rows.rows_to_write(self.spark, rows, partitions)
-            if shuffled:
-                frame = frame.repartition("value")
-            writer = frame.write.format("kafka-eos").mode("append").option("kafka.bootstrap.servers", servers)
-            try:
-                writer.option("topic", topic).save()
-            except Exception as error:
-                errors.append(str(error))
-
-        thread = threading.Thread(target=run, name=name)
-        thread.start()
-        self.jobs[name] = (thread, errors)
-
-    def batch_error(self, name: str) -> str | None:
-        """Waits for the write; what its caller was told, if it failed."""
-        thread, errors = self.jobs[name]
-        thread.join()
-        return errors[0] if errors else None
-
     def stop_all(self) -> None:
         for query in self.queries.values():
             query.stop()
-        self.context.cancelAllJobs()
-        for thread, _ in self.jobs.values():
-            thread.join()
-
-    def cancel(self, group: str | None) -> None:
-        """The jobs of a group, or all."""
-        if group is None:
-            self.context.cancelAllJobs()
-        else:
-            self.context.cancelJobGroup(group)
 
 
 def main(folder: str, *settings: str) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 
 from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.runtime.at_least_once import RowsWritten
+from kafka_eos_sink.settings.options import read_options
+from kafka_eos_sink.spark import checkpoint_filesystem, stream_writer
 from kafka_eos_sink.spark.checkpoint import Checkpoint
-from kafka_eos_sink.spark.checkpoint_filesystem import open_location
+from kafka_eos_sink.spark.spark_boundary import SinkMessage
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1795285827037,"conf":{}}'
 
@@ -43,9 +47,9 @@ def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, pref
     assert Checkpoint(f"{prefix}{tmp_path}/a b%20c+é?#").query_id() == "this"
 
 
-def test_non_local_path_is_not_decoded() -> None:
-    _, path = open_location("mock://host/a b%20c+é?#/")
-    assert path == "a b%20c+é?#"
+def test_non_local_path_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(checkpoint_filesystem.ARROW_SCHEMES, "mock", "mock")
+    assert checkpoint_filesystem._open_store("mock", "//host/a b%20c+é?#/").path == "a b%20c+é?#"
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"id":""}', '{"id":7}', "[]"])
@@ -153,3 +157,20 @@ def test_a_file_that_is_none_of_sparks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "11").write_text("hello\nworld\n")
     with pytest.raises(ValueError, match="not what Spark writes"):
         Checkpoint(str(tmp_path)).offsets(11)
+
+
+def test_offsets_come_from_a_task_else_from_the_checkpoint(tmp_path: Path) -> None:
+    """A commit on a distant file system would otherwise start a JVM; a planner may have seen another batch."""
+    checkpoint(tmp_path, '{"orders":{"0":17}}')
+    options = read_options(
+        {
+            "kafka.bootstrap.servers": "localhost:9092",
+            "checkpointLocation": str(tmp_path),
+            "source.offsets.group": "g",
+        },
+        streaming=True,
+    )
+    rows = RowsWritten(rows=0)
+    messages = [None, SinkMessage(rows), pickle.loads(pickle.dumps(SinkMessage(rows, (("orders", 0, 5),))))]
+    assert stream_writer._kafka_offsets(options, 8, messages) == (("orders", 0, 5),)
+    assert stream_writer._kafka_offsets(options, 8, messages[:2]) == (("orders", 0, 17),)

@@ -67,12 +67,54 @@ def test_s3_checkpoint_is_read_by_its_spark_url(scheme: str) -> None:
 def test_a_checkpoint_that_is_not_in_s3_is_an_error_of_reading() -> None:
     with pytest.raises(OSError, match="metadata"):
         Checkpoint("s3a://bucket/elsewhere").query_id()
-    assert Checkpoint("s3a://bucket/elsewhere").newest_batch() is None
+
+
+class StoreOfSpark:
+    """What the classes of Spark's driver read, whatever the location."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def read(self, name: str) -> bytes:
+        return b'{"id":"read with the credentials of Spark"}'
+
+
+@pytest.mark.usefixtures("s3")
+def test_store_that_rejects_pythons_credentials_is_read_by_sparks_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_filesystem, "HadoopFiles", StoreOfSpark)
+    assert Checkpoint("s3a://bucket/a b%20c/checkpoint").query_id() == "3d7b7b58-db54-4ae4-b9ec-ebccb0b829b8"
+    assert Checkpoint("s3a://another-bucket/checkpoint").query_id() == "read with the credentials of Spark"
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "dbfs", "wasbs", "oss", "cosn", "obs", "o3fs", "of-a-user"])
+def test_scheme_that_python_does_not_know_is_read_by_sparks_classes(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_filesystem, "HadoopFiles", StoreOfSpark)
+    assert Checkpoint(f"{scheme}://somewhere/checkpoint").query_id() == "read with the credentials of Spark"
+
+
+@pytest.mark.parametrize("default_fs", [True, False])
+def test_path_without_scheme_is_hadoops_if_a_default_may_be_set(
+    default_fs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Driver:
+        def mentions_default_fs(self) -> bool:
+            return default_fs
+
+    (tmp_path / "metadata").write_text('{"id":"local"}')
+    monkeypatch.setattr(checkpoint_filesystem, "HadoopFiles", StoreOfSpark)
+    monkeypatch.setattr(checkpoint_filesystem, "find_driver_jvm", Driver)
+    expected = "read with the credentials of Spark" if default_fs else "local"
+    assert Checkpoint(str(tmp_path)).query_id() == expected
+    assert Checkpoint(f"file:{tmp_path}").query_id() == "local"
 
 
 @pytest.mark.parametrize("scheme", ["abfs", "abfss"])
 def test_azure_without_credentials_raises_instead_of_crashing(scheme: str) -> None:
-    with pytest.raises(OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET"):
+    with pytest.raises(
+        OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET; by the classes of Spark's driver: "
+    ):
         Checkpoint(f"{scheme}://container@account.dfs.core.windows.net/checkpoint").query_id()
 
 
@@ -95,16 +137,17 @@ def test_inaccessible_store_is_not_retried_for_every_batch(
         "checkpointLocation": "abfss://container@another.dfs.core.windows.net/checkpoint",
         "transactional.id.prefix": "orders",
     }
-    assert stream_writer._offsets_of(read_options(options, streaming=True), 7) is None
+    assert stream_writer._newest_offsets(read_options(options, streaming=True)) is None
     monkeypatch.setattr(checkpoint_filesystem.subprocess, "run", None)
-    assert stream_writer._offsets_of(read_options(options, streaming=True), 8) is None
+    assert stream_writer._newest_offsets(read_options(options, streaming=True)) is None
     (said,) = [record.getMessage() for record in caplog.records]
     assert "the source offsets in the checkpoint abfss://container@another" in said
     assert "cannot log in to Azure" in said
+    monkeypatch.setattr(checkpoint_filesystem, "NOT_READABLE", OSError)
     monkeypatch.setattr(stream_writer, "NOT_READABLE", OSError)
     needed = read_options(options | {"source.offsets.group": "g"}, streaming=True)
     with pytest.raises(TypeError):  # who needs the offsets asks again each time
-        stream_writer._offsets_of(needed, 8)
+        stream_writer._newest_offsets(needed)
 
 
 def test_location_resolved_elsewhere_is_no_continuous_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,174 @@
+"""YARN and HDFS of Hadoop's test cluster: both deploy modes, an executor and an application master killed, a checkpoint on HDFS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_eos_sink.embedded.cluster import EmbeddedKafka
+from kafka_eos_sink.runtime import failpoints
+from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from tests.spark.executor_cluster import Gate
+from tests.spark.hadoop_cluster import HadoopCluster
+from tests.spark.killable_job import descendants
+from tests.spark.spark_submit import SparkSubmit, own_lines
+from tests.spark.standalone_cluster import pack_environment
+
+pytestmark = [pytest.mark.feature("YARN"), pytest.mark.timeout(1_200)]
+ROWS, FILES = 1_000, 4
+DEADLINE_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
+    with HadoopCluster.started(tmp_path_factory.mktemp("hadoop"), yarn=True) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """From where the jobs are submitted, with files of rows."""
+    made = tmp_path_factory.mktemp("submitted")
+    (made / "rows").mkdir()
+    for number in range(FILES):
+        rows = (json.dumps({"id": row}) for row in range(number, ROWS, FILES))
+        (made / "rows" / f"{number}.json").write_text("\n".join(rows))
+    return made
+
+
+class Yarn:
+    """Submits jobs with an environment that is at one path on all nodes, or with its archive."""
+
+    def __init__(self, hadoop: HadoopCluster, package: Path, environment: dict[str, str], folder: Path) -> None:
+        self._package, self._folder = package, folder
+        self._environment = {**environment, **hadoop.environment(), "PYTHONPATH": ""}
+
+    def with_archive(self) -> SparkSubmit:
+        """In client mode, as docs/deploy.md does: nothing of the nodes is used."""
+        pack_environment(self._folder)
+        python = "./environment/bin/python"
+        self._environment |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        return self.submit("client", **{"spark.archives": "environment.tar.gz#environment"})
+
+    def submit(self, mode: str, **settings: str) -> SparkSubmit:
+        given = {
+            "spark.yarn.jars": f"local:{HadoopCluster.spark_jars()}",  # otherwise 400 MB go to HDFS with each job
+            # The folder of a container is too long for a socket, which conf/spark-defaults.conf turns on.
+            "spark.python.unix.domain.socket.dir": "/tmp",
+            "spark.driver.bindAddress": "0.0.0.0",  # containers reach the driver by the machine's name
+            "spark.executor.instances": "2",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+        } | settings
+        words = (word for name, value in given.items() for word in ("--conf", f"{name}={value}"))
+        package = () if "spark.archives" in settings else ("--py-files", str(self._package))
+        return SparkSubmit(self._environment, self._folder, "--master", "yarn", "--deploy-mode", mode, *package, *words)
+
+
+@pytest.fixture
+def yarn(hadoop: HadoopCluster, package: Path, spark_environment: dict[str, str], folder: Path) -> Yarn:
+    return Yarn(hadoop, package, spark_environment, folder)
+
+
+def batch(servers: str, topic: str, folder: Path) -> tuple[str, ...]:
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--format", "json", "--txn-app-id", "rows")
+    return ("batch_to_kafka", *words, "--txn-version", "1", f"file:{folder}/rows")
+
+
+def assert_every_row_once(servers: str, topic: str) -> None:
+    values = [json.loads(record.value or b"")["id"] for record in read_committed(servers, topic)]
+    assert sorted(values) == list(range(ROWS))
+    assert_nothing_open(servers, [topic])
+
+
+def kill_jvm_of(process: int, main: str) -> None:
+    """Kill the container whose JVM runs a class and started this process, as a machine that is gone."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"/java") and main.encode() in words and process in descendants(int(entry.name)):
+            for each in descendants(int(entry.name)):
+                os.kill(each, signal.SIGKILL)
+            return
+    raise AssertionError(f"no {main} above {process}")
+
+
+def test_second_application_master_continues_the_stream(
+    yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
+) -> None:
+    """Nobody starts the query again: YARN does. The checkpoint is a path of fs.defaultFS."""
+    servers = kafka.bootstrap_servers
+    topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
+    gate.close()
+    submit = yarn.submit(
+        "cluster",
+        **{
+            "spark.yarn.maxAppAttempts": "2",
+            f"spark.yarn.appMasterEnv.{failpoints.VARIABLE}": f"commit.decided=wait:{tmp_path / 'gate'}",
+        },
+    )
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", f"file:{folder}/rows", "--format", "json")
+    words += ("--schema", "id BIGINT", "--value", "struct(id)", "--checkpoint", f"/checkpoints/{topic}")
+    with submit.started("stream_to_kafka", *words, "--trigger", "available-now") as process:
+        wait_until(lambda: gate.waits_here() or process.poll() is not None, "a decided batch", patience_s=DEADLINE_S)
+        caught = gate.waits_here()
+        assert caught is not None, process.communicate()[0][-3000:]
+        kill_jvm_of(caught, "org.apache.spark.deploy.yarn.ApplicationMaster")
+        gate.open()
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said[-3000:]
+    assert_every_row_once(servers, topic)
+
+
+def test_rows_are_visible_once_after_a_container_was_killed(
+    yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
+    gate.close()
+    submit = yarn.submit(
+        "client", **{f"spark.executorEnv.{failpoints.VARIABLE}": f"task.flushed=wait:{tmp_path / 'gate'}"}
+    )
+    job, *arguments = batch(servers, topic, folder)
+    with submit.started(job, *arguments) as process:
+        wait_until(
+            lambda: gate.waits_here() or process.poll() is not None, "a task with rows in Kafka", patience_s=DEADLINE_S
+        )
+        caught = gate.waits_here()
+        assert caught is not None, process.communicate()[0][-3000:]
+        kill_jvm_of(caught, "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said[-3000:]
+    assert own_lines(said, job) == [f"batch_to_kafka: topic {topic} holds the rows"]
+    assert_every_row_once(servers, topic)
+
+
+def test_batch_in_cluster_mode_writes_once(yarn: Yarn, kafka: EmbeddedKafka, folder: Path) -> None:
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, partitions=3)
+    for _ in range(2):
+        done = yarn.submit("cluster")(*batch(servers, topic, folder))
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert_every_row_once(servers, topic)
+
+
+@pytest.mark.feature("connection check")
+def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka) -> None:
+    topic = create_topic(kafka.bootstrap_servers)
+    words = ("--executors", "2", "--option", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "--topic", topic)
+    done = yarn.with_archive()("check_connection", *words)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert own_lines(done.stdout, "check_connection") == ["check_connection: 2 of 2 executors can write to Kafka"]
+    places = [line.rpartition(" in ")[2] for line in own_lines(done.stdout, "executor ")]
+    assert len(places) == 2
+    for place in places:
+        assert "/environment/lib/python" in place
