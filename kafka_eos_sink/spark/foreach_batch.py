@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kafka_eos_sink.errors import ConfigurationError, Job
 from kafka_eos_sink.spark.checkpoint import Checkpoint
-from kafka_eos_sink.spark.spark_boundary import on_behalf_of
 from kafka_eos_sink.spark.checkpoint_filesystem import NOT_READABLE
+from kafka_eos_sink.spark.spark_boundary import on_behalf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
