@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.coordinator_topics import GROUPS, INSYNC, TRANSACTIONS, CoordinatorState, coordinator_state
+from kafka_eos_sink.client.coordinator_topics import INSYNC, TRANSACTIONS, CoordinatorState, coordinator_state
 from kafka_eos_sink.errors import AuthorizationError
 
 DENIED = AuthorizationError("CLUSTER_AUTHORIZATION_FAILED", "denied")
@@ -57,13 +57,6 @@ def test_without_describe_configs_the_likely_setting_is_named(brokers: int) -> N
     assert "grant DescribeConfigs on the cluster" in found.text
 
 
-def test_topic_that_may_not_be_described_is_no_sure_problem() -> None:
-    settings = {TRANSACTIONS.factor: "3", TRANSACTIONS.in_sync: "2"}
-    two, three = (state(brokers, broker=settings, replicas=DENIED) for brokers in (2, 3))
-    assert (two.is_sure, bool(two.problem)) == (False, True), "one of three brokers may be down"
-    assert (three.is_sure, three.problem) == (False, "")
-
-
 @pytest.mark.parametrize(("level", "works"), [(LEVEL_OF_3_9, False), (LEVEL_OF_4_0, True)])
 def test_more_replicas_in_sync_than_there_are_stop_only_older_brokers(level: int, works: bool) -> None:
     existing = state(1, replicas=1, topic={INSYNC: "2"}, level=level)
@@ -77,7 +70,3 @@ def test_more_replicas_in_sync_than_there_are_stop_only_older_brokers(level: int
 @pytest.mark.parametrize("value", ["", "three", "-1", "9" * 5_000])
 def test_setting_that_is_no_number_is_as_if_hidden(value: str) -> None:
     assert not state(1, broker={TRANSACTIONS.factor: value}).is_sure
-
-
-def test_groups_take_the_setting_of_all_topics() -> None:
-    assert GROUPS.in_sync == INSYNC

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.key_stores import StoreProblem
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.extras import install_command
 
 PASSWORD = "hunter2"
 
@@ -70,14 +66,6 @@ def test_pem_on_a_single_line_is_mended(authority: trustme.CA, lost: str) -> Non
     pem = text(authority.cert_pem)
     first, *lines, last = pem.split("\n")
     assert key_stores.pem_certificates(f"{first}{lost}{lost.join(lines)}{lost}{last}") == pem
-
-
-def test_a_key_store_in_pem_has_one_key_and_its_certificates(leaf: trustme.LeafCert) -> None:
-    found = key_stores.key_material(leaf.private_key_and_cert_chain_pem.bytes(), None, "ssl.keystore")
-    assert same_key(found.private_key.reveal(), leaf)
-    assert certificate(found.certificate_chain) == certificate(text(leaf.cert_chain_pems[0]))
-    assert not found.encrypted
-    assert "PRIVATE KEY" not in repr(found)
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
@@ -133,23 +121,6 @@ def test_wrong_store_password_is_reported_but_not_shown(authority: trustme.CA, p
     assert PASSWORD not in str(refused.value)
 
 
-def test_pkcs12_store_without_extra_names_the_alternatives(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = pkcs12_store(None, authority)
-    imported = builtins.__import__
-
-    def without_cryptography(name: str, *others: Any, **more: Any) -> Any:
-        if name.startswith("cryptography"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return imported(name, *others, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_cryptography)
-    ways_out = f"Run `{install_command('pkcs12')}`. Or convert the store to PEM with openssl pkcs12"
-    with pytest.raises(StoreProblem, match=re.escape(ways_out)):
-        key_stores.trusted_certificates(store, Secret(PASSWORD), "ssl.truststore")
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -164,19 +135,6 @@ def test_pkcs12_store_without_extra_names_the_alternatives(
 def test_invalid_store_is_rejected(data: bytes, reason: str) -> None:
     with pytest.raises(StoreProblem, match=reason):
         key_stores.trusted_certificates(data, None, "ssl.truststore")
-
-
-def test_authorities_may_be_a_file_or_a_folder(tmp_path: Path, authority: trustme.CA) -> None:
-    (tmp_path / "a.pem").write_bytes(authority.cert_pem.bytes())
-    (tmp_path / "b.txt").write_text("no certificate")
-    (tmp_path / "folder").mkdir()
-    pem = text(authority.cert_pem)
-    assert key_stores.certificates_at(str(tmp_path)) == pem
-    assert key_stores.certificates_at(str(tmp_path / "a.pem")) == pem
-    with pytest.raises(StoreProblem, match=r"no file in .*folder contains a certificate"):
-        key_stores.certificates_at(str(tmp_path / "folder"))
-    with pytest.raises(StoreProblem, match=r"nowhere.pem cannot be read on this machine"):
-        key_stores.certificates_at(str(tmp_path / "nowhere.pem"))
 
 
 def test_begins_without_an_end_take_linear_time() -> None:

@@ -14,12 +14,11 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import Call, KeyResult, OnCode, Requests, Route
+from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
     AuthorizationError,
-    BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,
     ProtocolError,
@@ -33,7 +32,8 @@ from kafka_eos_sink.runtime import driver_requests
 DEADLINE_MS = 5_000
 LOST = RequestTimedOut("REQUEST_TIMED_OUT", "lost")
 UNREACHABLE = BrokerUnavailableError("BROKER_UNREACHABLE", "broker 1 is away")
-NO_SUCH_VERSION = BrokerRefusedError("NO_COMMON_VERSION", "not spoken")
+
+
 Handler = Callable[[int, Any], Any]
 
 
@@ -166,28 +166,6 @@ def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     assert outcome == KeyResult(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
 
 
-def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
-    own, brokers = admin(scripted(NO_SUCH_VERSION))
-    assert own.end_transactions([end()], DEADLINE_MS) == [KeyResult(error_code=ErrorCode.UNSUPPORTED_VERSION)]
-    assert len(brokers.requests(m.EndTxnRequest)) == 1
-
-
-def test_end_txn_returns_the_error_of_a_rejected_lookup() -> None:
-    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    own, _ = admin(scripted(ended(0, 3)), lambda key: -refused if key == "b" else 1)
-    codes = [each.error_code for each in own.end_transactions([end("a"), end("b")], DEADLINE_MS)]
-    assert codes == [0, refused]
-
-
-def test_an_id_without_coordinator_does_not_delay_the_others() -> None:
-    loading = iter([-ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 2])
-    own, brokers = admin(scripted(ended(0, 3)), lambda key: next(loading) if key == "b" else 1)
-    own.end_transactions([end("a"), end("b")], DEADLINE_MS)
-    apis = [(type(request), node) for node, request, *_ in brokers.sent]
-    find, txn = m.FindCoordinatorRequest, m.EndTxnRequest
-    assert apis == [(find, 1), (txn, 1), (find, 1), (txn, 2)]
-
-
 def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
     own, brokers = admin(lambda _node, request: described(*request.transactional_ids), lambda key: 1 + int(key) % 2)
     ids = [str(number) for number in range(3_000)]
@@ -218,18 +196,6 @@ def test_responses_with_too_many_values_are_requested_in_parts() -> None:
     assert sent == [700] + [70] * 10
 
 
-def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit process serves thousands of writes with random ids, and describes eight ids for each of their tasks."""
-    monkeypatch.setattr("kafka_eos_sink.client.requests.MOST_COORDINATORS", 100)
-    opened, _ = admin(lambda _node, request: described(*request.transactional_ids))
-    for write in range(20):
-        ids = [f"{write}.{task}.0" for task in range(150)]
-        assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
-        opened.forget([f"{write}.unknown"])
-    assert len(opened._coordinators) <= 250
-    assert len(opened._stale) <= 250
-
-
 def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     nodes = iter([1, 2])
     moved = described("a", code=ErrorCode.NOT_COORDINATOR)
@@ -256,25 +222,6 @@ def test_one_rejected_id_raises_its_own_error() -> None:
         own.describe_transactions(["a", "b"], DEADLINE_MS)
 
 
-def test_unknown_id_is_none_and_an_unrequested_key_is_ignored() -> None:
-    unknown = described("a", code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    unknown.transaction_states += described("stranger", code=ErrorCode.NOT_COORDINATOR).transaction_states
-    own, _ = admin(scripted(unknown))
-    assert own.describe_transactions(["a"], DEADLINE_MS) == {"a": None}
-
-
-def test_blocked_init_producer_id_names_the_blocker_at_deadline() -> None:
-    busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
-
-    def handler(_node: int, request: Any) -> Any:
-        return busy if isinstance(request, m.InitProducerIdRequest) else described("a")
-
-    own, brokers = admin(handler)
-    with pytest.raises(BrokerUnavailableError, match="CONCURRENT_TRANSACTIONS; its transaction is in state Ongoing"):
-        own.init_producer_id("a", 60_000, DEADLINE_MS)
-    assert len(set(brokers.requests(m.InitProducerIdRequest))) == 1
-
-
 def test_back_off_starts_at_20_ms_while_markers_are_written() -> None:
     busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
     done = m.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=1)
@@ -297,26 +244,6 @@ def test_transaction_version_is_read_again_after_ten_seconds() -> None:
     assert own.transaction_version(20_000) == 2
     assert own.transaction_version(20_000) == 2
     assert len(brokers.requests(m.ApiVersionsRequest)) == 2
-
-
-def test_error_code_is_dropped_if_a_later_response_omits_its_key() -> None:
-    codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS.value])
-
-    def read(_response: Any, keys: Sequence[str]) -> list[tuple[str, int, str | None, None]]:
-        return [(key, code, None, None) for key, code in zip(keys, codes, strict=False)]
-
-    call: Call[str, None] = Call(
-        api=m.EndTxnRequest,
-        route=Route.ANY,
-        request=lambda keys, _node_id: m.EndTxnRequest(
-            transactional_id=keys[0], producer_id=1, producer_epoch=0, committed=True
-        ),
-        read=read,
-        about=repr,
-        on_code=OnCode.RETURN,
-    )
-    outcome = Requests(Brokers(lambda _node_id, _request: object())).perform(call, ["w.0.0"], DEADLINE_MS)["w.0.0"]  # type: ignore[arg-type]
-    assert (outcome.error_code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 # Well-formed responses that do not belong to their request
@@ -342,13 +269,6 @@ def test_result_of_another_topic_or_resource_does_not_count() -> None:
     opened, _ = admin(scripted(configs))
     with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
         opened.describe_configs("topic", "mine", None, DEADLINE_MS)
-
-
-def test_any_broker_may_describe_its_configuration() -> None:
-    entry = SimpleNamespace(name="a", value="1")
-    results = [SimpleNamespace(resource_name="2", error_code=0, error_message=None, configs=(entry,))]
-    opened, _ = admin(scripted(SimpleNamespace(results=results)))
-    assert opened.describe_configs("broker", None, None, DEADLINE_MS) == {"a": "1"}
 
 
 IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)
@@ -412,24 +332,6 @@ def test_members_of_a_group_cost_a_second_request_only_if_there_are_some(caplog:
     assert members_sent(ErrorCode.GROUP_ID_NOT_FOUND.value) == ["SOURCE_OFFSETS"]
 
 
-@pytest.mark.parametrize("version", [0, 2])
-def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> None:
-    """Where AddOffsetsToTxn comes first (version 0), and where TxnOffsetCommit does."""
-    busy, identity = ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(IDENTITY, transaction_version=version)
-    part = SimpleNamespace(partition_index=3, error_code=busy, partition_error_code=busy)
-    topic = SimpleNamespace(name="in", partitions=[part], results_by_partition=[part])
-    response = SimpleNamespace(error_code=busy, topics=[topic], results_by_topic_v3_and_below=[topic])
-    offsets = CommitGroupOffsets(identity, "group", (("in", 3, 5),))
-    for request in (
-        lambda opened: driver_requests.add_partitions(opened, identity, [("in", 3)], DEADLINE_MS),
-        lambda opened: driver_requests.commit_group_offsets(opened, offsets, DEADLINE_MS),
-    ):
-        opened, _ = admin(scripted(response, LOST))
-        answered = request(opened)
-        assert (answered.error, answered.earlier_error) == (None, busy)
-        assert answered.code == "no response, and before that CONCURRENT_TRANSACTIONS"
-
-
 def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) -> m.OffsetFetchResponse:
     """Of topic "in": partition, offset, error code."""
     topic = m.OffsetFetchResponse.Group.Topic
@@ -457,15 +359,6 @@ def test_group_offsets_are_read_once_no_transaction_holds_them() -> None:
     assert request.require_stable
     assert request.groups[0].topics == (m.OffsetFetchRequest.Group.Topic(name="in", partition_indexes=(0, 1, 2)),)
     assert len(brokers.requests(m.OffsetFetchRequest)) == 3
-
-
-@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=str)
-def test_missing_right_on_group_offsets_is_named(code: ErrorCode) -> None:
-    of_group = code is ErrorCode.GROUP_AUTHORIZATION_FAILED
-    response = offsets_of_group("g", code=code) if of_group else offsets_of_group("g", (0, -1, code), (1, 3, 0))
-    opened, _ = admin(scripted(response))
-    with pytest.raises(AuthorizationError, match=f"the committed offsets of group 'g' returned {code.name}"):
-        opened.group_offsets("g", None, DEADLINE_MS)
 
 
 @pytest.mark.parametrize(

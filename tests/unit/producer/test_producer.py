@@ -7,7 +7,6 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -94,14 +93,6 @@ def test_blocks_are_sent_as_they_are_and_one_batch_each(bench: Any, answer: Any)
     assert producer.acknowledged["t", 0] == (100, 105, 6)
 
 
-def test_blocks_are_sent_while_more_are_appended(bench: Any, answer: Any) -> None:
-    client = bench().client
-    producer, found = begun(client), acknowledging(client, answer)
-    for first in range(0, 8, 2):
-        producer.append_block("t", 0, block(first, size=PUMP_EVERY_BYTES // 2))
-    assert len(found) == 4
-
-
 @pytest.mark.feature("batching")
 def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
     client = bench().client
@@ -128,16 +119,6 @@ def test_row_numbers_count_in_memory_before_their_batch_closes(bench: Any, answe
     assert limit - 2_500 < max(used) <= limit
     producer.flush()
     assert sum(len(each.records) for each in found) == 4_000
-
-
-def test_block_larger_than_the_memory_is_sent_alone(bench: Any, answer: Any) -> None:
-    client = bench().client
-    producer, found = begun(client, buffer_memory=1_000), acknowledging(client, answer, waiting=True)
-    producer.append_block("t", 0, block(0))
-    producer.append_block("t", 0, block(2, size=3_000))
-    assert len(found) == 1, "what lay before it is acknowledged"
-    producer.flush()
-    assert len(found) == 2
 
 
 def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
