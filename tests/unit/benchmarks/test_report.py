@@ -1,38 +1,29 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench_against_spark import _has_unix_sockets, _Results, _Run, _turns
+from benchmarks.bench_against_spark import _has_unix_sockets, _Run, _turns
 from benchmarks.cells import BASE, Cell
 from benchmarks.contenders import BUILT_IN, CONTENDERS, EQUAL, FLOOR, KAFKA_EOS, Contender
 from benchmarks.cpu_seconds import CpuSeconds
-from benchmarks.failures import Failures
 from benchmarks.peak_memory import PeakMemory
 from benchmarks.report import (
     BATCH_WRITE,
     Latency,
     Measured,
-    Recovery,
-    Timing,
-    draw_chart,
     latency_table,
-    limit_seconds,
     ratio_to,
     ratio_to_floor,
 )
 from benchmarks.timed import COMMIT, PLAN, Span, driver_ms
 from kafka_eos_sink.producer.config import ProducerConfig
-
-CPU = CpuSeconds(spark=1.0, python=1.5, kafka=0.5)
 
 
 def measured(
@@ -47,13 +38,6 @@ def measured(
 
 def latency(contender: Contender, *ms: float, driver_ms: tuple[float, ...] = ()) -> Latency:
     return Latency(contender=contender, rows=400, tasks=4, ms=ms, driver_ms=driver_ms)
-
-
-RECOVERY = Recovery(
-    megabytes=100,
-    copies=(Timing(1.0, 0.25), Timing(0.5, 0.25), Timing(0.5, 0.5)),
-    recoveries=(Timing(4.0, 1.0), Timing(2.0, 2.0)),
-)
 
 
 def lines(table: Table) -> list[str]:
@@ -84,14 +68,6 @@ def test_equal_settings_are_the_defaults_of_kafka_eos() -> None:
 @pytest.mark.parametrize(("version", "has"), [("4.0.2", False), ("4.1.0", True), ("4.10.0", True), ("5.0.0", True)])
 def test_unix_sockets_are_claimed_from_spark_4_1_on(version: str, has: bool) -> None:
     assert _has_unix_sockets(version) == has
-
-
-def test_limit_is_the_floor_and_kafka_on_all_cpus() -> None:
-    floor = measured(FLOOR, 1.0, cpu=CpuSeconds(spark=0.8, python=0.2, kafka=0.0))
-    cell_of_two_million = replace(BASE, megabytes=232)
-    both = [replace(each, cell=cell_of_two_million) for each in (floor, measured(KAFKA_EOS, 1.0, cpu=CPU))]
-    assert limit_seconds(cell_of_two_million, both, cpus=2) == pytest.approx((0.8 + 0.2 + 0.5) * 2 / 2)
-    assert limit_seconds(BASE, both, cpus=2) is None
 
 
 def test_each_round_has_all_runs_and_another_first_run() -> None:
@@ -128,56 +104,6 @@ def test_driver_time_is_plan_and_commit_of_each_whole_batch() -> None:
         Span(PLAN, 1, 7, 8),
     ]
     assert driver_ms(spans) == [3_000, 1_500]
-
-
-def test_skipped_parts_are_empty_in_json_and_have_no_table() -> None:
-    failed = [Failures(contender=KAFKA_EOS, retried=1, run_again=1)]
-    everything = _Results([measured(KAFKA_EOS, 1.0)], [latency(KAFKA_EOS, 300.0)], recovery=RECOVERY, failures=failed)
-    for found, tables in ((everything, 4), (_Results(), 0), (_Results(recovery=RECOVERY), 1)):
-        console = Console(width=200)
-        with console.capture() as captured:
-            found.show(console)
-        headings = ("median", "records per row")
-        assert sum(any(each in line for each in headings) for line in captured.get().splitlines()) == tables
-    assert json.loads(json.dumps(_Results().as_json(2))) == {
-        "results": [],
-        "latency": [],
-        "failures": [],
-        "recovery": None,
-    }
-    assert all(everything.as_json(2).values())
-
-
-CHART_INCHES = {
-    "throughput": 0.8 + 0.35 * 7,
-    "costs": 2 * (0.8 + 0.3 * 8),
-    "failures": 0.8 + 0.45 * 7,
-    "latency": 0.8 + 0.5 * 3,
-}
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [("throughput",), ("latency",), ("failures",), ("throughput", "costs"), tuple(CHART_INCHES)],
-    ids="-".join,
-)
-def test_chart_has_a_panel_for_each_part(tmp_path: Path, parts: tuple[str, ...]) -> None:
-    costs: dict[str, Any] = {"cpu": CPU, "memory": PeakMemory(jvm=1_500, python=220)} if "costs" in parts else {}
-    throughput = [measured(each, 1.0, **costs) for each in CONTENDERS] if "throughput" in parts else []
-    latencies = [latency(each, 300.0, 400.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN)] if "latency" in parts else []
-    # The chart omits batch writes.
-    latencies += [replace(each, kind=BATCH_WRITE) for each in latencies]
-    writing = CONTENDERS[1:] if "failures" in parts else ()
-    failed = [Failures(contender=each, retried=1, run_again=1.5) for each in writing]
-    draw_chart(throughput, latencies, failed, tmp_path / "chart.png", "title")
-    width, height = png_size(tmp_path / "chart.png")
-    assert (width, height) == (1_500, pytest.approx(150 * (0.5 + sum(CHART_INCHES[each] for each in parts)), abs=1))
-
-
-def png_size(file: Path) -> tuple[int, int]:
-    header = file.read_bytes()[:24]
-    assert header.startswith(b"\x89PNG\r\n\x1a\n")
-    return int.from_bytes(header[16:20], "big"), int.from_bytes(header[20:24], "big")
 
 
 def test_timed_sink_imports_no_more_than_the_sink() -> None:

@@ -57,6 +57,13 @@ def test_without_describe_configs_the_likely_setting_is_named(brokers: int) -> N
     assert "grant DescribeConfigs on the cluster" in found.text
 
 
+def test_topic_that_may_not_be_described_is_no_sure_problem() -> None:
+    settings = {TRANSACTIONS.factor: "3", TRANSACTIONS.in_sync: "2"}
+    two, three = (state(brokers, broker=settings, replicas=DENIED) for brokers in (2, 3))
+    assert (two.is_sure, bool(two.problem)) == (False, True), "one of three brokers may be down"
+    assert (three.is_sure, three.problem) == (False, "")
+
+
 @pytest.mark.parametrize(("level", "works"), [(LEVEL_OF_3_9, False), (LEVEL_OF_4_0, True)])
 def test_more_replicas_in_sync_than_there_are_stop_only_older_brokers(level: int, works: bool) -> None:
     existing = state(1, replicas=1, topic={INSYNC: "2"}, level=level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,12 +54,6 @@ def same_key(pem: str, leaf: trustme.LeafCert) -> bool:
         return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
     return public(pem.encode()) == public(leaf.private_key_pem.bytes())
-
-
-def test_pem_certificates_are_read_without_surrounding_text(authority: trustme.CA) -> None:
-    pem = text(authority.cert_pem)
-    found = key_stores.trusted_certificates(f"subject=CN=x\n{pem}\nnotes\n{pem}\n".encode(), None, "ssl.truststore")
-    assert found == f"{pem}\n{pem}"
 
 
 @pytest.mark.parametrize("lost", [" ", "", "\r\n", "\n  "])
@@ -135,6 +130,19 @@ def test_wrong_store_password_is_reported_but_not_shown(authority: trustme.CA, p
 def test_invalid_store_is_rejected(data: bytes, reason: str) -> None:
     with pytest.raises(StoreProblem, match=reason):
         key_stores.trusted_certificates(data, None, "ssl.truststore")
+
+
+def test_authorities_may_be_a_file_or_a_folder(tmp_path: Path, authority: trustme.CA) -> None:
+    (tmp_path / "a.pem").write_bytes(authority.cert_pem.bytes())
+    (tmp_path / "b.txt").write_text("no certificate")
+    (tmp_path / "folder").mkdir()
+    pem = text(authority.cert_pem)
+    assert key_stores.certificates_at(str(tmp_path)) == pem
+    assert key_stores.certificates_at(str(tmp_path / "a.pem")) == pem
+    with pytest.raises(StoreProblem, match=r"no file in .*folder contains a certificate"):
+        key_stores.certificates_at(str(tmp_path / "folder"))
+    with pytest.raises(StoreProblem, match=r"nowhere.pem cannot be read on this machine"):
+        key_stores.certificates_at(str(tmp_path / "nowhere.pem"))
 
 
 def test_begins_without_an_end_take_linear_time() -> None:

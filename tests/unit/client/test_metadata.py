@@ -95,6 +95,13 @@ def test_recreated_topic_starts_with_its_own_epochs() -> None:
     assert made.snapshot.leader("t", 0) == 1
 
 
+def test_another_cluster_starts_with_its_own_epochs() -> None:
+    made = updater(("t",))
+    exchange(made, answer(topic("t", partition(0, 2, 8))), 0)
+    exchange(made, answer(topic("t", partition(0, 1, 0)), cluster_id="restored"), 1_000)
+    assert made.snapshot.leader("t", 0) == 1
+
+
 @pytest.mark.feature("metadata")
 def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     made = updater(("t",))
@@ -169,6 +176,15 @@ def test_failures_back_off_and_report_their_duration() -> None:
     assert made.failing_for_ms(2_600) == 1_600
     exchange(made, answer(), 3_000)
     assert made.failing_for_ms(3_000) == 0
+
+
+def test_response_without_brokers_changes_nothing() -> None:
+    made = updater(("t",))
+    exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
+    before = made.snapshot
+    exchange(made, answer(brokers=()), 1_000)
+    assert made.snapshot is before
+    assert made.time_to_next_update(1_000) == 100
 
 
 def test_learned_leader_or_broker_is_no_newer_response() -> None:

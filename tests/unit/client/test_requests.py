@@ -19,6 +19,7 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
     AuthorizationError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,
     ProtocolError,
@@ -32,6 +33,9 @@ from kafka_eos_sink.runtime import driver_requests
 DEADLINE_MS = 5_000
 LOST = RequestTimedOut("REQUEST_TIMED_OUT", "lost")
 UNREACHABLE = BrokerUnavailableError("BROKER_UNREACHABLE", "broker 1 is away")
+
+
+NO_SUCH_VERSION = BrokerRefusedError("NO_COMMON_VERSION", "not spoken")
 
 
 Handler = Callable[[int, Any], Any]
@@ -166,6 +170,12 @@ def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     assert outcome == KeyResult(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
 
 
+def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
+    own, brokers = admin(scripted(NO_SUCH_VERSION))
+    assert own.end_transactions([end()], DEADLINE_MS) == [KeyResult(error_code=ErrorCode.UNSUPPORTED_VERSION)]
+    assert len(brokers.requests(m.EndTxnRequest)) == 1
+
+
 def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
     own, brokers = admin(lambda _node, request: described(*request.transactional_ids), lambda key: 1 + int(key) % 2)
     ids = [str(number) for number in range(3_000)]
@@ -194,6 +204,18 @@ def test_responses_with_too_many_values_are_requested_in_parts() -> None:
     assert list(own.describe_transactions(ids, DEADLINE_MS)) == ids
     sent = [len(request.transactional_ids) for _, request, *_ in brokers.requests(m.DescribeTransactionsRequest)]
     assert sent == [700] + [70] * 10
+
+
+def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit process serves thousands of writes with random ids, and describes eight ids for each of their tasks."""
+    monkeypatch.setattr("kafka_eos_sink.client.requests.MOST_COORDINATORS", 100)
+    opened, _ = admin(lambda _node, request: described(*request.transactional_ids))
+    for write in range(20):
+        ids = [f"{write}.{task}.0" for task in range(150)]
+        assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
+        opened.forget([f"{write}.unknown"])
+    assert len(opened._coordinators) <= 250
+    assert len(opened._stale) <= 250
 
 
 def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -330,6 +352,24 @@ def test_members_of_a_group_cost_a_second_request_only_if_there_are_some(caplog:
     assert members_sent(members, 0, first_batch=True) == ["SOURCE_OFFSETS"]
     assert members_sent(members, members) == ["BROKER_REFUSED"]  # no broker does that
     assert members_sent(ErrorCode.GROUP_ID_NOT_FOUND.value) == ["SOURCE_OFFSETS"]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> None:
+    """Where AddOffsetsToTxn comes first (version 0), and where TxnOffsetCommit does."""
+    busy, identity = ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(IDENTITY, transaction_version=version)
+    part = SimpleNamespace(partition_index=3, error_code=busy, partition_error_code=busy)
+    topic = SimpleNamespace(name="in", partitions=[part], results_by_partition=[part])
+    response = SimpleNamespace(error_code=busy, topics=[topic], results_by_topic_v3_and_below=[topic])
+    offsets = CommitGroupOffsets(identity, "group", (("in", 3, 5),))
+    for request in (
+        lambda opened: driver_requests.add_partitions(opened, identity, [("in", 3)], DEADLINE_MS),
+        lambda opened: driver_requests.commit_group_offsets(opened, offsets, DEADLINE_MS),
+    ):
+        opened, _ = admin(scripted(response, LOST))
+        answered = request(opened)
+        assert (answered.error, answered.earlier_error) == (None, busy)
+        assert answered.code == "no response, and before that CONCURRENT_TRANSACTIONS"
 
 
 def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) -> m.OffsetFetchResponse:

@@ -250,6 +250,16 @@ def test_handshake_names_mechanism_and_lifetime_is_returned() -> None:
     assert end.value.value == 60_000
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE])
+def test_rejected_handshake_has_kafkas_code(code: ErrorCode) -> None:
+    dialogue = authenticate(sasl("PLAIN"))
+    next(dialogue)
+    with pytest.raises(AuthenticationError) as refused:
+        dialogue.send(SaslHandshakeResponse(error_code=code, mechanisms=("GSSAPI\x1b",)))
+    assert refused.value.code == code.name
+    assert "\x1b" not in str(refused.value)
+
+
 @pytest.mark.parametrize("code", [SASL_AUTHENTICATION_FAILED, ILLEGAL_SASL_STATE, -1, 12_345])
 def test_rejection_shows_message_of_broker_and_no_secret(code: int) -> None:
     dialogue = authenticate(sasl("PLAIN"))

@@ -19,6 +19,7 @@ from kafka_eos_sink.client.security import (
     TokenCredentials,
     UnsecuredToken,
 )
+from kafka_eos_sink.errors import ConfigurationError
 
 SECRET = "hunter2"
 PASSWORD = PasswordCredentials(username="alice", password=Secret(SECRET))
@@ -73,3 +74,9 @@ def test_configurations_with_the_same_secret_are_the_same() -> None:
     assert Secret("a") != Secret("b")
     assert Secret("a") != "a"
     assert Secret("a").reveal() == "a"
+
+
+def test_sasl_without_credentials_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"SASL_SSL needs sasl\.mechanism") as refused:
+        SecurityConfig(protocol="SASL_SSL")
+    assert refused.value.code == "SECURITY_PROTOCOL"

@@ -50,19 +50,6 @@ def test_the_next_version_is_written() -> None:
     assert admit(plan(decided(version=4)), BATCH) == (None, None)
 
 
-def test_decision_of_another_query_id_is_ignored() -> None:
-    assert admit(plan(decided(query_id="other", version=9)), replace(BATCH, version=0)) == (None, None)
-
-
-def test_the_same_version_is_skipped() -> None:
-    outcome, line = admit(plan(decided()), BATCH)
-    assert outcome is SKIP
-    assert line == (
-        "version 5 of write id 'w' is already written, so this run wrote nothing. To see which run wrote it, and how many rows, unless an "
-        f"operator recorded it: {WRITE.history_command}"
-    )
-
-
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.DIFFERENT_BATCH\].*resolve"):
         admit(plan(decided(offsets_hash="other")), BATCH)
@@ -90,16 +77,6 @@ def test_a_void_decision_is_compared_with_nothing() -> None:
 def test_a_stream_version_above_a_void_one_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 4"):
         admit(plan(decided(DecisionStatus.VOID, version=4)), BATCH)
-
-
-def test_function_with_another_schema_is_not_sent_to_another_version() -> None:
-    """Its version is the batch id, so another one would write the rows twice."""
-    call = replace(BATCH, streaming=False, offsets_hash=None, foreach_query="s", foreach_call="s 2")
-    before = decided(offsets_hash=None, schema="value binary", foreach_query="s", foreach_call="s 1")
-    with pytest.raises(WriteRefusedError) as refused:
-        admit(plan(before), call)
-    assert refused.value.code == "DIFFERENT_BATCH"
-    assert "txnVersion" not in refused.value.way_out
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
@@ -143,11 +120,6 @@ def test_stream_is_rejected_above_versions_missing_in_the_log(resolution: str | 
 def test_rollback_option_does_not_accept_an_older_log(rollback: Literal["skip", "rewrite"]) -> None:
     with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
         admit(plan(decided(version=3)), replace(BATCH, on_checkpoint_rollback=rollback))
-
-
-def test_unfinished_version_of_older_log_is_rejected_first() -> None:
-    with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
-        admit(plan(decided(DecisionStatus.VOID, version=2)), BATCH)
 
 
 def test_the_newer_version_of_another_query_id_closes_no_gap() -> None:

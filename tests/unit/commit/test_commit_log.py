@@ -268,6 +268,14 @@ def test_decision_without_a_marker_below_the_newest_one_is_not_undecided() -> No
     assert [record.offset for record in view_of(*above).query(Q).undecided] == [2]
 
 
+def test_record_outside_a_transaction_is_no_decision() -> None:
+    """The sink writes decisions in transactions only, so another program wrote it: nobody must finish or repeat it."""
+    (record,) = decision_records(decision())
+    query = view_of(read(record, 0, None)).query(Q)
+    assert query.undecided == []
+    assert [each.offset for each in query.foreign] == [0]
+
+
 def test_piece_of_an_aborted_transaction_does_not_complete_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below version 2 a driver's transactions have one epoch."""
     monkeypatch.setattr(log_records, "MAX_RECORD_BYTES", 400)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,18 @@ from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import Step
-from kafka_eos_sink.commit.task import fail_if_too_late
+from kafka_eos_sink.commit.task import fail_if_too_late, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import (
+    DRIVER_TRANSACTION_TIMEOUT_MS,
     SLOT_DEADLINE_MS,
     fresh_identity,
     is_overtaken,
 )
-from kafka_eos_sink.commit.values import PreparedTransaction, TaskMessage
+from kafka_eos_sink.commit.values import PreparedTransaction, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import (
     AuthorizationError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     DecisionPendingError,
     TransactionAbortedError,
@@ -159,6 +161,13 @@ def test_commit_refuses_tasks_of_different_runs() -> None:
     assert cluster.ends == []
 
 
+def test_commit_refuses_two_messages_of_one_partition() -> None:
+    cluster, (message,) = written()
+    with pytest.raises(WriteRefusedError, match=r"MIXED_MESSAGES\].*two messages of one partition"):
+        cluster.commit([message, message])
+    assert cluster.ends == []
+
+
 def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
     cluster = ScriptedCluster()
     for slot in range(SLOTS):
@@ -194,6 +203,22 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
     assert looks == 6
 
 
+@pytest.mark.parametrize("own", [0, 1])
+def test_next_attempt_replaces_the_part_that_its_partition_lost(own: int) -> None:
+    """An attempt may fail behind its part record. In a long batch that must not stop its successor, only other partitions' attempts."""
+    cluster, (message,) = written()
+    cluster.perform(steps.EndTransactions((steps.End(identity=prepared_of(message).identity, commit=False),)))
+    cluster.now = TIMEOUT_MS + 1_001
+    look = fail_if_too_late(message.plan, "batch", 1, own)
+    if own == 0:
+        cluster.run(look)
+        cluster.rows = ()
+        assert cluster.run(write_attempt(message.plan, BATCH, message.task)).outcome is TaskOutcome.EMPTY
+        return
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*transaction of partition 0"):
+        cluster.run(look)
+
+
 @pytest.mark.parametrize(
     ("later_id", "later_epoch", "state", "overtaken"),
     [
@@ -219,3 +244,26 @@ def test_attempt_is_overtaken_once_its_driver_has_decided(
     assert cluster.run(is_overtaken(plan)) is overtaken
     cluster.kafka = cluster.kafka.with_transaction(name, None)
     assert cluster.run(is_overtaken(plan)) is False
+
+
+def refused(_: Any) -> Any:
+    raise BrokerRefusedError("BROKER_REFUSED", "DescribeTransactions: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("failed", [unreachable, refused])
+def test_failed_search_for_losing_attempts_stops_no_decision(failed: Callable[[Any], Any]) -> None:
+    cluster, (message,) = written()
+    asked: list[steps.DescribeTransactions] = []
+
+    def silent_once(step: steps.DescribeTransactions) -> Any:
+        asked.append(step)
+        return failed(step) if len(asked) == 2 else cluster.perform(step)
+
+    cluster.own = {steps.DescribeTransactions: silent_once}
+    assert cluster.commit([message]) is not None
+    check, losers, _ = asked
+    assert check.transactional_ids == ("w.0.0",)
+    assert len(losers.transactional_ids) == SLOTS
+    assert losers.within_ms is not None
+    assert losers.within_ms < DRIVER_TRANSACTION_TIMEOUT_MS, "the decision's transaction is open meanwhile"
+    assert cluster.ends == [(message.plan.driver, True), (prepared_of(message).identity, True)]

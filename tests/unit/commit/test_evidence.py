@@ -143,6 +143,15 @@ def test_only_ending_coordinators_are_described_again() -> None:
     assert cluster.now == began + 2 * POLL_MS
 
 
+def test_leaders_are_not_asked_while_a_coordinator_writes_markers() -> None:
+    """What they hold open then may still get its marker."""
+    cluster, logged = ended(committed=[])
+    cluster.own = {steps.DescribeTransactions: lambda _: {"w.0.0": described(logged, 0, "PrepareCommit")}}
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*has not finished w\.0\.0 in time"):
+        judgement(cluster, logged, within_ms=1_000)
+    assert not sent(cluster, steps.AbortedTransactions)
+
+
 def test_accepted_end_does_not_count_against_a_coordinator_that_reports_it_open() -> None:
     """LATE ADD: a late request has opened it again, so what the leader holds may still be committed."""
     cluster, logged = decided()

@@ -158,6 +158,21 @@ def test_forger_that_signs_as_the_driver_itself_is_believed() -> None:
     assert found.decision.version == 5
 
 
+def test_forged_decision_is_not_what_a_planner_keeps() -> None:
+    log = Log()
+    genuine = decision()
+    (record,) = decision_records(genuine)
+    log.write(record, DRIVER)
+    (false,) = decision_records(replace(genuine, version=5))
+    log.write(false, FORGER)
+    view = log.read()
+    assert view.query(Q).newest is not None
+    view.forget_superseded()
+    found = view.query(Q).newest
+    assert found is not None
+    assert found.decision == genuine
+
+
 def test_forged_decisions_are_ignored_in_one_pass_and_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     genuine = decision()

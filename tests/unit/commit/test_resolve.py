@@ -347,6 +347,19 @@ def unreachable(_: object) -> None:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
 
 
+def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
+    """Below version 2, a late AddPartitionsToTxn opens it again, after readers have passed its rows."""
+    cluster = Cluster()
+    own = identity(cluster.decided(0)).producer_id
+    cluster.plan("finishes it")
+    cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
+    with pytest.raises(
+        TransactionAbortedError,
+        match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover ",
+    ):
+        cluster.resolve("committed")
+
+
 def later_transaction_ends(cluster: Cluster, named: ProducerIdentity) -> None:
     """The broker omits the marker of a committed transaction in the commit log, and that of a later one of the id is the first there."""
     cluster.end_without_marker(named, commit=True, partition=kafka.LOG)

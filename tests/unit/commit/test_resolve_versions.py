@@ -57,19 +57,6 @@ def test_version_decided_before_the_newest_is_refused(resolution: Resolution) ->
     assert [version for version in (3, 5) if written(cluster, version)] == [3]
 
 
-@pytest.mark.parametrize("version", [4, 9])
-@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
-def test_version_that_was_not_decided_is_refused(resolution: Resolution, version: int) -> None:
-    cluster = Cluster()
-    for each in (3, 5):
-        assert written(cluster, each)
-    error = refused(cluster, resolution, version, allow_duplicates=resolution == "rewrite")
-    assert error.way_out.endswith(
-        f"version {version} needs no resolution, because its next run writes it. If the topic holds its rows, do not run it"
-    )
-    assert written(cluster, version)
-
-
 def test_older_version_is_refused_while_the_newest_one_is_in_doubt() -> None:
     cluster = Cluster()
 

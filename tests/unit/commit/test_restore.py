@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.log_records import (
 )
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
-from kafka_eos_sink.commit.restore import _sort_copies, finish
+from kafka_eos_sink.commit.restore import MOST_COPIES, _sort_copies, finish
 from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
@@ -160,23 +160,20 @@ def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
     assert cluster.done(steps.AppendInTransaction) == []
 
 
-def test_records_that_are_gone_are_named_and_nothing_is_copied() -> None:
+def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = MOST_COPIES
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*copied from the log 4 times"):
+        cluster.finish()
+    assert len(cluster.done(steps.CopyRecords)) == MOST_COPIES
+    assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"
+
+
+def test_nothing_is_copied_when_some_records_are_gone() -> None:
     cluster = Cluster(1, 2, partitions=3)
     cluster.gone = {2}
-    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\]") as raised:
+    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*t-2 \[0..9\]: the partition does not hold"):
         cluster.finish()
-    lost, _, gone = raised.value.message.partition("can be copied from the log: ")
-    assert (
-        "20 rows of version 1 of write id 'w' are missing from the topic: 2 of its 3 transactions were aborted" in lost
-    )
-    assert "in t-1 [0..9], t-2 [0..9]" in lost
-    assert "t-2 [0..9]: the partition does not hold these offsets any more" in gone
-    assert "t-1" not in gone, "its records can be copied"
-    way_out = raised.value.way_out
-    assert "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as committed" in way_out
-    assert way_out.endswith(
-        "kafka-eos resolve --bootstrap-servers ... --write-id w --version 1 --as rewrite --allow-duplicates"
-    )
     assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
     assert (cluster.newest(), cluster.open_ids) == (cluster.decision, [])
 
@@ -297,20 +294,6 @@ def test_lost_rows_are_copied_beside_a_deleted_topic() -> None:
     assert (newest.transactions[1].identity, True) in cluster.ends
 
 
-def test_deleted_topic_is_no_reason_to_void_the_batch() -> None:
-    """Readers may see none of the rows, so that `--as rewrite --allow-duplicates` doubles none."""
-    cluster = Cluster(1)
-    cluster.gone = {1}
-    delete_under_readers(cluster)
-    with pytest.raises(
-        DecisionPendingError,
-        match=r"LOST_PARTS\].*t-1 \[0..9\].*rows of the committed ones are not seen either: topic 'other' is not known",
-    ):
-        cluster.finish()
-    resolve_it(cluster, "committed")
-    assert "rows of the committed ones are not seen either" in cluster.warnings[-1]
-
-
 def test_committed_sees_a_void_decision_that_a_new_leader_hides() -> None:
     """Otherwise all rows of the version are given up, and nobody has agreed to that."""
     cluster = Cluster(0, 1)
@@ -407,16 +390,6 @@ def test_end_of_parts_in_a_deleted_log_is_read_from_the_topics(end: str) -> None
     assert len(cluster.copies()) == (1 if end == "listed as aborted" else 0)
 
 
-def test_log_without_topic_ids_is_the_same_if_it_holds_a_barrier() -> None:
-    """A leader with topic ids served the driver that appended it."""
-    cluster = Cluster(partitions=1)
-    cluster.delete_log()
-    cluster.perform(steps.Append((barrier_record("w", "plan", cluster.log_id),)))
-    cluster.log_id = ZERO_UUID
-    cluster.run(take_over(NEXT))
-    assert cluster.ends == [(cluster.named[0].identity, False)]
-
-
 def seconds_pass(cluster: Cluster) -> Callable[[steps.Now], int]:
     """Every look at the clock takes a second, so that waits end."""
 
@@ -438,6 +411,16 @@ def test_witness_of_a_log_that_was_created_again_proves_nothing(log_id: uuid.UUI
     else:
         assert cluster.finish()[0].copies == 1
     assert cluster.records("barrier")[-1]["log"] == str(cluster.found.log_id)
+
+
+def test_shorter_log_that_was_created_again_is_refused() -> None:
+    """The new log ends before the offset of the part record, so nothing of it would be read."""
+    cluster = Cluster(0, partitions=1)
+    moved = tuple(replace(each, part_offset=5_000) for each in cluster.named)
+    cluster.found = replace(cluster.found, decision=replace(cluster.decision, transactions=moved), offset=5_001)
+    cluster.delete_log()
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+        cluster.finish()
 
 
 def test_copy_keeps_the_count_of_its_dead_letters() -> None:

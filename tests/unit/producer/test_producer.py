@@ -7,6 +7,7 @@ import pytest
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.batcher import PUMP_EVERY_BYTES
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
@@ -91,6 +92,14 @@ def test_blocks_are_sent_as_they_are_and_one_batch_each(bench: Any, answer: Any)
     assert [one.value for each in found for one in each.records] == [b"%010d" % row for row in range(6)]
     assert {one.timestamp for each in found for one in each.records} == {1_000}
     assert producer.acknowledged["t", 0] == (100, 105, 6)
+
+
+def test_blocks_are_sent_while_more_are_appended(bench: Any, answer: Any) -> None:
+    client = bench().client
+    producer, found = begun(client), acknowledging(client, answer)
+    for first in range(0, 8, 2):
+        producer.append_block("t", 0, block(first, size=PUMP_EVERY_BYTES // 2))
+    assert len(found) == 4
 
 
 @pytest.mark.feature("batching")

@@ -230,18 +230,6 @@ def test_new_leader_in_the_response_gets_the_resend_at_once(bench: Any, answer: 
     assert b.client.bytes_of() == sent
 
 
-def test_too_large_record_is_named_by_row_without_payload(bench: Any, answer: Any) -> None:
-    b = bench()
-    b.batch(count=1, first=4711)
-    b.sender.run_once(0)
-    b.client.answer(answer(ErrorCode.MESSAGE_TOO_LARGE))
-    b.turn()
-    assert isinstance(b.sender.failure, InvalidRowError)
-    assert b.sender.failure.code == "RECORD_TOO_LARGE"
-    assert "row 4711 of the task" in str(b.sender.failure)
-    assert "0000004711" not in str(b.sender.failure)
-
-
 def test_rejected_batch_is_not_resent_without_pause(bench: Any, answer: Any) -> None:
     """The leader has moved, and the former one does not respond about the batch behind."""
     b = bench(dead_letter_topic="dlq")
@@ -434,6 +422,22 @@ def test_below_version_two_partition_is_added_before_produce(bench: Any, answer:
     assert set(b.client.bytes_of()) == {("t", 0), ("t", 1)}
 
 
+@pytest.mark.feature("adding partitions")
+def test_partitions_that_were_added_are_sent_before_others_are_added(bench: Any, answer: Any) -> None:
+    b = bench(transaction_version=0)
+    b.client.handler = coordinator = Coordinator()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(), b.batch(1)
+    coordinator.add = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    b.sender.run_once(0)
+    assert [set(b.client.bytes_of(i)) for i in range(len(b.client.sent))] == [{("t", 0)}]
+    assert b.sender.failure.code == "TOPIC_AUTHORIZATION_FAILED"
+    assert b.transactions.state is State.ABORTABLE_ERROR
+
+
 def test_batch_in_flight_does_not_end_a_request_to_the_coordinator(bench: Any) -> None:
     b = bench(transaction_version=0, delivery_timeout_ms=3_000)
     b.client.handler = coordinator = Coordinator()
@@ -467,15 +471,6 @@ def test_from_version_two_on_produce_adds_by_itself(bench: Any) -> None:
     b.sender.run_once(0)
     assert b.client.versions == [(12, 12)]
     assert b.transactions.partitions == {("t", 0)}
-
-
-def test_nothing_is_sent_after_a_failure(bench: Any, answer: Any) -> None:
-    b = bench()
-    b.batch(), b.batch(1)
-    b.sender.run_once(0)
-    b.client.answer(answer({0: ErrorCode.PRODUCER_FENCED, 1: ErrorCode.NOT_ENOUGH_REPLICAS}))
-    b.turn(ms=1_000)
-    assert not b.client.sent
 
 
 # what interceptors are told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,15 @@ def test_property_contradicting_exactly_once_is_rejected(name: str, value: str, 
     assert reason in text
 
 
+@pytest.mark.parametrize(
+    "name", ["partitioner.class", "enable.metrics.push", "metric.reporters", "ssl.truststore.location"]
+)
+def test_names_without_effect_warn(name: str) -> None:
+    (warning,) = read(**{name.replace(".", "__"): "true"}).warnings
+    assert name in warning
+    assert "no effect" in warning
+
+
 def test_the_level_of_the_chosen_codec_counts_and_no_other() -> None:
     assert {name.split(".")[1] for name in JAVA if name.endswith(".level") and name.startswith("compression")} == {
         "gzip",
@@ -143,6 +153,11 @@ def test_the_delivery_timeout_holds_one_wait_and_one_request() -> None:
     assert fitting.producer.delivery_timeout_ms == 30_100
 
 
+def test_default_delivery_timeout_follows_a_long_request_timeout() -> None:
+    properties = read(request__timeout__ms="600000", linger__ms="5")
+    assert properties.producer.delivery_timeout_ms == 600_005
+
+
 @pytest.mark.parametrize("name", ["sasl.pasword", "sasl.password", "ssl.keystore.key", "sasl.jaas.config"])
 def test_values_that_may_be_secret_are_in_no_message(name: str) -> None:
     problems: list[str] = []
@@ -158,6 +173,17 @@ def test_a_reference_is_resolved_but_shown_as_it_was_written(monkeypatch: pytest
     assert read(linger__ms="${env:LINGER}").producer.linger_ms == 17
     monkeypatch.delenv("LINGER")
     assert "environment variable LINGER is not set" in problem("linger.ms", "${env:LINGER}")
+
+
+@pytest.mark.parametrize("name", ["sasl.password", "ssl.keystore.password", "sasl.jaas.config", "client.id"])
+def test_value_that_is_not_utf_8_is_named_and_not_shown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "LATIN", "gehe\udcefm")  # as Python reads the bytes of Latin-1
+    problems: list[str] = []
+    given = {"bootstrap.servers": "a:1", name: "${env:LATIN}"}
+    assert read_kafka_properties(given, problems, prefix="kafka.") is None
+    (problem,) = (each for each in problems if "UTF-8" in each)
+    assert problem.startswith(f"kafka.{name} is not text in UTF-8: '${{env:LATIN}}'")
+    assert "gehe" not in "".join(problems)
 
 
 def test_foreign_properties_in_a_client_file_are_skipped(tmp_path: Path) -> None:

@@ -187,6 +187,20 @@ def test_options_win_over_the_properties_file(tmp_path: Path, monkeypatch: pytes
     assert read_options(given).client.bootstrap_servers == (("b", 2),)
 
 
+def test_problems_of_the_properties_file_are_named(tmp_path: Path) -> None:
+    missing = problems(kafka__properties__file=str(tmp_path / "missing"))
+    assert (
+        missing
+        == f"kafka.properties.file: {tmp_path}/missing cannot be read on this machine: No such file or directory"
+    )
+    assert "UNSET" in problems(kafka__properties__file="${env:UNSET_VARIABLE}")
+    path = tmp_path / "client.properties"
+    path.write_text("acks=1\nsasl.jaas.config=hunter2\n", "utf-8")
+    wrong = problems(kafka__properties__file=str(path))
+    assert "kafka.acks=1 contradicts exactly-once" in wrong
+    assert "hunter2" not in wrong
+
+
 @pytest.mark.parametrize("name", ["ssl.keystore.location", "ssl.truststore.location", "ssl.ca.location"])
 def test_files_are_refused_when_references_are_off(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are this process's own: a key store would let the options log in with its key."""

@@ -84,18 +84,14 @@ SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
 NAMED = {"sasl.username": "alice", "sasl.password": SECRET}
 
 
+HOST_CHECK = "ssl.endpoint.identification.algorithm"
+
+
 OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 CLIENT = {ENDPOINT: "https://idp.example/token"}
 
 
 # TLS
-
-
-def test_without_truststore_system_authorities_are_trusted() -> None:
-    tls = security({"security.protocol": "ssl"}).tls
-    assert tls.trusted_certificates is None
-    assert tls.verify_host_name
-    assert (tls.minimum_version, tls.maximum_version) == ("TLSv1.2", "TLSv1.3")
 
 
 @pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.truststore.location", "ssl.truststore.certificates"])
@@ -164,6 +160,16 @@ def test_tls_1_3_suites_are_ignored_with_a_warning() -> None:
     assert "ssl.cipher.suites" in warning
 
 
+@pytest.mark.parametrize(("value", "verified"), [("https", True), ("HTTPS", True), ("", False), (" ", False)])
+def test_host_name_is_verified_unless_disabled(value: str, verified: bool) -> None:
+    given = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value}
+    found, problems, warnings = read(given)
+    assert problems == []
+    assert found is not None
+    assert found.tls.verify_host_name is verified
+    assert [warning.split()[0] for warning in warnings] == ([] if verified else [f"kafka.{HOST_CHECK}"])
+
+
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
@@ -220,6 +226,15 @@ def test_credentials_are_read_from_options_or_login_module(credentials: dict[str
     assert security(SCRAM | credentials).sasl == SaslConfig(mechanism="SCRAM-SHA-512", credentials=expected)
 
 
+def test_plain_without_encryption_warns() -> None:
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "plain"} | NAMED
+    found, problems, (warning,) = read(plain)
+    assert problems == []
+    assert found is not None
+    assert "SASL_SSL encrypts it" in warning
+    assert security(plain | {"security.protocol": "SASL_SSL"}).uses_tls
+
+
 @pytest.mark.parametrize(
     "credentials",
     [
@@ -252,17 +267,6 @@ def test_extensions_are_read_from_their_option() -> None:
     assert found is not None
     assert isinstance(found.credentials, TokenCredentials)
     assert found.credentials.extensions == (("identityPoolId", "pool=a"), ("logicalCluster", "lkc-1"))
-
-
-def test_msk_iam_providers_of_a_region_are_one_source() -> None:
-    one, other, elsewhere = (
-        security(OAUTH | {"sasl.oauthbearer.token.provider": f"msk-iam:{region}"}).sasl
-        for region in ("eu-west-1", "eu-west-1", "us-gov-east-1")
-    )
-    assert one == other != elsewhere  # equal sources share a token in a process
-    assert one is not None
-    assert isinstance(one.credentials, TokenCredentials)
-    assert isinstance(one.credentials.source, TokenProvider)
 
 
 def test_token_source_is_a_function_or_unsecured() -> None:
