@@ -173,6 +173,16 @@ def test_abort_of_an_empty_transaction_sends_no_request() -> None:
     assert not d.sent()
 
 
+def test_in_version_two_produce_alone_opens_the_transaction() -> None:
+    d = Dialogue(version=2).in_transaction()
+    assert d.manager.add_partition(("t", 0))
+    d.manager.produced_to(("t", 0))
+    assert d.manager.abort(DEADLINE_MS).error_code == 0
+    (end,) = d.client.requests(EndTxnRequest)
+    assert (end.producer_id, end.producer_epoch) == (7, 3)
+    assert d.manager.state is State.ABORTED
+
+
 @pytest.mark.feature("commit and abort")
 @pytest.mark.parametrize(("version", "versions"), [(0, (3, 3)), (1, (3, 3)), (2, (5, 5))])
 def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versions: tuple[int, int]) -> None:
