@@ -401,6 +401,15 @@ def test_group_offsets_are_read_once_no_transaction_holds_them() -> None:
     assert len(brokers.requests(m.OffsetFetchRequest)) == 3
 
 
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=str)
+def test_missing_right_on_group_offsets_is_named(code: ErrorCode) -> None:
+    of_group = code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    response = offsets_of_group("g", code=code) if of_group else offsets_of_group("g", (0, -1, code), (1, 3, 0))
+    opened, _ = admin(scripted(response))
+    with pytest.raises(AuthorizationError, match=f"the committed offsets of group 'g' returned {code.name}"):
+        opened.group_offsets("g", None, DEADLINE_MS)
+
+
 @pytest.mark.parametrize(
     ("code_of_other", "expected", "waits_ms"), [(0, 0, 5_000), (3, 3, 60_000), (51, 51, 60_000), (47, 47, 0)]
 )

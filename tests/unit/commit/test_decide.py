@@ -66,6 +66,18 @@ def test_tombstones_that_cannot_be_written_fail_nothing(fails: type[Step[Any]]) 
     assert ["could not be removed" in said for said in cluster.warnings] == [True]
 
 
+def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
+    """The broker omitted the marker of the id's last transaction (KAFKA-20734), so the next one joined it."""
+    cluster = ScriptedCluster()
+    plan = cluster.plan()
+    lost = cluster.attempt(plan)
+    cluster.end_without_marker(prepared_of(lost).identity, commit=False, partition=1)
+    joined = cluster.attempt(plan)
+    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN.*an older one was never ended"):
+        cluster.commit([joined])
+    assert cluster.ends == []
+
+
 def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
     cluster, messages = written()
 
