@@ -284,6 +284,10 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         Sender._rejected,
         _SENDER,
         ("batches in doubt get other sequences", "any(each.in_doubt for each in renumbered)", "False"),
+    ),
+    *of(
+        Sender._rejected,
+        "producer/test_random_faults.py",
         ("batches in flight get other sequences", "elif any(each.in_flight for each in renumbered):", "elif False:"),
     ),
     *of(

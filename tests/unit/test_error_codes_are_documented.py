@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,22 +85,6 @@ def test_every_code_has_one_heading_and_its_anchor() -> None:
 def test_page_is_made_from_the_rows() -> None:
     text = ERRORS.read_text("utf-8")
     assert error_pages.page(text) == text, f"run {error_pages.COMMAND}"
-
-
-def test_every_message_ends_with_the_command_on_its_code() -> None:
-    for code in raised_codes() | set(error_codes()):
-        text = str(KafkaEosError(code, "what happened"))
-        assert text == f"[KAFKA_EOS.{code}] what happened (kafka-eos explain {code})"
-
-
-def test_error_within_an_error_leaves_only_the_outer_command() -> None:
-    inner = errors.BrokerUnavailableError("REQUEST_DEADLINE", "not in time")
-    outer = errors.DecisionPendingError("DECISION_UNKNOWN", f"the marker did not appear: {inner}; run again")
-    assert str(outer) == (
-        "[KAFKA_EOS.DECISION_UNKNOWN] the marker did not appear: [KAFKA_EOS.REQUEST_DEADLINE] not in time; run again "
-        "(kafka-eos explain DECISION_UNKNOWN)"
-    )
-    assert str(pickle.loads(pickle.dumps(outer))) == str(outer)
 
 
 def batch(version: int, **changes: Any) -> BatchIdentity:

@@ -8,7 +8,6 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -46,21 +45,6 @@ def test_install_command_names_the_packages_of_the_extra(extra: str) -> None:
     assert all(">=" in each for each in requirements)
 
 
-def test_install_command_without_pip_is_one_of_uv(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, "pip")
-    command = shlex.split(install_command("pkcs12"))
-    assert command[:5] == ["uv", "pip", "install", "--python", sys.executable]
-    assert command[5].startswith("cryptography>=")
-
-
-def test_install_command_of_a_zip_names_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def requires(name: str) -> list[str]:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "requires", requires)
-    assert install_command("spark") == "pip install '.[spark]' (in a clone of kafka-eos)"
-
-
 def test_all_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "pyspark", "confluent_kafka")
     with pytest.raises(KafkaEosError) as refused:
@@ -85,9 +69,3 @@ def test_demo_without_a_package_starts_nothing(
 def test_demo_looks_for_every_package_of_its_extra() -> None:
     names = {module.replace("_", "-") for module in demo.MODULES}
     assert names == set(packages_of("demo")) - set(packages_of("cli"))
-
-
-def test_no_text_names_an_extra_of_a_package_on_an_index() -> None:
-    texts = [*(ROOT / "kafka_eos_sink").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
-    found = [str(path) for path in texts if re.search(r"install\s+\S*kafka-eos-sink\[", path.read_text("utf-8"))]
-    assert not found

@@ -54,26 +54,6 @@ def test_demo_lock_holds_the_extra_and_no_tools_of_tests() -> None:
     assert names(DEMO) & tools == {"confluent-kafka", "pyspark"}
 
 
-@pytest.mark.parametrize("target", ["demo", "broker", "wheel"])
-def test_a_users_target_installs_the_demo_alone(target: str, tmp_path: Path) -> None:
-    commands = planned(target, tmp_path)
-    assert f"-r {DEMO}" in commands
-    assert DEV not in commands
-
-
-def test_documents_are_built_without_spark_and_java(tmp_path: Path) -> None:
-    commands = planned("docs", tmp_path)
-    assert f"-r {DOCS}" in commands
-    assert DEV not in commands
-    assert "require-java" not in commands
-    assert not {"pyspark", "pyarrow"} & names(DOCS)
-
-
-@pytest.mark.parametrize("target", ["test", "check", "setup"])
-def test_a_developers_target_installs_everything(target: str, tmp_path: Path) -> None:
-    assert f"-r {DEV}" in planned(target, tmp_path)
-
-
 def test_make_lock_makes_every_lock(tmp_path: Path) -> None:
     made = set(re.findall(r"([\w-]+\.lock):", planned("lock", tmp_path)))
     assert {f"requirements/{name}" for name in made} | {"requirements/uv.lock"} == {

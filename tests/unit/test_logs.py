@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kafka_eos_sink import logs
-from kafka_eos_sink.logs import _KEPT, VARIABLE, _PrintableFormatter, _silent_until, warn_once
+from kafka_eos_sink.logs import VARIABLE, _PrintableFormatter, warn_once
 
 PROGRAM = """
 import logging, os, kafka_eos_sink
@@ -40,15 +39,6 @@ def test_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_warnings_about_many_write_ids_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    """Other programs choose the write ids, so neither memory nor time may grow with their number."""
-    for number in range(3 * _KEPT):
-        warn_once("somebody", about=number)
-    assert len(_silent_until) == _KEPT
-    warn_once("somebody", about=3 * _KEPT - 1)
-    assert len(caplog.records) == 3 * _KEPT
-
-
 def test_threads_warn_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep of one query beside the commit of another; an error of the log would fail the commit."""
 
@@ -68,15 +58,6 @@ def test_threads_warn_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_variable_only_warnings_are_shown() -> None:
     assert [line.split()[0] for line in lines(None)] == ["WARNING", "WARNING"]
-
-
-def test_variable_sets_level_and_shows_time_process_and_logger() -> None:
-    shown = lines("info")
-    assert len(shown) == 4
-    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \[(\d+)\] kafka_eos_sink\.client: INFO (\d+)"
-    found = re.fullmatch(pattern, shown[0])
-    assert found is not None, shown
-    assert found[1] == found[2]
 
 
 def test_variable_sets_level_of_one_logger() -> None:
@@ -112,12 +93,3 @@ def test_unknown_level_is_a_warning_and_no_failure() -> None:
 def test_line_feed_in_a_name_adds_no_line() -> None:
     record = logging.LogRecord("kafka_eos_sink", logging.DEBUG, __file__, 1, "found %s", ("an id\nfalse line",), None)
     assert _PrintableFormatter("%(levelname)s %(message)s").format(record) == "DEBUG found an id false line"
-
-
-def test_stack_trace_keeps_its_lines() -> None:
-    try:
-        raise ValueError("cause")
-    except ValueError:
-        record = logging.LogRecord("kafka_eos_sink", logging.DEBUG, __file__, 1, "failed", (), sys.exc_info())
-    shown = _PrintableFormatter("%(message)s").format(record).splitlines()
-    assert (shown[0], shown[1], shown[-1]) == ("failed", "Traceback (most recent call last):", "ValueError: cause")

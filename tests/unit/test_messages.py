@@ -14,7 +14,7 @@ from documents import ROOT
 from kafka_eos_sink import error_table, errors
 from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.error_table import table
-from kafka_eos_sink.errors import Job, KafkaEosError
+from kafka_eos_sink.errors import Job
 from tests.messages import SERVERS, WRITES, keys, sample, samples
 
 FLAGS = {"--allow-duplicates", "--abort-unknown", "--discard"}
@@ -48,23 +48,6 @@ def test_every_command_can_be_pasted(key: str, job: Job) -> None:
         # Every word belongs to an option: no prose stands behind the command.
         rest = [word for word in words[2:] if word not in FLAGS]
         assert all(name.startswith("--") for name in rest[::2]), each
-
-
-DECIDED = [
-    key
-    for key in keys()
-    if issubclass(getattr(errors, table().rows[key.partition(".")[0]].raises), errors.DecisionPendingError)
-]
-
-
-@pytest.mark.parametrize("key", [*DECIDED, "NOT_THIS_COMMIT_LOG", "NOT_THIS_COMMIT_LOG.created_again"])
-def test_decided_batch_without_an_id_runs_again_only_under_a_condition(key: str) -> None:
-    """Its next run has another write id, and would write the rows a second time."""
-    if key == "ALL_PARTS_LOST":
-        return  # none of its rows will ever be visible
-    for part in re.split(r"[.;] ", sample(key, Job.RANDOM).way_out):
-        if "un the job again" in part:
-            assert re.search(r"\bif\b|\bTo\b|o not run|then run the job again: kafka-eos resolve", part), part
 
 
 def given(call: ast.Call) -> dict[str, Any]:
@@ -141,13 +124,6 @@ def test_every_fragment_is_used() -> None:
         and not any(re.fullmatch(pattern, name) for pattern in patterns)
     ]
     assert unused == []
-
-
-def test_error_of_a_code_without_templates_is_worded_where_it_is_raised() -> None:
-    assert table().rows["UNKNOWN_TOPIC"].messages == {}
-    with pytest.raises(KeyError):
-        refused("UNKNOWN_TOPIC")
-    assert isinstance(sample("FENCED"), KafkaEosError)
 
 
 @pytest.fixture

@@ -17,21 +17,6 @@ from kafka_eos_sink.commit.write_states import WriteState
 from tests.campaign.mutants import MUTANTS
 
 DOCS = ROOT / "docs"
-PLACEHOLDERS = {
-    "S": ("--bootstrap-servers", "--bootstrap-server"),
-    "T": ("--topic", "--commit-log-topic", "--history-topic"),
-    "W": ("--write-id", "--prefix"),
-    "V": ("--version",),
-    "G": ("--group",),
-    "Q": ("--query-id",),
-    "N": ("--limit", "--count", "--version"),
-    "A": ("--address",),
-    "P": ("--partition",),
-    "O": ("--offset", "--start-offset"),
-}
-"""Letters that stand for a value, and the options before them; --start-offset is of Kafka's own tools."""
-ABOUT_YES = {"docs/runbooks.md", "docs/cli.md"}
-"""Pages that say what ``--yes`` is for; no block shows it."""
 
 
 def page(name: str) -> str:
@@ -97,28 +82,6 @@ def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
     assert {row[heading.index(each)] for row in runs for each in ("missing", "more than once", "left open")} == {"0"}
 
 
-RANGE = r"(?<![\d.])(\d\.\d) to (\d\.\d)(?!\d)"
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        r"^\| Rows per second.*\n\| \.\.\. with equal.*",  # README
-        r"^- \*\*Throughput:.*\n.*",  # performance.md
-        r"^\| \[rows per second\].*",  # comparison.md
-        r"^Large writes.*\n.*",  # faq.md
-    ],
-    ids=["readme", "performance", "comparison", "faq"],
-)
-def test_speed_is_that_of_the_figures_with_defaults_and_with_equal_settings(lines: str) -> None:
-    rows = [line.split("|") for line in section(page("performance.md"), "Figures").splitlines() if line[:1] == "|"]
-    assert [row[1].partition(":")[0].strip() for row in rows[2:]] == ["its defaults", "equal settings"]
-    wanted = [tuple(f"{float(ratio):.1f}" for ratio in row[2:4]) for row in rows[2:]]
-    pages = "\n".join([README.read_text("utf-8"), *map(page, ("performance.md", "comparison.md", "faq.md"))])
-    (claim,) = re.findall(lines, pages, re.MULTILINE)
-    assert re.findall(RANGE, claim) == wanted
-
-
 @pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), section(page("metrics.md"), "States")])
 def test_states_of_status_are_explained(text: str) -> None:
     assert [state for state in get_args(WriteState) if not re.search(rf"(^\| |^|\s){state}( \||:)", text)] == []
@@ -135,55 +98,9 @@ def test_runbooks_list_the_commands_with_a_confirmation() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_only_pages_on_automation_show_a_command_without_its_question(document: Path) -> None:
-    """With ``--yes``, a command prints its warnings after it has acted."""
-    name = document.relative_to(ROOT).as_posix()
-    of_commands = [each.name for each in read(document).blocks if re.search(r"--yes\b", each.text)]
-    assert of_commands == []
-    assert "--yes" not in document.read_text("utf-8") or name in ABOUT_YES
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_block_has_a_command_below_one_that_asks(document: Path) -> None:
     """Pasted as a whole, the question would read the next line as its answer."""
     asking = commands_with("--yes")
     for block in read(document).blocks:
         *above, _ = [command for command in block.commands() if block.language != "text"] or [""]
         assert [each for each in above if is_kafka_eos(each) and words_of(each)[0] in asking] == [], block.name
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_placeholders_of_commands_are_explained(document: Path) -> None:
-    """A capital letter in place of a value stands in the table of docs/cli.md, under the same option."""
-    text = document.read_text("utf-8")
-    used = set(re.findall(r"(--[a-z-]+)[ =]([A-Z])(?![\w*])", text))
-    assert {(option, letter) for option, letter in used if option not in PLACEHOLDERS.get(letter, ())} == set()
-
-
-def test_table_of_placeholders_has_all_letters() -> None:
-    rows = re.findall(r"^\| ([A-Z, ]+) \|", section(page("cli.md"), "Placeholders"), re.MULTILINE)
-    assert {letter for row in rows for letter in row.split(", ")} - {"FILE"} == set(PLACEHOLDERS)
-
-
-def test_every_page_is_in_the_index_once() -> None:
-    links = re.findall(r"\]\((\w[\w-]*\.md)\)", page("index.md"))
-    assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.name != "index.md")
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_blank_lines_tear_no_list_and_stand_alone(document: Path) -> None:
-    text = read(document).text
-    wrong = []
-    for (first, a), (second, b), (third, c) in zip(text, text[1:], text[2:], strict=False):
-        if (second, third) != (first + 1, first + 2):
-            continue  # a block of code stands between them
-        if not b.strip() and not c.strip():
-            wrong.append(f"{second}: two blank lines")
-        if not b.strip() and c.startswith("- ") and re.match(r"- |  \S", a):
-            wrong.append(f"{second}: a list goes on behind a blank line")
-    assert wrong == []
-
-
-def test_dark_picture_differs_only_in_its_colours() -> None:
-    light, dark = (re.sub(r"#[0-9a-f]{6}", "COLOUR", page(f"images/{name}.svg")) for name in ("commit", "commit-dark"))
-    assert light == dark

@@ -13,14 +13,11 @@ import pytest
 from documents import ROOT, error_codes
 from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import (
-    OF_A_COMMAND,
-    UNDECIDED,
     FencedError,
     Job,
     KafkaEosError,
     ProtocolError,
     RunAgain,
-    Visible,
     safety_of,
     safety_sentence,
     speaks_of_rows,
@@ -115,16 +112,6 @@ def test_jobs_never_refuse_an_unknown_write_id() -> None:
     assert users & of_a_job() == {"kafka_eos_sink.commit.log_standing"}
 
 
-def test_error_of_a_command_says_nothing_about_rows() -> None:
-    of_commands = [row.code for row in table().rows.values() if row.command]
-    assert len(of_commands) > 15
-    for code in of_commands:
-        assert (
-            said(code, Job.BATCH)
-            == f"[KAFKA_EOS.{code}] what happened. {OF_A_COMMAND} what to do (kafka-eos explain {code})"
-        )
-
-
 @pytest.mark.parametrize("code", ["FENCED", "PRODUCER_FENCED"])
 def test_fenced_command_does_not_advise_a_random_job_to_run_again(code: str) -> None:
     """The job itself is fenced before its decision; a command that another one fences may have found a decided batch."""
@@ -133,26 +120,10 @@ def test_fenced_command_does_not_advise_a_random_job_to_run_again(code: str) -> 
     assert sentence.startswith(f"Rows visible: maybe. Safe to run again: {RunAgain.TWICE}. Do not run the job again")
 
 
-def test_no_tells_a_second_writing_from_another_refusal() -> None:
-    for code, safety in SAFETY.items():
-        assert safety.run_again is not RunAgain.TWICE, f"{code}: a job with an id writes nothing twice"
-    assert f"Safe to run again: {RunAgain.REFUSED}." in said("COMMIT_LOG_LOST", Job.BATCH)
-    assert f"Safe to run again: {RunAgain.TWICE}." in said("DECIDED_NOT_FINISHED", Job.RANDOM)
-    assert f"Safe to run again: {RunAgain.TWICE}." in said("RECORD_TOO_LARGE", Job.AT_LEAST_ONCE)
-
-
 def said(code: str, job: Job) -> str:
     error = KafkaEosError(code, "what happened", "what to do")
     error.concern(job)
     return str(error)
-
-
-def test_message_states_what_happened_then_safety_then_action() -> None:
-    text = said("DECIDED_NOT_FINISHED", Job.BATCH)
-    assert text == (
-        "[KAFKA_EOS.DECIDED_NOT_FINISHED] what happened. Rows visible: maybe. Safe to run again: only with the same txnAppId and "
-        "txnVersion. what to do (kafka-eos explain DECIDED_NOT_FINISHED)"
-    )
 
 
 @pytest.mark.parametrize("code", sorted(SAFETY))
@@ -174,26 +145,12 @@ def test_error_before_the_plan_does_not_speak_for_earlier_runs(job: Job) -> None
     assert safety_sentence("INVALID_OPTIONS", Job.RANDOM, has_plan=False).startswith("Rows visible: no.")
 
 
-@pytest.mark.parametrize("code", sorted(SAFETY))
-def test_stream_is_advised_to_keep_its_checkpoint(code: str) -> None:
-    text = said(code, Job.STREAM)
-    assert "txnAppId" not in text
-    assert ("from the same checkpoint" in text) is (SAFETY[code].run_again is RunAgain.SAME_ID)
-
-
 @pytest.mark.parametrize("code", ["RECORD_TOO_LARGE", "DELIVERY_TIMEOUT", "TOPIC_GONE"])
 def test_no_error_of_an_at_least_once_task_is_safe(code: str) -> None:
     text = said(code, Job.AT_LEAST_ONCE)
     assert (
         "Rows visible: maybe. Safe to run again: no, it would write rows twice. This write has delivery.guarantee=at-least-once: another "
         "run writes all rows again." in text
-    )
-
-
-def test_error_that_concerns_no_write_states_nothing() -> None:
-    assert (
-        str(KafkaEosError("JAVA_NOT_FOUND", "no Java"))
-        == "[KAFKA_EOS.JAVA_NOT_FOUND] no Java (kafka-eos explain JAVA_NOT_FOUND)"
     )
 
 
@@ -211,8 +168,3 @@ def test_safety_survives_the_way_between_processes() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
     assert copy.way_out == "stop one"
-
-
-def test_code_without_a_row_counts_as_undecided() -> None:
-    assert (Visible.NO, RunAgain.YES) == UNDECIDED
-    assert "Rows visible: no. Safe to run again: yes." in said("BROKER_UNREACHABLE", Job.RANDOM)

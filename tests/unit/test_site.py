@@ -88,21 +88,11 @@ def test_site_is_built_without_a_warning(build: tuple[str, Path]) -> None:
     assert build[0] == "exit status 0"
 
 
-def test_every_page_of_the_folder_is_built(site: Path) -> None:
-    pages = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
-    assert len(pages) > 30
-    assert [str(page) for page in pages if not (site / page).exists()] == []
-
-
 def test_every_block_of_code_is_shown_as_code(site: Path) -> None:
     """Lines indented by four below a list are a paragraph of its last item."""
     pages = {path.relative_to(DOCS).with_suffix(".html"): len(read(path).blocks) for path in DOCS.rglob("*.md")}
     shown = {page: (site / page).read_text("utf-8").count("<pre") for page in pages}
     assert {str(page): (number, shown[page]) for page, number in pages.items() if shown[page] != number} == {}
-
-
-def test_hyphens_of_options_stay(site: Path) -> None:
-    assert "unless --dir" in (site / "cli.html").read_text("utf-8")
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
@@ -127,34 +117,6 @@ def test_every_alert_leads_to_its_anchor(site: Path) -> None:
     assert len(addresses) >= 10
     targets = [re.sub(r".*/docs/|\.md", "", address).partition("#") for address in addresses]
     assert [target for page, _, target in targets if target not in Page(site / f"{page}.html").ids] == []
-
-
-def test_search_knows_the_codes(site: Path) -> None:
-    assert "LOST_PARTS" in (site / "searchindex.js").read_text("utf-8")
-
-
-def test_map_leads_to_documents_of_the_repository(site: Path, conf: ModuleType) -> None:
-    text = (site / "index.html").read_text("utf-8")
-    for file in conf.FILES.values():
-        assert (ROOT / file).exists(), file
-        assert f'href="{conf.SOURCE}/{file}"' in text
-
-
-def test_links_and_pictures_for_github_are_rewritten(conf: ModuleType) -> None:
-    source = [
-        "[a](../conf/a.yml) [b](b.md#c) ![d](images/d.png)\n"
-        '<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="images/x-dark.svg">\n'
-        '  <img alt="An x" src="images/x.svg">\n</picture>\n'
-        "```python\ne[f](../g)\n```\n"
-    ]
-    conf._for_the_site(None, "page", source)
-    assert source[0].startswith(f"[a]({conf.SOURCE}/conf/a.yml) [b](b.md#c) ![d](images/d.png)\n")
-    assert "```{image} images/x-dark.svg\n:class: only-dark\n:alt: An x\n```" in source[0]
-    assert "```{image} images/x.svg\n:class: only-light\n:alt: An x\n```" in source[0]
-    assert source[0].endswith("```python\ne[f](../g)\n```\n")
-    inner = ["[a](../b.md) [c](../../README.md#d) ![e](../images/f.png)"]
-    conf._for_the_site(None, "internals/page", inner)
-    assert inner == [f"[a](../b.md) [c]({conf.SOURCE}/README.md#d) ![e](../images/f.png)"]
 
 
 @pytest.fixture

@@ -25,10 +25,6 @@ def in_make_test() -> set[tuple[str, str]]:
     return {(test.file, test.function) for test in collected() if test.tier in ("check", "test")}
 
 
-def test_no_test_is_lost() -> None:
-    assert len(collected()) == len({test.nodeid for test in collected()})
-
-
 def test_every_rule_has_a_test() -> None:
     tests = {(test.file, test.function) for test in collected()}
     unused = []
@@ -113,12 +109,6 @@ def test_sample_has_one_case_per_class_and_every_nth_of_the_rest() -> None:
     assert sorted(each.params["n"] % 4 for each in chosen) == [0, 1, 2, 3]
     assert {each.params["n"] for each in cases if each.tier < EXHAUSTIVE} >= {0, 5, 10, 15}
     assert any(each.tier == EXHAUSTIVE for each in cases)
-
-
-def test_the_first_rule_that_matches_counts() -> None:
-    cases = [case("unit/a.py::test_a", v=0), case("unit/a.py::test_a", v=2), case("unit/b.py::test_a", v=0)]
-    place(cases, (Rule("unit/a.py::test_a", TEST, lambda params: params["v"] == 0), Rule("unit", CHECK)))
-    assert [each.tier for each in cases] == [TEST, CHECK, CHECK]
 
 
 def test_a_test_without_a_rule_is_an_error() -> None:

@@ -45,11 +45,6 @@ def docstrings_and_comments(source: str) -> Iterator[str]:
     yield " ".join(token.string.lstrip("# ") for token in lines if token.type == tokenize.COMMENT)
 
 
-def test_house_words_are_found_in_any_form() -> None:
-    text = "It begins\nanew, as `anew` and ``anew``: rows Left\nout of renewed batches."
-    assert [word for word, _ in house_words(text)] == ["anew", "left out"]
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_page_uses_the_words_of_the_field(document: Path) -> None:
     text = without_markup("\n".join(by_hand(document)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peak_memory import PeakMemory, PeakWatch
+from benchmarks.peak_memory import PeakWatch
 
 PARENT = """
 import subprocess, sys
@@ -57,9 +57,3 @@ def test_peak_is_that_of_processes_that_worked_in_the_run() -> None:
     assert 200 <= first.python < 250
     assert 100 <= second.python < 150
     assert 0 < second.jvm < 50
-
-
-def test_larger_peak_counts() -> None:
-    one, two = PeakMemory(jvm=1, python=4), PeakMemory(jvm=2, python=3)
-    assert one.or_larger(None) == one
-    assert one.or_larger(two) == PeakMemory(jvm=2, python=4)

@@ -15,20 +15,6 @@ def test_without_jitter_delays_double_up_to_the_maximum() -> None:
     assert [backoff.delay_ms(attempts) for attempts in range(6)] == [100, 200, 400, 800, 1_000, 1_000]
 
 
-def test_initial_delay_is_limited_by_maximum() -> None:
-    assert ExponentialBackoff(5_000, 1_000, jitter=0).delay_ms(0) == 1_000
-
-
-@given(
-    initial=st.integers(0, 10_000),
-    maximum=st.integers(0, 100_000),
-    attempts=st.integers(0, 10_000),
-    drawn=st.floats(0, 1, exclude_max=True),
-)
-def test_delay_is_between_zero_and_maximum(initial: int, maximum: int, attempts: int, drawn: float) -> None:
-    assert 0 <= ExponentialBackoff(initial, maximum, uniform=lambda: drawn).delay_ms(attempts) <= maximum
-
-
 @pytest.mark.feature("connections")
 @given(drawn=st.floats(0, 1, exclude_max=True), attempts=st.integers(0, 4))
 def test_jitter_is_a_fifth_either_way(drawn: float, attempts: int) -> None:

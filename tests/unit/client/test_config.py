@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.config import parse_bootstrap_servers
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.settings.options import read_options
 
@@ -37,8 +37,3 @@ def test_ipv6_address_without_brackets_gets_a_hint(text: str) -> None:
         parse_bootstrap_servers(text)
     with pytest.raises(ConfigurationError, match=r"must be .*, with IPv6 addresses in brackets, such as \[::1\]:9092"):
         read_options({"kafka.bootstrap.servers": text})
-
-
-def test_servers_are_shown_as_they_are_written() -> None:
-    config = ClientConfig(bootstrap_servers=parse_bootstrap_servers("a:1,[::1]:2"))
-    assert config.bootstrap_servers_text == "a:1,[::1]:2"

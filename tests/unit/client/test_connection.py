@@ -22,7 +22,6 @@ from kafka_eos_sink.client.connection import (
 )
 from kafka_eos_sink.errors import BrokerRefusedError, ProtocolError
 from kafka_eos_sink.protocol.messages import (
-    ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -117,10 +116,6 @@ def send(peer: Connection, **options: Any) -> PendingRequest:
     return peer.send(end_txn(), now=10, deadline_ms=1_010, **options)
 
 
-def test_new_connection_sends_api_versions_first() -> None:
-    assert sent_requests(connection()) == [(18, 4, 0)]
-
-
 @pytest.mark.parametrize("chunk", [None, 1, 7])
 def test_connection_is_ready_after_response_in_any_chunks(chunk: int | None) -> None:
     peer = connection()
@@ -128,12 +123,6 @@ def test_connection_is_ready_after_response_in_any_chunks(chunk: int | None) -> 
     assert peer.state is ConnectionState.READY
     assert peer.versions.finalized_features == {"transaction.version": 2}
     assert peer.in_flight == 0
-
-
-def test_features_without_epoch_are_ignored() -> None:
-    peer = connection()
-    events(peer, api_versions(finalized_features_epoch=-1))
-    assert peer.versions.finalized_features == {}
 
 
 def test_api_versions_falls_back_to_version_of_broker() -> None:
@@ -249,27 +238,6 @@ def test_request_uses_highest_common_version_within_bounds() -> None:
     assert peer.data_to_send() == []
 
 
-def test_api_unknown_to_broker_is_rejected_by_name() -> None:
-    peer = connection()
-    events(peer, api_versions(api_keys=(ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=4),)))
-    with pytest.raises(BrokerRefusedError, match=r"does not offer EndTxn .*3 to 5, offered: none") as too_old:
-        send(peer)
-    assert too_old.value.code == "MISSING_API"
-
-
-def test_send_fails_before_connection_is_ready() -> None:
-    with pytest.raises(RuntimeError, match="not ready"):
-        send(connection())
-
-
-def test_expiry_is_that_of_shortest_timeout_in_flight() -> None:
-    peer = ready_connection()
-    assert peer.expires_at is None
-    peer.send(end_txn(), now=10, deadline_ms=5_010)
-    peer.send(end_txn(), now=20, deadline_ms=120)
-    assert peer.expires_at == 120
-
-
 def test_throttle_postpones_timeouts_up_to_each_deadline() -> None:
     """A broker reads nothing from a throttled connection (KIP-219), so what is in flight there is not overdue."""
     peer = ready_connection()
@@ -319,14 +287,6 @@ def test_authentication_follows_api_versions() -> None:
     assert events(peer, handshake_answer()) == []
     assert sent_requests(peer) == [(18, 4, 0), (17, 1, 1), (36, 2, 2)]
     assert events(peer, authenticate_answer()) == [ConnectionReady()]
-
-
-def test_rejected_authentication_raises_error_of_dialogue() -> None:
-    peer = connection(plain_dialogue)
-    events(peer, api_versions())
-    events(peer, handshake_answer())
-    with pytest.raises(BrokerRefusedError, match="no such user"):
-        events(peer, authenticate_answer(error_code=58, error_message="no such user"))
 
 
 # sessions that end (KIP-368)
@@ -411,12 +371,6 @@ def test_failed_reauthentication_loses_requests_in_flight() -> None:
         events(refused, token)
 
 
-def test_api_versions_carries_name_of_client() -> None:
-    (buffer,) = [b"".join(bytes(part) for part in connection().data_to_send())]
-    assert b"kafka-eos-sink" in buffer
-    assert ApiVersionsRequest.VERSIONS[-1] == 4
-
-
 def test_request_whose_response_is_malformed_counts_as_lost() -> None:
     peer = ready_connection()
     sent = send(peer), send(peer)
@@ -429,23 +383,6 @@ def test_request_whose_response_is_malformed_counts_as_lost() -> None:
 # the log
 
 
-def test_debug_log_shows_requests_responses_and_losses(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "kafka_eos_sink.client.connection")
-    peer = ready_connection()
-    send(peer, versions=(None, 4))
-    send(peer)
-    events(peer, end_txn_answer(1, error_code=16, version=4), now=13)
-    peer.abandon("closed by the broker")
-    assert [record.getMessage() for record in caplog.records] == [
-        "[test] request: ApiVersions v4, node 1, correlation id 0",
-        "[test] response: ApiVersions v4, node 1, correlation id 0, 1 ms: no error",
-        "[test] request: EndTxn v4, node 1, correlation id 1",
-        "[test] request: EndTxn v5, node 1, correlation id 2",
-        "[test] response: EndTxn v4, node 1, correlation id 1, 3 ms: NOT_COORDINATOR",
-        "[test] lost response: EndTxn v5, node 1, correlation id 2: closed by the broker",
-    ]
-
-
 def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     peer = connection(plain_dialogue)
@@ -455,18 +392,3 @@ def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> Non
         events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
     assert "response: SaslAuthenticate v2, node 1, correlation id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
     assert "secret" not in caplog.text
-
-
-def test_request_in_flight_shows_no_credentials() -> None:
-    request = SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
-    pending = PendingRequest(node_id=1, request=request, version=2, correlation_id=3, sent_at=0, expires_at=1)
-    assert str(pending) == "SaslAuthenticate v2, node 1, correlation id 3"
-    assert "secret" not in repr(pending)
-
-
-def test_log_of_requests_is_silent_above_debug(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "kafka_eos_sink")
-    peer = ready_connection()
-    send(peer)
-    peer.abandon("closed by the broker")
-    assert caplog.records == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.client.coordinator_topics import GROUPS, INSYNC, TRANSACTIONS, CoordinatorState, coordinator_state
+from kafka_eos_sink.client.coordinator_topics import INSYNC, TRANSACTIONS, CoordinatorState, coordinator_state
 from kafka_eos_sink.errors import AuthorizationError
 
 DENIED = AuthorizationError("CLUSTER_AUTHORIZATION_FAILED", "denied")
@@ -77,7 +77,3 @@ def test_more_replicas_in_sync_than_there_are_stop_only_older_brokers(level: int
 @pytest.mark.parametrize("value", ["", "three", "-1", "9" * 5_000])
 def test_setting_that_is_no_number_is_as_if_hidden(value: str) -> None:
     assert not state(1, broker={TRANSACTIONS.factor: value}).is_sure
-
-
-def test_groups_take_the_setting_of_all_topics() -> None:
-    assert GROUPS.in_sync == INSYNC

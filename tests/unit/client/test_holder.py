@@ -105,25 +105,3 @@ def test_open_transaction_of_a_producer_is_named_with_its_age(name: str, said: s
     assert re.search(r"open for 9[0-9] s\. Its timeout is 60 s; readers continue", found)
     assert "no marker is missing" in found
     assert admin.filters[0]["producer_ids"] == (9,)
-
-
-def test_transaction_without_timeout_is_described_without_one() -> None:
-    ongoing = replace(state("Ongoing"), transaction_timeout_ms=2**31 - 1)
-    assert "It has no timeout" in Listing(("theirs",), ongoing).transaction_of(9)
-
-
-@pytest.mark.parametrize(
-    ("names", "answer", "said"),
-    [
-        ((), None, ""),
-        (("fails",), None, "could not be found out: broker 2 is down"),
-        (("theirs",), BrokerUnavailableError("REQUEST_DEADLINE", "no coordinator"), "found out: no coordinator"),
-        (("theirs",), state("PrepareCommit"), "it is the one of 'theirs', which is being ended"),
-        (("theirs",), None, "it is the one of 'theirs', which is being ended"),
-    ],
-    ids=["none is listed", "no list", "no description", "ending", "ended"],
-)
-def test_transaction_that_is_not_open_is_not_called_open(names: tuple[str, ...], answer: Any, said: str) -> None:
-    found = Listing(names, answer).transaction_of(9)
-    assert said in found if said else found == ""
-    assert "open for" not in found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from kafka_eos_sink.client import key_stores
 from kafka_eos_sink.client.key_stores import StoreProblem
 from kafka_eos_sink.client.security import Secret
-from kafka_eos_sink.extras import install_command
 
 PASSWORD = "hunter2"
 
@@ -59,25 +56,11 @@ def same_key(pem: str, leaf: trustme.LeafCert) -> bool:
     return public(pem.encode()) == public(leaf.private_key_pem.bytes())
 
 
-def test_pem_certificates_are_read_without_surrounding_text(authority: trustme.CA) -> None:
-    pem = text(authority.cert_pem)
-    found = key_stores.trusted_certificates(f"subject=CN=x\n{pem}\nnotes\n{pem}\n".encode(), None, "ssl.truststore")
-    assert found == f"{pem}\n{pem}"
-
-
 @pytest.mark.parametrize("lost", [" ", "", "\r\n", "\n  "])
 def test_pem_on_a_single_line_is_mended(authority: trustme.CA, lost: str) -> None:
     pem = text(authority.cert_pem)
     first, *lines, last = pem.split("\n")
     assert key_stores.pem_certificates(f"{first}{lost}{lost.join(lines)}{lost}{last}") == pem
-
-
-def test_a_key_store_in_pem_has_one_key_and_its_certificates(leaf: trustme.LeafCert) -> None:
-    found = key_stores.key_material(leaf.private_key_and_cert_chain_pem.bytes(), None, "ssl.keystore")
-    assert same_key(found.private_key.reveal(), leaf)
-    assert certificate(found.certificate_chain) == certificate(text(leaf.cert_chain_pems[0]))
-    assert not found.encrypted
-    assert "PRIVATE KEY" not in repr(found)
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
@@ -131,23 +114,6 @@ def test_wrong_store_password_is_reported_but_not_shown(authority: trustme.CA, p
         key_stores.trusted_certificates(pkcs12_store(None, authority), given, "ssl.truststore")
     assert "wrong'" not in str(refused.value)
     assert PASSWORD not in str(refused.value)
-
-
-def test_pkcs12_store_without_extra_names_the_alternatives(
-    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = pkcs12_store(None, authority)
-    imported = builtins.__import__
-
-    def without_cryptography(name: str, *others: Any, **more: Any) -> Any:
-        if name.startswith("cryptography"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return imported(name, *others, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without_cryptography)
-    ways_out = f"Run `{install_command('pkcs12')}`. Or convert the store to PEM with openssl pkcs12"
-    with pytest.raises(StoreProblem, match=re.escape(ways_out)):
-        key_stores.trusted_certificates(store, Secret(PASSWORD), "ssl.truststore")
 
 
 @pytest.mark.parametrize(

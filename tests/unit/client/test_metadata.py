@@ -67,12 +67,6 @@ def names(request: MetadataRequest) -> list[str | None]:
     return [each.name for each in request.topics or ()]
 
 
-def test_first_request_is_due_at_once_from_bootstrap_servers() -> None:
-    made = updater()
-    assert dict(made.snapshot.brokers) == {-1: BOOTSTRAP[0]}
-    assert made.time_to_next_update(0) == 0
-
-
 def test_response_makes_new_snapshot_and_keeps_old_one() -> None:
     made = updater(("t",))
     before = made.snapshot
@@ -121,29 +115,6 @@ def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     assert made.snapshot.brokers[3].host == "host3"
 
 
-def test_request_is_due_when_metadata_is_old() -> None:
-    made = updater()
-    exchange(made, answer(), 1_000)
-    assert made.time_to_next_update(1_000) == 300_000
-    assert made.time_to_next_update(400_000) == 0
-
-
-def test_requested_update_is_due_after_backoff() -> None:
-    made = updater()
-    exchange(made, answer(), 1_000)
-    made.request_update()
-    assert made.time_to_next_update(1_000) == 100
-    assert made.time_to_next_update(5_000) == 0
-
-
-def test_new_topic_makes_request_due_at_once() -> None:
-    made = updater()
-    exchange(made, answer(), 1_000)
-    made.want_topics(["t"], 1_000)
-    assert made.time_to_next_update(1_000) == 0
-    assert names(made.next_request(1_000)) == ["t"]
-
-
 def test_topic_wanted_during_request_makes_next_one_due() -> None:
     made = updater()
     made.next_request(0)
@@ -151,14 +122,6 @@ def test_topic_wanted_during_request_makes_next_one_due() -> None:
     assert made.time_to_next_update(1) == NEVER
     made.handle_response(answer(), 2)
     assert made.time_to_next_update(2) == 0
-
-
-def test_update_requested_during_request_is_not_forgotten() -> None:
-    made = updater()
-    made.next_request(0)
-    made.request_update()
-    made.handle_response(answer(), 2)
-    assert made.time_to_next_update(2) == 100
 
 
 def test_request_in_flight_does_not_count_as_requested_update() -> None:
@@ -204,13 +167,6 @@ def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponse.Top
     assert made.time_to_next_update(0) == 300_000
 
 
-def test_permanent_topic_error_causes_no_retry() -> None:
-    made = updater(("t",))
-    exchange(made, answer(topic("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 0)
-    assert made.snapshot.topics["t"].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert made.time_to_next_update(0) == 300_000
-
-
 def test_failures_back_off_and_report_their_duration() -> None:
     made = updater()
     for now in (1_000, 1_500, 2_500):
@@ -249,14 +205,6 @@ def test_topic_that_was_dropped_before_any_request_is_not_due() -> None:
     assert made.time_to_next_update(61_000) > 0
 
 
-def test_idle_topic_is_dropped() -> None:
-    made = updater(("t", "u"))
-    exchange(made, answer(topic("t"), topic("u")), 0)
-    made.want_topics(["u"], 50_000)
-    assert names(exchange(made, answer(topic("u")), 70_000)) == ["u"]
-    assert set(made.snapshot.topics) == {"u"}
-
-
 def test_forgotten_topic_is_requested_no_more() -> None:
     made = updater(("t", "u"))
     exchange(made, answer(topic("t"), topic("u")), 0)
@@ -287,41 +235,3 @@ def test_no_code_makes_a_metadata_request_that_may_create() -> None:
                 assert given.get("allow_auto_topic_creation") == "False", f"{path}:{node.lineno}"
                 found += 1
     assert found >= 5
-
-
-def test_rebootstrap_keeps_topics() -> None:
-    made = updater(("t",))
-    exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
-    made.rebootstrap(BOOTSTRAP, 1_000)
-    assert set(made.snapshot.brokers) == {-1}
-    assert made.snapshot.topics["t"].partitions[0].leader_epoch == 5
-    assert made.time_to_next_update(1_000) == 0
-
-
-def test_learned_broker_joins_snapshot() -> None:
-    made = updater()
-    made.learn_broker(Broker(node_id=4, host="host4", port=1))
-    version = made.snapshot.version
-    made.learn_broker(Broker(node_id=4, host="host4", port=1))
-    assert set(made.snapshot.brokers) == {-1, 4}
-    assert made.snapshot.version == version
-
-
-def test_incomplete_topic_does_not_delay_requested_update() -> None:
-    made = updater(("t",))
-    for _ in range(6):
-        exchange(made, answer(topic("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), 0)
-    assert made.time_to_next_update(0) == 1_000
-    made.request_update()
-    assert made.time_to_next_update(0) == 100
-    made.want_topics(["u"], 0)
-    assert made.time_to_next_update(0) == 0
-
-
-def test_failures_back_off_despite_new_topics_and_requests() -> None:
-    made = updater()
-    made.next_request(0)
-    made.handle_failure(0)
-    made.want_topics(["t"], 0)
-    made.request_update()
-    assert made.time_to_next_update(0) == 100

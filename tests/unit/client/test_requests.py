@@ -14,7 +14,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import Call, KeyResult, OnCode, Requests, Route
+from kafka_eos_sink.client.requests import KeyResult
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
@@ -33,7 +33,11 @@ from kafka_eos_sink.runtime import driver_requests
 DEADLINE_MS = 5_000
 LOST = RequestTimedOut("REQUEST_TIMED_OUT", "lost")
 UNREACHABLE = BrokerUnavailableError("BROKER_UNREACHABLE", "broker 1 is away")
+
+
 NO_SUCH_VERSION = BrokerRefusedError("NO_COMMON_VERSION", "not spoken")
+
+
 Handler = Callable[[int, Any], Any]
 
 
@@ -172,22 +176,6 @@ def test_end_txn_in_an_unknown_version_is_not_retried() -> None:
     assert len(brokers.requests(m.EndTxnRequest)) == 1
 
 
-def test_end_txn_returns_the_error_of_a_rejected_lookup() -> None:
-    refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    own, _ = admin(scripted(ended(0, 3)), lambda key: -refused if key == "b" else 1)
-    codes = [each.error_code for each in own.end_transactions([end("a"), end("b")], DEADLINE_MS)]
-    assert codes == [0, refused]
-
-
-def test_an_id_without_coordinator_does_not_delay_the_others() -> None:
-    loading = iter([-ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 2])
-    own, brokers = admin(scripted(ended(0, 3)), lambda key: next(loading) if key == "b" else 1)
-    own.end_transactions([end("a"), end("b")], DEADLINE_MS)
-    apis = [(type(request), node) for node, request, *_ in brokers.sent]
-    find, txn = m.FindCoordinatorRequest, m.EndTxnRequest
-    assert apis == [(find, 1), (txn, 1), (find, 1), (txn, 2)]
-
-
 def test_ids_are_batched_by_the_thousand_per_coordinator() -> None:
     own, brokers = admin(lambda _node, request: described(*request.transactional_ids), lambda key: 1 + int(key) % 2)
     ids = [str(number) for number in range(3_000)]
@@ -256,25 +244,6 @@ def test_one_rejected_id_raises_its_own_error() -> None:
         own.describe_transactions(["a", "b"], DEADLINE_MS)
 
 
-def test_unknown_id_is_none_and_an_unrequested_key_is_ignored() -> None:
-    unknown = described("a", code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-    unknown.transaction_states += described("stranger", code=ErrorCode.NOT_COORDINATOR).transaction_states
-    own, _ = admin(scripted(unknown))
-    assert own.describe_transactions(["a"], DEADLINE_MS) == {"a": None}
-
-
-def test_blocked_init_producer_id_names_the_blocker_at_deadline() -> None:
-    busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
-
-    def handler(_node: int, request: Any) -> Any:
-        return busy if isinstance(request, m.InitProducerIdRequest) else described("a")
-
-    own, brokers = admin(handler)
-    with pytest.raises(BrokerUnavailableError, match="CONCURRENT_TRANSACTIONS; its transaction is in state Ongoing"):
-        own.init_producer_id("a", 60_000, DEADLINE_MS)
-    assert len(set(brokers.requests(m.InitProducerIdRequest))) == 1
-
-
 def test_back_off_starts_at_20_ms_while_markers_are_written() -> None:
     busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
     done = m.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=1)
@@ -297,26 +266,6 @@ def test_transaction_version_is_read_again_after_ten_seconds() -> None:
     assert own.transaction_version(20_000) == 2
     assert own.transaction_version(20_000) == 2
     assert len(brokers.requests(m.ApiVersionsRequest)) == 2
-
-
-def test_error_code_is_dropped_if_a_later_response_omits_its_key() -> None:
-    codes = iter([ErrorCode.CONCURRENT_TRANSACTIONS.value])
-
-    def read(_response: Any, keys: Sequence[str]) -> list[tuple[str, int, str | None, None]]:
-        return [(key, code, None, None) for key, code in zip(keys, codes, strict=False)]
-
-    call: Call[str, None] = Call(
-        api=m.EndTxnRequest,
-        route=Route.ANY,
-        request=lambda keys, _node_id: m.EndTxnRequest(
-            transactional_id=keys[0], producer_id=1, producer_epoch=0, committed=True
-        ),
-        read=read,
-        about=repr,
-        on_code=OnCode.RETURN,
-    )
-    outcome = Requests(Brokers(lambda _node_id, _request: object())).perform(call, ["w.0.0"], DEADLINE_MS)["w.0.0"]  # type: ignore[arg-type]
-    assert (outcome.error_code, outcome.earlier_code) == (None, ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 # Well-formed responses that do not belong to their request
@@ -342,13 +291,6 @@ def test_result_of_another_topic_or_resource_does_not_count() -> None:
     opened, _ = admin(scripted(configs))
     with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
         opened.describe_configs("topic", "mine", None, DEADLINE_MS)
-
-
-def test_any_broker_may_describe_its_configuration() -> None:
-    entry = SimpleNamespace(name="a", value="1")
-    results = [SimpleNamespace(resource_name="2", error_code=0, error_message=None, configs=(entry,))]
-    opened, _ = admin(scripted(SimpleNamespace(results=results)))
-    assert opened.describe_configs("broker", None, None, DEADLINE_MS) == {"a": "1"}
 
 
 IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafka_eos_sink.client.connection import describe_errors
-from kafka_eos_sink.protocol.messages import Broker, EndTxnResponse, MetadataResponse, SaslAuthenticateResponse
+from kafka_eos_sink.protocol.messages import Broker, MetadataResponse, SaslAuthenticateResponse
 
 
 def partition(error_code: int) -> MetadataResponse.Topic.Partition:
@@ -40,10 +40,6 @@ def metadata(*codes: int, topic_code: int = 0) -> MetadataResponse:
 )  # fmt: skip
 def test_error_codes_are_counted_in_nested_structs(codes: tuple[int, ...], topic_code: int, text: str) -> None:
     assert describe_errors(metadata(*codes, topic_code=topic_code)) == text
-
-
-def test_top_level_error_code_is_named() -> None:
-    assert describe_errors(EndTxnResponse(throttle_time_ms=0, error_code=16)) == "NOT_COORDINATOR"
 
 
 def test_text_holds_no_message_and_no_bytes_of_the_response() -> None:

@@ -63,12 +63,6 @@ def test_expired_broker_certificate_is_named_with_the_clock(
     assert "add its issuer" not in text
 
 
-def test_certificate_of_the_future_names_the_clock(config: TlsConfig, authority: Authority) -> None:
-    text = refused(config, authority.issue(HOST, not_before=TOMORROW, not_after=FUTURE))
-    assert "not valid yet; check this machine's clock" in text
-    assert "add its issuer" not in text
-
-
 @pytest.mark.parametrize("host", ["other.example", "192.0.2.1"])
 def test_certificate_of_another_host_names_the_host(config: TlsConfig, authority: Authority, host: str) -> None:
     text = refused(config, authority.issue(HOST), host=host)
@@ -106,22 +100,6 @@ def test_client_certificate_outside_its_dates_is_named(
     shown = replace(shown, minimum_version=version, maximum_version=version)
     text = refused(shown, authority.issue(HOST), authority)
     assert f"the client's certificate in ssl.keystore.* {expected}" in text
-
-
-@BOTH_VERSIONS
-def test_client_certificate_of_an_unknown_issuer_is_named(
-    config: TlsConfig, authority: Authority, tmp_path: Path, version: str
-) -> None:
-    shown = shows(config, Authority(tmp_path).issue("client"))
-    shown = replace(shown, minimum_version=version, maximum_version=version)
-    text = refused(shown, authority.issue(HOST), authority)
-    assert "it does not trust the client's certificate in ssl.keystore.* (valid until " in text
-
-
-def test_versions_without_overlap_name_the_option(config: TlsConfig) -> None:
-    error = ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version")
-    error.reason = "TLSV1_ALERT_PROTOCOL_VERSION"
-    assert "check ssl.enabled.protocols" in str(tls_error(error, own=config))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.abort import abort, sweep
+from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.take_over import TakeOver
-from kafka_eos_sink.commit.values import Plan, TaskMessage, TaskOutcome
+from kafka_eos_sink.commit.values import Plan, TaskMessage
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
+from tests.model.scripted_cluster import TIMEOUT_MS, ScriptedCluster, written
 from tests.runs import RANDOM, WRITE, run_of
 
 REQUEST = TakeOver(run=run_of("abort"))
@@ -32,20 +32,6 @@ def left_open(lists: bool = False) -> tuple[ScriptedCluster, TaskMessage, Produc
 
 def lists_of(cluster: ScriptedCluster) -> Iterator[steps.ListOpenTransactions]:
     return (step for step in cluster.steps if isinstance(step, steps.ListOpenTransactions))
-
-
-def test_abort_ends_handed_over_transactions_without_a_list() -> None:
-    cluster, message, task = left_open()
-    cluster.run(abort(REQUEST, message.plan, [message]))
-    assert cluster.ends == [(task, False)]
-
-
-def test_abort_lists_once_and_does_not_wait() -> None:
-    cluster, message, task = left_open(lists=True)
-    cluster.run(abort(REQUEST, message.plan, [message]))
-    assert cluster.ends == [(task, False)]
-    assert len(list(lists_of(cluster))) == 1
-    assert not any(isinstance(step, steps.Wait) for step in cluster.steps)
 
 
 def test_list_waits_only_seconds_for_a_write_that_the_log_knows() -> None:
@@ -95,30 +81,9 @@ def behind_its_tombstones() -> tuple[ScriptedCluster, Plan, ProducerIdentity]:
     return cluster, plan, left
 
 
-def test_sweep_of_a_random_write_id_needs_no_driver() -> None:
-    cluster, plan, left = behind_its_tombstones()
-    assert cluster.run(sweep(run_of(write=plan.write), plan, None)) == 1
-    assert cluster.ends == [(left, False)]
-
-
 def test_abort_of_a_random_write_id_needs_no_driver() -> None:
     cluster, plan, left = behind_its_tombstones()
     assert (
         cluster.run(abort(replace(REQUEST, run=run_of("abort", write=replace(WRITE, id=RANDOM))), plan, [])) is not None
     )
     assert cluster.ends == [(left, False)]
-
-
-@pytest.mark.parametrize("again", [True, False], ids=["decided again by a newer driver", "decided by its own only"])
-def test_abort_of_paused_driver_leaves_the_newer_one_alone(again: bool) -> None:
-    """A newer driver decides the batch again under the same nonce, as for another `foreachBatch` call, or with copies."""
-    cluster, (message,) = written(foreach_call="call 1")
-    cluster.commit([message])
-    if again:
-        skip = {"plan": cluster.plan("newer"), "outcome": TaskOutcome.ALREADY_COMMITTED, "prepared": None}
-        cluster.commit([replace(message, **skip, batch=replace(BATCH, foreach_call="call 2"))])
-        assert cluster.newest().nonce == message.plan.nonce
-    cluster.steps.clear()
-    found = cluster.run(abort(REQUEST, message.plan, []))
-    assert (found is None) == again
-    assert any(isinstance(step, steps.InitProducerId) for step in cluster.steps) != again

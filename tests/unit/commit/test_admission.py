@@ -50,49 +50,6 @@ def test_the_next_version_is_written() -> None:
     assert admit(plan(decided(version=4)), BATCH) == (None, None)
 
 
-def test_the_first_batch_of_a_stream_is_written() -> None:
-    assert admit(plan(), replace(BATCH, version=0)) == (None, None)
-
-
-def test_decision_of_another_query_id_is_ignored() -> None:
-    assert admit(plan(decided(query_id="other", version=9)), replace(BATCH, version=0)) == (None, None)
-
-
-def test_the_same_version_is_skipped() -> None:
-    outcome, line = admit(plan(decided()), BATCH)
-    assert outcome is SKIP
-    assert line == (
-        "version 5 of write id 'w' is already written, so this run wrote nothing. To see which run wrote it, and how many rows, unless an "
-        f"operator recorded it: {WRITE.history_command}"
-    )
-
-
-def test_skipped_version_shows_its_rows_their_topics_and_time() -> None:
-    wrote = replace(decided(), rows=12_345, topics=("t", "t-letters"), finished_ms=1_700_000_000_000)
-    _, line = admit(plan(wrote), BATCH)
-    assert line == (
-        "version 5 of write id 'w' is already written, with 12,345 rows in t, t-letters (2023-11-14T22:13:20+00:00), so this run wrote "
-        f"nothing. To see which run wrote it: {WRITE.history_command}"
-    )
-
-
-def test_skipped_version_without_rows_names_the_way_out_of_a_batch_job() -> None:
-    empty = replace(decided(offsets_hash=None), rows=0)
-    batch = replace(BATCH, streaming=False, offsets_hash=None)
-    _, line = admit(plan(empty), batch)
-    assert line is not None
-    assert line.startswith(
-        "version 5 of write id 'w' is already written, with 0 rows, so this run wrote nothing. If this run had rows"
-    )
-    assert line.endswith("--version 5 --as rewrite --query-id q")
-    # A query reads the same rows again.
-    for query in (BATCH, replace(batch, foreach_query="a query")):
-        _, line = admit(plan(empty), query)
-        assert line is not None
-        assert "with 0 rows, so" in line
-        assert "rewrite" not in line
-
-
 def test_the_same_version_with_other_source_offsets_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"\[KAFKA_EOS.DIFFERENT_BATCH\].*resolve"):
         admit(plan(decided(offsets_hash="other")), BATCH)
@@ -104,15 +61,6 @@ def test_same_offsets_with_another_topic_are_skipped_and_warned() -> None:
     assert warning is not None
     assert "'old'" in warning
     assert "a copy of that query's checkpoint" in warning
-
-
-def test_other_offsets_and_another_topic_are_both_named() -> None:
-    """As after a checkpoint was copied for a second query: its own offsets must not be replaced by those of the first."""
-    with pytest.raises(
-        WriteRefusedError,
-        match=r"already committed with topic option 'old', and this run has .* copies of one checkpoint",
-    ):
-        admit(plan(decided(offsets_hash="other", topic="old")), BATCH)
 
 
 @pytest.mark.parametrize("change", [{"topic": "old"}, {"schema": "value binary"}])
@@ -129,40 +77,6 @@ def test_a_void_decision_is_compared_with_nothing() -> None:
 def test_a_stream_version_above_a_void_one_is_refused() -> None:
     with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 4"):
         admit(plan(decided(DecisionStatus.VOID, version=4)), BATCH)
-
-
-def test_a_stream_version_above_one_resolved_as_rewrite_is_refused_with_its_cause() -> None:
-    """Its rows may be there: the operator has recorded the version, and no transaction of it timed out."""
-    rewrite = decided(DecisionStatus.VOID, version=4, resolution="rewrite")
-    with pytest.raises(WriteRefusedError) as refused:
-        admit(plan(rewrite), BATCH)
-    assert refused.value.code == "EARLIER_VERSION_UNFINISHED"
-    assert "resolved as rewrite" in str(refused.value)
-    assert "aborted" not in str(refused.value)
-    assert "If the topic holds its rows" in refused.value.way_out
-
-
-def test_function_with_another_schema_is_not_sent_to_another_version() -> None:
-    """Its version is the batch id, so another one would write the rows twice."""
-    call = replace(BATCH, streaming=False, offsets_hash=None, foreach_query="s", foreach_call="s 2")
-    before = decided(offsets_hash=None, schema="value binary", foreach_query="s", foreach_call="s 1")
-    with pytest.raises(WriteRefusedError) as refused:
-        admit(plan(before), call)
-    assert refused.value.code == "DIFFERENT_BATCH"
-    assert "txnVersion" not in refused.value.way_out
-
-
-def test_void_batch_version_blocks_no_later_one_and_is_named() -> None:
-    void = decided(DecisionStatus.VOID, version=4)
-    outcome, warning = admit(plan(void), replace(BATCH, streaming=False))
-    assert outcome is None
-    assert warning == (
-        "version 5 of write id 'w' is written above version 4, which is void: none of its rows is in the topic"
-    )
-    _, warning = admit(
-        plan(replace(void, decision=replace(void.decision, resolution="rewrite"))), replace(BATCH, streaming=False)
-    )
-    assert str(warning).endswith("above version 4, which is resolved as rewrite, and not written since")
 
 
 def test_rolled_back_version_fails_skips_or_rewrites_by_option() -> None:
@@ -208,23 +122,10 @@ def test_rollback_option_does_not_accept_an_older_log(rollback: Literal["skip", 
         admit(plan(decided(version=3)), replace(BATCH, on_checkpoint_rollback=rollback))
 
 
-def test_unfinished_version_of_older_log_is_rejected_first() -> None:
-    with pytest.raises(WriteRefusedError, match=r"EARLIER_VERSION_UNFINISHED\].*version 2"):
-        admit(plan(decided(DecisionStatus.VOID, version=2)), BATCH)
-
-
 def test_the_newer_version_of_another_query_id_closes_no_gap() -> None:
     decisions = plan(decided(query_id="other", version=4), decided(version=3))
     with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*ends at batch 3"):
         admit(decisions, BATCH)
-
-
-def test_a_batch_write_may_begin_with_any_version() -> None:
-    assert admit(plan(), replace(BATCH, streaming=False)) == (None, None)
-
-
-def test_batch_write_versions_may_have_gaps() -> None:
-    assert admit(plan(decided(version=1)), replace(BATCH, streaming=False)) == (None, None)
 
 
 def test_version_resolved_as_committed_is_skipped_unchecked() -> None:

@@ -11,9 +11,8 @@ import pytest
 from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.outcome import Outcome, outcome_of
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
-from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, PreparedTransaction, plan_nonce
+from kafka_eos_sink.commit.values import DeadLetters, Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -72,28 +71,6 @@ def view_of(*entries: ReadRecord | Marker) -> LogView:
     return view
 
 
-def test_a_decision_read_back_is_the_decision_written() -> None:
-    written = decision()
-    (record,) = decision_records(written)
-    found = view_of(read(record, 20, DRIVER), marker(21, 7, 4)).query(Q).newest
-    assert found is not None
-    assert (found.decision, found.offset) == (written, 20)
-
-
-def test_a_decision_without_its_commit_marker_does_not_count() -> None:
-    (record,) = decision_records(decision())
-    view = view_of(read(record, 20, DRIVER))
-    assert view.query(Q).newest is None
-    assert [entry.offset for entry in view.query(Q).undecided] == [20]
-
-
-def test_an_aborted_decision_is_neither_decided_nor_undecided() -> None:
-    (record,) = decision_records(decision())
-    view = view_of(read(record, 20, DRIVER), marker(21, 7, 4, MarkerType.ABORT))
-    assert view.query(Q).newest is None
-    assert view.query(Q).undecided == []
-
-
 @pytest.mark.parametrize("transaction_version", [2, 0])
 def test_a_decision_that_a_tool_aborted_is_not_decided(transaction_version: int) -> None:
     """`kafka-transactions.sh abort` writes the transaction's own epoch, which from version 2 no coordinator does: seen on 4.2.1."""
@@ -109,18 +86,6 @@ def test_a_decision_outside_a_transaction_never_counts() -> None:
     assert view_of(read(record, 20, None), marker(21, -1, 0)).query(Q).newest is None
 
 
-def test_aborted_decision_does_not_hide_an_older_committed_one() -> None:
-    (old,) = decision_records(decision(version=4))
-    newer_driver = replace(DRIVER, producer_epoch=5)
-    (new,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
-    view = view_of(
-        read(old, 20, DRIVER), marker(21, 7, 4), read(new, 22, newer_driver), marker(23, 7, 6, MarkerType.ABORT)
-    )
-    found = view.query(Q).newest
-    assert found is not None
-    assert found.decision.version == 4
-
-
 def test_large_decision_is_split_into_records_and_reassembled() -> None:
     large = decision(parts=3_000)
     records = decision_records(large)
@@ -130,18 +95,6 @@ def test_large_decision_is_split_into_records_and_reassembled() -> None:
     found = view_of(*entries, marker(20 + len(records), 7, 4)).query(Q).newest
     assert found is not None
     assert found.decision == large
-
-
-def test_records_of_an_older_decision_do_not_mix_with_a_newer() -> None:
-    large = decision_records(decision(parts=3_000))
-    newer_driver = replace(DRIVER, producer_epoch=4)
-    (small,) = decision_records(decision(version=5, nonce="n2", driver=newer_driver))
-    entries = [read(record, 20 + i, DRIVER) for i, record in enumerate(large)]
-    end = 20 + len(large)
-    found = view_of(*entries, marker(end, 7, 4), read(small, end + 1, newer_driver), marker(end + 2, 7, 5))
-    newest = found.query(Q).newest
-    assert newest is not None
-    assert (newest.decision.version, len(newest.decision.transactions)) == (5, 2)
 
 
 def test_missing_piece_of_a_decision_raises_corrupt() -> None:
@@ -199,16 +152,6 @@ def test_other_records_of_a_newer_format_prove_nothing(kind: str) -> None:
     found = view.query(Q).newest
     assert found is not None
     assert not view.query(Q).has_done_record(found.decision)
-
-
-def test_records_are_written_in_format_3() -> None:
-    written = [
-        *decision_records(decision()),
-        log_records.part_record(W, Q, 0, 4, 7),
-        log_records.done_record(decision(), 1_000),
-        log_records.barrier_record(W, "n"),
-    ]
-    assert [json.loads(record.value or b"")["format"] for record in written] == [3, 3, 3, 3]
 
 
 STORED = LogRecord(
@@ -277,24 +220,6 @@ def test_decision_of_format_1_is_read_without_its_digests() -> None:
     assert found.decision == decision()
 
 
-@pytest.mark.parametrize(("nonce", "plan", "copies"), [("n1", "n1", 0), ("n1~1", "n1", 1), ("n1~12", "n1", 12)])
-def test_a_nonce_holds_the_plan_and_the_number_of_copies(nonce: str, plan: str, copies: int) -> None:
-    assert (plan_nonce(nonce), decision(nonce=nonce).copies) == (plan, copies)
-
-
-def test_decision_of_copies_stands_for_the_plan_that_it_finishes() -> None:
-    """So the abort of a task's failed driver leaves alone what another has copied meanwhile."""
-    (record,) = decision_records(decision(nonce="n1~2"))
-    view = view_of(read(record, 20, DRIVER), marker(21, 7, 4))
-    assert [each.outcome for each in view.query(Q).of_plan("n1")] == [Outcome.COMMITTED]
-
-
-def test_the_done_record_counts_for_the_nonce_it_names() -> None:
-    view = view_of(read(log_records.done_record(decision(nonce="n9"), 1_000), 3, None))
-    assert view.query(Q).done is not None
-    assert view.query(Q).has_done_record(decision(nonce="n9"))
-
-
 def test_records_fetched_twice_count_once() -> None:
     (record,) = decision_records(decision())
     entry = read(record, 20, DRIVER)
@@ -306,35 +231,6 @@ def test_records_fetched_twice_count_once() -> None:
 
 
 C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY
-
-
-@pytest.mark.feature("markers")
-@pytest.mark.parametrize(
-    ("version", "marker_epoch", "kind", "expected"),
-    [
-        (2, 4, C, Outcome.COMMITTED),
-        (2, 4, A, Outcome.ABORTED),
-        (2, 3, C, Outcome.UNRESOLVED),
-        (2, 3, A, Outcome.ABORTED),
-        (2, 5, C, Outcome.UNRESOLVED),
-        (2, 5, A, Outcome.UNRESOLVED),
-        (0, 3, C, Outcome.COMMITTED),
-        (0, 3, A, Outcome.ABORTED),
-        (0, 4, A, Outcome.ABORTED),
-        (0, 4, C, Outcome.UNRESOLVED),
-        (0, 2, C, Outcome.UNRESOLVED),
-        (1, 3, C, Outcome.COMMITTED),
-        (2, 4, E, Outcome.UNRESOLVED),
-    ],
-)
-def test_a_marker_counts_only_with_the_transactions_own_epoch(
-    version: int, marker_epoch: int, kind: MarkerType, expected: Outcome
-) -> None:
-    assert outcome_of(3, version, marker(9, 7, marker_epoch, kind)) is expected
-
-
-def test_without_a_marker_a_transaction_is_open() -> None:
-    assert outcome_of(3, 2, None) is Outcome.OPEN
 
 
 def test_different_writes_never_share_a_key() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from kafka_eos_sink.client.topics_admin import AbortedTransaction, FetchedPartition
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.evidence import judged_now, look_at
-from kafka_eos_sink.commit.outcome import Do, Shown
+from kafka_eos_sink.commit.evidence import look_at
+from kafka_eos_sink.commit.outcome import Shown
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
 from kafka_eos_sink.protocol.record_batch import _HEADER
@@ -88,18 +88,6 @@ def test_abort_marker_in_a_new_topic_is_no_row_that_readers_see() -> None:
         steps.LastStableOffsets: proofs.last_stable_offsets,
     }
     assert settled(cluster, logged).lost == (named,), cluster.warnings
-
-
-def test_aborted_range_proves_nothing_of_a_range_that_is_gone() -> None:
-    """The transaction is committed. Readers saw its rows in one partition, and retention has removed them. In the other one its marker was
-    missing, as in the commit log, and somebody (or a late AddPartitionsToTxn and its timeout) left an ABORT there. Its coordinator has
-    gone on. Nothing can be copied from the first partition, so the batch would be void, and its rows written again."""
-    gone, aborted = PART, replace(PART, partition=1)
-    both = replace(PREPARED, offsets=(gone, aborted))
-    listed = {gone: steps.Unseen.GONE, aborted: ((both.identity.producer_id, aborted.first_offset),)}
-    cluster = ScriptedCluster()
-    cluster.own = {steps.AbortedTransactions: lambda _: listed}
-    assert cluster.run(judged_now([both], {both.identity.transactional_id: None})) == ((Do.ASK, Do.COPY),)
 
 
 class OneResponse(NewTopic):

@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.abort import abort
-from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.steps import Answered, Step
-from kafka_eos_sink.commit.take_over import TakeOver
+from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.task import fail_if_too_late, write_attempt
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import (
@@ -24,22 +21,18 @@ from kafka_eos_sink.commit.transactions import (
     fresh_identity,
     is_overtaken,
 )
-from kafka_eos_sink.commit.values import Decision, PreparedTransaction, TaskMessage, TaskOutcome
+from kafka_eos_sink.commit.values import PreparedTransaction, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import (
-    AuthenticationError,
     AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     DecisionPendingError,
-    FencedError,
-    KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from tests.model.scripted_cluster import BATCH, ROWS, TIMEOUT_MS, ScriptedCluster, written
-from tests.runs import RANDOM, WRITE, run_of
+from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
+from tests.runs import RANDOM, WRITE
 
 
 def unreachable(_: Any) -> Any:
@@ -51,37 +44,6 @@ def prepared_of(message: TaskMessage) -> PreparedTransaction:
     return message.prepared
 
 
-def test_commit_without_faults_decides_ends_and_verifies() -> None:
-    cluster, (message,) = written()
-    decision = cluster.commit([message])
-    assert decision is not None
-    assert [entry.partition for entry in decision.transactions] == [0]
-    assert cluster.ends == [(message.plan.driver, True), (prepared_of(message).identity, True)]
-    assert cluster.warnings == []
-
-
-def test_error_after_decisions_end_txn_raises_decision_unknown() -> None:
-    cluster, (message,) = written()
-    cluster.own = {steps.ReadLog: unreachable}
-    with pytest.raises(DecisionPendingError, match=r"DECISION_UNKNOWN\].*that run finds out, and writes nothing twice"):
-        cluster.commit([message])
-    assert cluster.ends == [(message.plan.driver, True)]
-
-
-@pytest.mark.parametrize("failure", [AuthenticationError("SASL_AUTHENTICATION_FAILED", "expired"), MemoryError("full")])
-@pytest.mark.parametrize("step", [steps.EndTransactions, steps.ReadLog])
-def test_any_error_at_decisions_end_raises_decision_unknown(step: type[Step[Any]], failure: Exception) -> None:
-    """A broker may reject the login of a new connection after the response to EndTxn was lost."""
-
-    def fail(_: Any) -> Any:
-        raise failure
-
-    cluster, messages = written()
-    cluster.own = {step: fail}
-    with pytest.raises(DecisionPendingError, match=rf"DECISION_UNKNOWN\].*{failure.args[0]}"):
-        cluster.commit(messages)
-
-
 def test_decision_in_a_log_without_its_parts_is_not_committed() -> None:
     """The log was deleted and created again between plan and commit, so no later run could finish the decision."""
     cluster, messages = written()
@@ -89,13 +51,6 @@ def test_decision_in_a_log_without_its_parts_is_not_committed() -> None:
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
         cluster.commit(messages)
     assert cluster.ends == []
-
-
-def test_a_done_record_that_cannot_be_written_fails_nothing() -> None:
-    cluster, messages = written()
-    cluster.own = {steps.Append: unreachable}
-    assert cluster.commit(messages) is not None
-    assert ["is finished, but its done record could not be appended" in said for said in cluster.warnings] == [True]
 
 
 @pytest.mark.parametrize("fails", [steps.AppendInTransaction, steps.EndTransactions])
@@ -123,24 +78,6 @@ def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
     assert cluster.ends == []
 
 
-@pytest.mark.parametrize("letters", [0, 12], ids=["one topic", "many topics"])
-def test_batch_with_unreadable_topics_is_not_decided(letters: int) -> None:
-    hidden = [f"dead-{number:02}" for number in range(letters)] or ["t"]
-    cluster, messages = written()
-
-    def denied(step: steps.DescribeProducers) -> Any:
-        raise steps.ReadDeniedError("one of them", hidden)
-
-    cluster.own = {steps.DescribeProducers: denied}
-    with pytest.raises(AuthorizationError, match=r"TOPIC_AUTHORIZATION_FAILED\].* Nothing was committed") as refused:
-        cluster.commit(messages)
-    topics = "dead-00, dead-01, dead-02, dead-03, dead-04, dead-05, dead-06, dead-07 and 4 more" if letters else "t"
-    assert refused.value.message.startswith(f"the principal may not Read {topics}. ")
-    assert refused.value.way_out == f"Grant the principal Read on {topics}"
-    assert cluster.ends == []
-    assert cluster.records("decision") == []
-
-
 def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
     cluster, messages = written()
 
@@ -152,33 +89,6 @@ def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD\].*ends it at 300\.0 s"):
         cluster.commit(messages)
     assert cluster.ends == []
-
-
-def test_a_decision_record_that_took_too_long_is_not_decided() -> None:
-    cluster, messages = written()
-
-    def slow(step: steps.AppendInTransaction) -> Any:
-        cluster.now += 880_000
-        return cluster.perform(step)
-
-    cluster.own = {steps.AppendInTransaction: slow}
-    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*the commit log took too long"):
-        cluster.commit(messages)
-    assert cluster.ends == []
-
-
-@pytest.mark.parametrize("failing", [steps.AddPartitions, steps.AppendInTransaction, steps.CommitGroupOffsets])
-def test_error_names_the_code_before_a_lost_response(failing: type[Step[Any]]) -> None:
-    """A deadline cuts the last of many rejected tries short."""
-    cluster, messages = written(version=0)
-    lost = {"error": None, "earlier_error": ErrorCode.NOT_ENOUGH_REPLICAS.value}
-    cluster.own = {
-        steps.CommitGroupOffsets: lambda _: Answered(error=0),
-        failing: lambda _: steps.Appended(**lost),
-    }
-    said = r"NOT_DECIDED\].*\(no response, and before that NOT_ENOUGH_REPLICAS for the (decision record|offsets of group 'g')"
-    with pytest.raises(TransactionAbortedError, match=said):
-        cluster.commit(messages, group_offsets=GroupOffsets(group_id="g", offsets=(("t", 0, 1),)))
 
 
 def test_log_hiding_acknowledged_records_raises_unavailable() -> None:
@@ -197,25 +107,6 @@ def test_log_hiding_acknowledged_records_raises_unavailable() -> None:
 
 def chunk_of(end: int, *entries: steps.ReadRecord | steps.Marker) -> steps.LogChunk:
     return steps.LogChunk(entries=entries, next_offset=end, log_start_offset=0, end_offset=end)
-
-
-@pytest.mark.parametrize("decided", [False, True])
-def test_fenced_driver_ends_undecided_transactions_of_its_tasks(decided: bool) -> None:
-    cluster, (message,) = written()
-    if decided:
-
-        def cut_off(step: steps.EndTransactions) -> Any:
-            return cluster.perform(step) if step.ends[0].identity == message.plan.driver else unreachable(step)
-
-        cluster.own = {steps.EndTransactions: cut_off}
-        with pytest.raises(DecisionPendingError):
-            cluster.commit([message])
-        cluster.ends.clear()
-    cluster.own = {steps.ListOpenTransactions: lambda _: ()}
-    cluster.perform(steps.InitProducerId("w.driver", DRIVER_TRANSACTION_TIMEOUT_MS))  # a newer driver
-    request = TakeOver(run=run_of())
-    cluster.run(abort(request, message.plan, [message, None]))
-    assert cluster.ends == ([] if decided else [(prepared_of(message).identity, False)])
 
 
 class Readers:
@@ -249,20 +140,6 @@ def held(
 ) -> tuple[ScriptedCluster, list[TaskMessage], Readers]:
     cluster, messages = written(write_id=write_id)
     return cluster, messages, Readers(cluster, prepared_of(messages[0]).identity, *offsets, held_by=by)
-
-
-def test_commit_waits_for_readers_that_nothing_blocks() -> None:
-    cluster, messages, readers = held(5, 5, 5, 5, ROWS, by={})
-    assert cluster.commit(messages) is not None
-    assert readers.offsets == [ROWS]
-    assert (cluster.warnings, len(cluster.records("done"))) == ([], 1)
-
-
-def test_readers_stuck_without_blocker_raise_not_finished() -> None:
-    cluster, messages, _ = held(5, by={})
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-0 does not let readers past offset 9"):
-        cluster.commit(messages)
-    assert cluster.records("done") == []
 
 
 def test_readers_blocked_by_other_writers_are_not_awaited() -> None:
@@ -315,83 +192,6 @@ def test_attempt_fails_when_all_its_ids_have_open_transactions() -> None:
     assert cluster.now > SLOT_DEADLINE_MS
 
 
-def test_error_after_the_decision_raises_decided_not_finished() -> None:
-    def broken(_: Any) -> Any:
-        raise ZeroDivisionError("a bug")
-
-    cluster, messages = written()
-    cluster.own = {steps.LastStableOffsets: broken}
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*ZeroDivisionError: a bug"):
-        cluster.commit(messages)
-
-
-@pytest.mark.parametrize(
-    ("detail", "said"),
-    [
-        ("", r"not confirmed the commit of w.0.0 in time \(CONCURRENT_TRANSACTIONS\)\. "),
-        ("held by t-0", r"not confirmed the commit of w.0.0 in time \(CONCURRENT_TRANSACTIONS; held by t-0\)\. "),
-    ],
-)
-def test_blocked_end_txn_raises_not_finished_with_its_reason(detail: str, said: str) -> None:
-    cluster, (message,) = written()
-
-    def busy(step: steps.EndTransactions) -> Any:
-        if step.ends[0].identity == message.plan.driver:
-            return cluster.perform(step)
-        return tuple(steps.EndResult(error=ErrorCode.CONCURRENT_TRANSACTIONS, detail=detail) for _ in step.ends)
-
-    cluster.own = {steps.EndTransactions: busy}
-    with pytest.raises(DecisionPendingError, match=rf"DECIDED_NOT_FINISHED\].*{said}"):
-        cluster.commit([message])
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_fenced_end_txn_of_decision_is_settled_by_the_log(committed: bool) -> None:
-    """The repeat of a lost answer may meet a driver that came after the commit."""
-    cluster, (message,) = written()
-
-    def fenced(step: steps.EndTransactions) -> tuple[steps.EndResult, ...]:
-        (end,) = step.ends
-        cluster.perform(replace(step, ends=(replace(end, commit=committed),)))
-        return (steps.EndResult(error=ErrorCode.PRODUCER_FENCED),)
-
-    cluster.own = {steps.EndTransactions: fenced}
-    expected: tuple[type[KafkaEosError], str] = (
-        (
-            DecisionPendingError,
-            "DECIDED_NOT_FINISHED.*another run of the write id has replaced this one, and finishes it",
-        )
-        if committed
-        else (
-            FencedError,
-            "FENCED.*another run has replaced this run of write id 'w'.*the commit log took more than 60 s: .*run this one again",
-        )
-    )
-    with pytest.raises(expected[0], match=expected[1]):
-        cluster.commit([message])
-    assert [identity for identity, _ in cluster.ends] == [message.plan.driver]
-
-
-def test_truncated_commit_log_is_rejected_before_any_fencing() -> None:
-    cluster = ScriptedCluster()
-    cluster.own = {steps.ReadLog: lambda _: replace(chunk_of(7), log_start_offset=7)}
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\].*begins at offset 7, not at 0"):
-        cluster.plan()
-    assert cluster.kafka.transactions == ()
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_TRUNCATED\]"):
-        cluster.run(read_to_barrier(LogView("w"), "n"))
-
-
-def test_open_transactions_unknown_to_the_log_are_not_ended() -> None:
-    """Their write has another commit log, and may be decided there."""
-    cluster, _ = written()
-    cluster.delete_log()
-    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*write id 'w' has open transactions.*w\.0\.0"):
-        cluster.plan()
-    assert cluster.ends == []
-    assert cluster.records("barrier") == []
-
-
 def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
     """The partition is shared: somebody else writes to it whenever it is read."""
     cluster = ScriptedCluster()
@@ -429,29 +229,6 @@ def test_next_attempt_replaces_the_part_that_its_partition_lost(own: int) -> Non
         return
     with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*transaction of partition 0"):
         cluster.run(look)
-
-
-def decided() -> tuple[ScriptedCluster, Decision]:
-    """A decision of one transaction, finished, on a cluster whose commit log a test replaces."""
-    cluster, messages = written()
-    decision = cluster.commit(messages)
-    assert decision is not None
-    return cluster, decision
-
-
-def unproven(step: steps.AbortedTransactions | steps.DescribeTransactions) -> dict[Any, Any]:
-    """Neither the data topics, whose rows are gone, nor the coordinators, who have forgotten the ids, prove a commit."""
-    if isinstance(step, steps.AbortedTransactions):
-        return dict.fromkeys(step.ranges, steps.Unseen.GONE)
-    return dict.fromkeys(step.transactional_ids)
-
-
-UNPROVEN = {steps.AbortedTransactions: unproven, steps.DescribeTransactions: unproven}
-
-
-def seconds(cluster: ScriptedCluster) -> int:
-    cluster.now += 1_000
-    return cluster.now
 
 
 @pytest.mark.parametrize(

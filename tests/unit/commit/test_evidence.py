@@ -109,14 +109,6 @@ def test_range_of_a_deleted_topic_is_gone() -> None:
     assert cluster.run(look_at(logged.decision.transactions)) == [(Shown.GONE,)] * 3
 
 
-def test_accepted_end_proves_the_commit_of_a_forgotten_id() -> None:
-    cluster, logged = ended(committed=[0, 1, 2])
-    cluster.forget("w.2.0")
-    cluster.own = {steps.AbortedTransactions: lambda step: dict.fromkeys(step.ranges, Unseen.GONE)}
-    accepted = [logged.decision.transactions[2].identity]
-    assert judgement(cluster, logged, accepted) == ((Do.SEEN,),) * 3
-
-
 def described(logged: LoggedDecision, number: int, state: str) -> TransactionDescription:
     identity = logged.decision.transactions[number].identity
     return TransactionDescription(
@@ -158,15 +150,6 @@ def test_leaders_are_not_asked_while_a_coordinator_writes_markers() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*has not finished w\.0\.0 in time"):
         judgement(cluster, logged, within_ms=1_000)
     assert not sent(cluster, steps.AbortedTransactions)
-
-
-def test_transaction_that_nobody_ends_is_pending_at_once() -> None:
-    """Its EndTxn was rejected, and its coordinator holds it open: waiting changes nothing, and the next run sends another EndTxn."""
-    cluster, logged = decided()
-    began = cluster.now
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*its coordinator reports it as open"):
-        judgement(cluster, logged)
-    assert cluster.now == began
 
 
 def test_accepted_end_does_not_count_against_a_coordinator_that_reports_it_open() -> None:

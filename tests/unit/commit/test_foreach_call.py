@@ -21,7 +21,7 @@ from kafka_eos_sink.commit.values import (
     TaskMessage,
     TaskOutcome,
 )
-from kafka_eos_sink.errors import BrokerUnavailableError, FencedError, WriteRefusedError
+from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
 from tests.runs import WRITE
@@ -69,11 +69,6 @@ def test_second_write_of_a_call_is_refused() -> None:
 )
 def test_rerun_in_another_call_is_skipped(before: str | None, now: str | None) -> None:
     assert admit(plan_after(before), batch(now))[0] is TaskOutcome.ALREADY_COMMITTED
-
-
-def test_next_version_and_lost_rows_of_a_call_are_written() -> None:
-    assert admit(plan_after("call"), batch("call", version=4)) == (None, None)
-    assert admit(plan_after("call", DecisionStatus.VOID), batch("call")) == (None, None)
 
 
 def fail_done(cluster: ScriptedCluster) -> None:
@@ -127,14 +122,6 @@ def test_second_write_of_a_call_that_skipped_is_refused(cluster: ScriptedCluster
     assert admit(cluster.plan("third"), replace(BATCH, foreach_call="call 4"))[0] is TaskOutcome.ALREADY_COMMITTED
     assert len(cluster.newest().transactions) == 1
     assert (cluster.newest().nonce, cluster.newest().version) == ("mine", 1)
-
-
-def test_skip_of_a_fenced_driver_fails(cluster: ScriptedCluster) -> None:
-    plan = cluster.plan("older")
-    cluster.plan("newer")
-    with pytest.raises(FencedError, match=r"FENCED\]"):
-        cluster.commit([skipped(plan, "call 2")])
-    assert cluster.newest().foreach_call == "call 1"
 
 
 def test_decision_without_the_call_is_read_as_before() -> None:

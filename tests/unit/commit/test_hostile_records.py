@@ -14,11 +14,9 @@ from kafka_eos_sink.commit import log_records
 from kafka_eos_sink.commit.log_records import (
     decision_records,
     done_record,
-    parse_decision,
     parse_key,
     parse_value,
     part_record,
-    tombstones,
 )
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogRecord, Marker, MarkerType, ReadRecord
@@ -314,22 +312,6 @@ def test_keys_of_others_cost_a_reader_no_parsing(
     view = LogView(write_id)
     view.feed([ReadRecord(offset=0, producer_id=1, producer_epoch=0, transactional=False, key=key, value=b"{}")], 1, 0)
     assert view.queries("part", "foreign") == ()
-
-
-def test_own_records_are_read() -> None:
-    genuine = decision()
-    records = [*decision_records(genuine), part_record(W, Q, 0, 4, 7), part_record(W, Q, 1, 4, -1)]
-    records += [done_record(genuine, 1_000), log_records.barrier_record(W, "n")]
-    for record in records:
-        key = parse_key(record.key)
-        assert key is not None
-        assert parse_value(key, record.value or b"") is not None
-    assert all(parse_key(each.key) is not None for each in tombstones(genuine))
-    (first, *_) = records
-    body = json.loads(first.value or b"")["body"]
-    key = parse_key(first.key)
-    assert key is not None
-    assert parse_decision(body, key, (7, 3)) == genuine
 
 
 def test_done_record_of_many_partitions_fits_a_readers_limit() -> None:

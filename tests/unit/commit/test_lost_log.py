@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from kafka_eos_sink.commit import log_standing, steps
-from kafka_eos_sink.commit.abort import abort
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_standing import UnknownId
-from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.values import BatchIdentity, ResolveRequest
+from kafka_eos_sink.commit.values import ResolveRequest
 from kafka_eos_sink.commit.versions import Versions
-from kafka_eos_sink.errors import BrokerUnavailableError, KafkaEosError, WriteRefusedError
+from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
-from tests.model.simulated_cluster import LOG, Control, Data
+from tests.model.simulated_cluster import Control, Data
 from tests.runs import run_of
 from tests.unit.commit.test_versions import Job
 
@@ -80,29 +77,6 @@ def test_history_proves_it_once_the_coordinator_forgot_the_id(version: int) -> N
         cluster.run(take_over(TakeOver(run=run_of("next", version=version), batch=BATCH)))
     assert "--version 7 --as committed --query-id batch" in refused.value.way_out
     assert cluster.records("barrier") == []
-
-
-def test_first_plan_looks_once_and_begins_with_its_barrier() -> None:
-    cluster = ScriptedCluster()
-    cluster.plan("first")
-    kinds = [type(step) for step in cluster.steps]
-    assert kinds.count(steps.DescribeTransactions) == 1
-    assert kinds.index(steps.Append) < kinds.index(steps.InitProducerId)
-    cluster.steps.clear()
-    cluster.plan("second")
-    assert log_standing.ReadHistory not in [type(step) for step in cluster.steps], "the log knows the id"
-
-
-def test_driver_that_begins_beside_this_one_is_no_lost_log() -> None:
-    cluster = ScriptedCluster()
-
-    def beside(step: steps.DescribeTransactions) -> Any:
-        del cluster.own[steps.DescribeTransactions]
-        cluster.plan("other")
-        return cluster.perform(step)
-
-    cluster.own = {steps.DescribeTransactions: beside}
-    assert cluster.plan("mine").nonce == "mine"
 
 
 def test_forgotten_id_is_written_under_again() -> None:
@@ -196,70 +170,3 @@ def test_command_after_a_lost_log_records_all_lower_versions() -> None:
     assert command.endswith(" --version 7 --as committed --query-id batch")
     job.cluster.run(resolve(ResolveRequest(run=run_of("op"), query_id="batch", version=7, resolution="committed")))
     assert [version for version in range(9) if job.run(version) is not None] == [8]
-
-
-@pytest.mark.parametrize("batch", [0, 4])
-def test_stream_is_refused_with_its_batch(batch: int) -> None:
-    cluster = lost()
-    stream = BatchIdentity(query_id="q", version=batch, topic="t", schema="", offsets_hash=None, streaming=True)
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST\].*its coordinator knows its driver") as refused:
-        cluster.run(take_over(TakeOver(run=run_of(), batch=stream)))
-    versions = (3, 4) if batch else (0,)
-    commands = [f"--version {version} --as committed --query-id q;" for version in versions]
-    commands += [] if batch else ["--abort-unknown"]
-    assert all(each in refused.value.way_out for each in commands)
-    assert "kafka-eos offsets --bootstrap-servers ... --group G" in refused.value.way_out
-
-
-@pytest.mark.parametrize("version", [2, 0])
-def test_resolution_that_never_ends_does_not_hide_the_loss(version: int) -> None:
-    cluster, messages = written(version=version)
-    assert cluster.commit(messages) is not None
-    cluster.delete_log()
-
-    def killed(_: steps.EndTransactions) -> Any:
-        raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
-
-    cluster.own = {steps.EndTransactions: killed}
-    with pytest.raises(BrokerUnavailableError):
-        cluster.run(
-            resolve(
-                ResolveRequest(run=run_of("op", version=version), query_id="batch", version=1, resolution="committed")
-            )
-        )
-    cluster.own = {}
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        cluster.plan("next")
-
-
-def test_decision_into_a_new_log_does_not_hide_the_loss() -> None:
-    job = Job()
-    for version in (1, 2, 3):
-        job.run(version)
-    cluster = job.cluster
-    batch = replace(BATCH, version=4, foreach_query="")
-    plan = cluster.plan("n")
-    message = cluster.attempt(plan, batch=batch)
-    cluster.delete_log()
-    with pytest.raises(WriteRefusedError, match="NOT_THIS_COMMIT_LOG"):
-        cluster.commit([message], batch=batch)
-    with contextlib.suppress(KafkaEosError):  # Spark calls abort
-        cluster.run(abort(TakeOver(run=run_of("abort")), plan, [message]))
-    with pytest.raises(WriteRefusedError, match=r"COMMIT_LOG_LOST|NOT_THIS_COMMIT_LOG"):
-        job.run(2)
-
-
-def test_later_plan_of_a_process_owns_its_log() -> None:
-    cluster = ScriptedCluster()
-    view = LogView("w")
-    first = cluster.run(take_over(TakeOver(run=run_of("first"), view=view)))
-    view.forget_superseded()  # planning.plan
-    cluster.attempt(first)  # the batch fails, and its abort reaches no broker
-    cluster.run(take_over(TakeOver(run=run_of("second"), view=view)))
-    # The driver dies. The cleaner keeps the newest barrier.
-    barriers = [
-        at for at, each in enumerate(cluster.kafka.logs[LOG]) if isinstance(each, Data) and b"barrier" in each.key
-    ]
-    for offset in barriers[:-1]:
-        cluster.change(LOG, offset, gone=True)
-    assert cluster.plan("next").decisions == ()

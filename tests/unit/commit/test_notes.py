@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -88,19 +87,6 @@ def test_note_tells_that_nobody_saw_rows_that_are_gone() -> None:
     assert recovered(cluster, "second") == "VOID"
 
 
-@pytest.mark.parametrize(("is_forgotten", "then"), [(False, "FINISHED"), (True, "UNRESOLVED")])
-def test_note_is_not_believed_against_a_commit(is_forgotten: bool, then: str) -> None:
-    """The first driver's late EndTxn commits what the request has opened: readers see rows that were noted as aborted."""
-    cluster, named = noted_and_dead(version=0)
-    late_request(cluster, named)
-    cluster.end(named.identity, commit=True)
-    assert set(seen(cluster).values()) == {1}
-    retention(cluster)
-    if is_forgotten:
-        cluster.forget(named.identity.transactional_id)
-    assert recovered(cluster, "second") == then
-
-
 def test_note_of_a_replaced_leader_is_not_believed() -> None:
     """It does not get the COMMIT marker, which the new leader has, and readers there have seen the rows."""
     cluster = ScriptedCluster()
@@ -143,17 +129,5 @@ def test_two_lost_entries_of_one_transaction_are_copied_under_two_ids(version: i
     assert len(cluster.newest().transactions) == 2
     cluster.own.clear()  # another replica leads, which still has the records
     assert recovered(cluster, "second") == "FINISHED"
-    assert len(seen(cluster)) == named.rows
-    assert set(seen(cluster).values()) == {1}
-
-
-def test_entries_with_the_same_note_are_copied_each() -> None:
-    cluster = ScriptedCluster(partitions=2)
-    logged = cluster.decide([cluster.attempt(cluster.plan(), into=(0, 1))])
-    (named,) = logged.decision.transactions
-    cluster.end(named.identity, commit=False)
-    entries = tuple(replace(named, offsets=(part,), rows=part.rows, ended="aborted") for part in named.offsets)
-    cluster.append_decision(replace(logged.decision, transactions=entries))
-    assert recovered(cluster, "first") == "FINISHED"
     assert len(seen(cluster)) == named.rows
     assert set(seen(cluster).values()) == {1}

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kafka_eos_sink.commit import steps
-from kafka_eos_sink.commit.log_records import decision_records, done_record, part_record
+from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskMessage
 from kafka_eos_sink.errors import (
-    AuthorizationError,
     BrokerUnavailableError,
     DecisionPendingError,
     FencedError,
-    KafkaEosError,
     TransactionAbortedError,
     WriteRefusedError,
 )
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import simulated_cluster as kafka
-from tests.model.performer import identity_of
 from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
 from tests.runs import run_of
 
 Q = "batch"
 NOVEMBER_2026 = 1_796_000_000_000
 GONE: dict[int, tuple[int, int]] = {}
-DATA = 1
 
 
 def batch_of(query_id: str = Q, version: int = 3) -> BatchIdentity:
@@ -158,33 +153,6 @@ def test_committed_records_a_version_that_was_finished_before() -> None:
     assert cluster.done(field="finished_ms") == NOVEMBER_2026
 
 
-@pytest.mark.parametrize("is_proven", [True, False])
-def test_later_transaction_of_a_decided_id_is_ended(is_proven: bool) -> None:
-    """Nobody decides it after the fence, so it would block readers for ever. Only the decision of an unproven version kept it open."""
-    cluster = Cluster()
-    named = identity(cluster.decided(0))
-    cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
-    cluster.open("w.0.0")
-    if not is_proven:
-        unseen(cluster, steps.Unseen.GONE)
-    assert cluster.resolve("committed").decision.resolution == (None if is_proven else "committed")
-    assert cluster.state("w.0.0") == "CompleteAbort"
-    if not is_proven:
-        assert "will count as written" in cluster.warnings[-1]
-
-
-def test_rows_that_a_later_transaction_discards_are_copied() -> None:
-    """It has joined the decided one, whose marker is missing, and its ABORT ends both."""
-    cluster = Cluster()
-    cluster.own.clear()  # the rows are there
-    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
-    cluster.open("w.0.0")
-    copied = cluster.resolve("committed").decision
-    assert cluster.state("w.0.0") == "CompleteAbort"
-    assert "were copied from the log" in "".join(cluster.warnings)
-    assert cluster.done() == cluster.newest().nonce == copied.nonce
-
-
 def test_open_version_is_finished_and_not_rewritten() -> None:
     """Its rows are complete, and a new run would write them twice."""
     cluster = Cluster()
@@ -198,15 +166,6 @@ def test_open_version_is_finished_and_not_rewritten() -> None:
     assert cluster.done() == decision.nonce, "not the resolution's, which would mean that it is finished"
 
 
-@pytest.mark.parametrize("allow_duplicates", [False, True])
-def test_a_void_version_has_no_done_record(allow_duplicates: bool) -> None:
-    cluster = Cluster()
-    cluster.end(identity(cluster.decided(0)), commit=False)
-    cluster.resolve("rewrite", allow_duplicates=allow_duplicates)
-    assert cluster.newest().resolution == "rewrite"
-    assert cluster.done() is None  # the next run would take the version for finished
-
-
 def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
     cluster = Cluster()
     decision = cluster.decided(0, 1)
@@ -215,36 +174,6 @@ def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
     with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*t-0 \[0..9\].*--allow-duplicates"):
         cluster.resolve("rewrite")
     assert cluster.newest().resolution is None
-
-
-def test_rewrite_is_rejected_when_finished_version_lost_markers() -> None:
-    cluster = Cluster()
-    decision = cluster.decided(0)
-    cluster.end_without_marker(identity(decision), commit=True, partition=kafka.LOG)
-    cluster.forget("w.0.0")
-    cluster.change(kafka.LOG, decision.transactions[0].part_offset, gone=True)
-    cluster.perform(steps.Append((done_record(decision, 0),)))
-    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        cluster.resolve("rewrite")
-
-
-def test_rewrite_is_rejected_when_older_driver_commits_meanwhile() -> None:
-    cluster = Cluster()
-    named = identity(cluster.decided(0))
-    cluster.before(steps.EndTransactions, lambda: cluster.end(named, commit=True))
-    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        cluster.resolve("rewrite")
-
-
-def test_rewrite_is_rejected_if_readers_see_rows_of_an_open_part() -> None:
-    """Below version 2, a late AddPartitionsToTxn opens a committed transaction again, whose marker is missing in the commit log."""
-    cluster = Cluster(version=0)
-    named = identity(cluster.decided(0))
-    cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
-    cluster.send(("add", identity_of(named), kafka.LOG))
-    assert cluster.state("w.0.0") == "Ongoing"
-    with pytest.raises(WriteRefusedError, match="ROWS_ARE_VISIBLE"):
-        cluster.resolve("rewrite")
 
 
 def test_committed_resolution_is_rewritten_only_on_demand() -> None:
@@ -256,22 +185,6 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
         cluster.resolve("rewrite")
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"
-
-
-def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
-    """So that the command refuses it before it asks, and no running query is fenced for nothing."""
-    cluster = Cluster()
-    cluster.decided(0)
-    cluster.plan("finishes it")
-    cluster.before(steps.InitProducerId, lambda: pytest.fail("fenced"))
-    with pytest.raises(WriteRefusedError, match="counts as written"):
-        cluster.resolve("rewrite")
-
-
-def test_start_version_of_a_query() -> None:
-    cluster = Cluster()
-    assert cluster.resolve("committed", 7, "5f1c").superseded is None
-    assert (cluster.newest("5f1c").version, cluster.newest("5f1c").resolution) == (7, "committed")
 
 
 STREAM = "5f1c"
@@ -340,22 +253,6 @@ def test_invalid_version_above_finished_is_rejected_before_fence(
     assert not cluster.fenced
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["done record lost", "an older driver's done record hides it"])
-def test_stream_resumes_above_a_resolution_without_done_record(late: bool) -> None:
-    """Recovery never writes that record, so nothing else would let the stream continue."""
-    cluster = Cluster()
-    older = cluster.decided(0, query_id=STREAM)
-    cluster.plan("finishes it")
-    cluster.resolve("committed", 3, STREAM)
-    if late:
-        cluster.perform(steps.Append((done_record(older, 1),)))
-    else:
-        for offset, entry in enumerate(cluster.kafka.logs[kafka.LOG]):
-            if isinstance(entry, kafka.Data) and entry.key == done_record(older, 1).key:
-                cluster.change(kafka.LOG, offset, gone=True)
-    assert cluster.resolve("committed", 10, STREAM).decision.version == 10
-
-
 def test_query_id_in_a_command_is_quoted() -> None:
     """Any program with the right to write to the log can choose it."""
     cluster = finished("x'; touch /tmp/y; '")
@@ -376,17 +273,6 @@ def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
         cluster.resolve("committed", 7, STREAM)
     cluster.resolve("committed", 3, STREAM)
-    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
-
-
-@pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
-def test_query_resumes_above_a_decision_without_marker(state: str) -> None:
-    """A driver acts on a decision only after it has read its marker, so one without a marker counts for nothing (KAFKA-20734)."""
-    cluster = finished()
-    cluster.undecided(STREAM, 4, state)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*has no marker"):
-        cluster.resolve("rewrite", 7, STREAM)
-    assert not cluster.fenced
     assert cluster.resolve("committed", 7, STREAM).decision.version == 7
 
 
@@ -440,16 +326,6 @@ def test_query_id_is_required_when_ambiguous() -> None:
     assert not cluster.fenced
 
 
-def test_decision_without_marker_is_rejected_and_fences_nothing() -> None:
-    cluster = Cluster()
-    cluster.plan()
-    cluster.steps.clear()
-    cluster.undecided("q", 3)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*no marker, so it counts for nothing"):
-        cluster.resolve("rewrite", 3, "q")
-    assert not cluster.fenced
-
-
 def test_query_begins_only_when_nothing_of_the_write_id_is_open() -> None:
     """Its first batch may be about to be decided: it would count as written, and be aborted."""
     cluster = Cluster()
@@ -471,135 +347,6 @@ def unreachable(_: object) -> None:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
 
 
-def test_undecided_decision_without_rows_blocks_no_start() -> None:
-    """The fence aborts it, and it has no rows."""
-    cluster = Cluster()
-    cluster.undecided()
-    assert cluster.resolve("committed", 6, Q).superseded is None
-
-
-def test_aborted_decision_does_not_block_the_start_version() -> None:
-    """Its ABORT marker is missing (KAFKA-20734) and never comes; every other command points to this one."""
-    cluster = Cluster()
-    cluster.undecided(state=kafka.COMPLETE_ABORT)
-    cluster.resolve("committed", 6, Q)
-    assert (cluster.newest().version, cluster.newest().resolution) == (6, "committed")
-
-
-@pytest.mark.parametrize(("resolution", "query_id"), [("rewrite", Q), ("committed", None)])
-def test_mistaken_resolve_writes_nothing_to_an_unrelated_log(resolution: Resolution, query_id: str | None) -> None:
-    """A barrier would have recover take the log for the write's own, and abort what is decided in the right one."""
-    cluster = Cluster()
-    with pytest.raises(
-        WriteRefusedError, match=r"UNKNOWN_WRITE_ID\].*kafka-eos status --bootstrap-servers \.\.\.(;| \()"
-    ):
-        cluster.resolve(resolution, 3, query_id)
-    assert cluster.kafka.logs[kafka.LOG] == ()
-    assert not cluster.fenced
-
-
-def test_resolve_lists_fences_reads_then_ends() -> None:
-    """The order of `take_over`. An attempt that nobody decided is aborted, and the decision of another query id finished as well."""
-    cluster = Cluster()
-    cluster.decided(0)
-    others = cluster.decided(1, query_id="q2")
-    cluster.prepare(2)
-    cluster.resolve("committed", query_id=Q)
-    kinds = [type(step) for step in cluster.steps]
-    fenced = kinds.index(steps.InitProducerId)
-    assert steps.ListOpenTransactions in kinds[:fenced]
-    assert steps.ListOpenTransactions not in kinds[fenced:]
-    assert fenced < kinds.index(steps.Append) < kinds.index(steps.EndTransactions)
-    assert cluster.ended[:3] == [("w.2.0", False), ("w.0.0", True), ("w.1.0", True)]
-    states = {name: found.state for name, found in cluster.kafka.transactions if name != "w.driver"}
-    assert states == {"w.0.0": "CompleteCommit", "w.1.0": "CompleteCommit", "w.2.0": "CompleteAbort"}
-    assert cluster.done("q2") == others.nonce
-
-
-def test_unproven_decision_of_another_query_stops_no_resolution() -> None:
-    """What is open of that decision stays open."""
-    cluster = Cluster()
-    cluster.decided(0)
-    unproven = cluster.decided(1, query_id="q2")
-
-    def unanswered(step: steps.EndTransactions) -> Any:
-        results = list(cluster.perform(step)) if step.ends[0].identity.transactional_id != "w.1.0" else []
-        return tuple(results) or (steps.EndResult(error=None),) * len(step.ends)
-
-    cluster.own[steps.EndTransactions] = unanswered
-    assert cluster.resolve("committed", query_id=Q).decision.resolution is None, "recovery has finished it"
-    assert cluster.resolve("committed", query_id=Q).decision.resolution == "committed"
-    assert cluster.newest("q2") == unproven
-    assert cluster.state("w.1.0") == "Ongoing"
-
-
-def test_part_open_on_a_partition_is_discarded_and_copied() -> None:
-    """Its marker is missing, so no reader sees its rows until then."""
-    cluster = Cluster()
-    cluster.own.clear()  # the rows are there
-    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=DATA)
-    cluster.resolve("committed")
-    assert kafka.open_transactions(cluster.kafka, DATA) == {}
-    assert "were copied from the log" in "".join(cluster.warnings)
-
-
-@pytest.mark.parametrize("remembered", ["nobody", "ended", "a later one", "somebody else", "topic gone"])
-def test_part_open_on_no_partition_counts_as_written(remembered: str) -> None:
-    cluster = Cluster()
-    own = identity(cluster.decided(0)).producer_id
-    cluster.plan("finishes it")
-    producers: Mapping[str, Mapping[int, tuple[int, int]]] = {
-        "nobody": {},
-        "ended": {own: (0, -1)},
-        "a later one": {own: (1, 10)},
-        "somebody else": {99: (0, 0)},
-    }
-
-    def described(step: steps.DescribeProducers) -> dict[Any, Any]:
-        if remembered == "topic gone":
-            raise steps.DataTopicGoneError("UNKNOWN_TOPIC", "topic 't' is not known")
-        return dict.fromkeys(step.partitions, producers[remembered])
-
-    def stable(step: steps.LastStableOffsets) -> dict[Any, Any]:
-        blocked = {"somebody else": 0, "topic gone": None}
-        return {where: blocked.get(remembered, offset) for where, offset in cluster.perform(step).items()}
-
-    cluster.own |= {steps.DescribeProducers: described, steps.LastStableOffsets: stable}
-    assert cluster.resolve("committed").decision.resolution == "committed"
-
-
-@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
-def test_nothing_is_recorded_without_read_on_a_topic(resolution: Resolution) -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-
-    def unauthorized(_: object) -> None:
-        raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on t")
-
-    cluster.own[steps.AbortedTransactions] = unauthorized
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*no Read on t"):
-        cluster.resolve(resolution)
-    assert cluster.newest().resolution is None
-
-
-def leaderless(_: object) -> None:
-    raise BrokerUnavailableError("REQUEST_DEADLINE", "t-0 has no leader")
-
-
-@pytest.mark.parametrize(
-    ("resolution", "asked"), [("rewrite", steps.AbortedTransactions), ("committed", steps.DescribeProducers)]
-)
-def test_nothing_is_recorded_while_a_partition_has_no_leader(resolution: Resolution, asked: type[Step[Any]]) -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-    if resolution == "committed":
-        cluster.plan("finishes it")
-    cluster.own[asked] = leaderless
-    with pytest.raises((BrokerUnavailableError, DecisionPendingError), match="t-0 has no leader"):
-        cluster.resolve(resolution)
-    assert cluster.newest().resolution is None
-
-
 def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
     """Below version 2, a late AddPartitionsToTxn opens it again, after readers have passed its rows."""
     cluster = Cluster()
@@ -613,17 +360,6 @@ def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
         cluster.resolve("committed")
 
 
-def test_delayed_marker_is_awaited() -> None:
-    cluster = Cluster()
-    own = identity(cluster.decided(0)).producer_id
-    cluster.plan("finishes it")
-    held = {("t", 0): {own: (0, 0)}}
-    cluster.own[steps.DescribeProducers] = lambda step: held or cluster.perform(step)
-    cluster.before(steps.Wait, held.clear)
-    assert cluster.resolve("committed").decision.resolution == "committed"
-    assert not held
-
-
 def later_transaction_ends(cluster: Cluster, named: ProducerIdentity) -> None:
     """The broker omits the marker of a committed transaction in the commit log, and that of a later one of the id is the first there."""
     cluster.end_without_marker(named, commit=True, partition=kafka.LOG)
@@ -631,26 +367,10 @@ def later_transaction_ends(cluster: Cluster, named: ProducerIdentity) -> None:
     cluster.end(later, commit=True)
 
 
-def test_rewrite_is_rejected_when_rows_are_visible_without_proof() -> None:
-    cluster = Cluster()
-    later_transaction_ends(cluster, identity(cluster.decided(0)))
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
-        cluster.resolve("rewrite")
-
-
 def unseen(cluster: Cluster, why: steps.Unseen) -> None:
     """No reader sees a record of the version, and no marker follows its ranges."""
     cluster.own[steps.AbortedTransactions] = lambda step: dict.fromkeys(step.ranges, why)
     cluster.own[steps.AreCommitted] = lambda step: (None,) * len(step.written)
-
-
-def test_rewrite_is_rejected_when_coordinator_committed_it() -> None:
-    """Readers do not get to its rows, and the commit log has no marker: later they would, and find them twice."""
-    cluster = Cluster()
-    cluster.end_without_marker(identity(cluster.decided(0)), commit=True, partition=kafka.LOG)
-    unseen(cluster, steps.Unseen.GONE)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*just finished it"):
-        cluster.resolve("rewrite")
 
 
 @pytest.mark.parametrize(
@@ -681,88 +401,6 @@ def test_rewrite_is_rejected_when_visibility_is_unknown(marker: str, why: steps.
     cluster.resolve("rewrite", allow_duplicates=True)
 
 
-def test_aborted_rows_may_be_rewritten() -> None:
-    cluster = Cluster()
-    cluster.end(identity(cluster.decided(0)), commit=False)
-    unseen(cluster, steps.Unseen.GONE)
-    assert cluster.resolve("rewrite").decision.resolution == "rewrite"
-
-
-def test_timeout_before_the_end_leaves_visible_rows() -> None:
-    """Recovery commits the other one, so the version is not void."""
-    cluster = Cluster()
-    first = identity(cluster.decided(0, 1))
-    cluster.before(steps.EndTransactions, lambda: cluster.end(first, commit=False))
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*t-1 \[0..9\]"):
-        cluster.resolve("rewrite")
-    assert cluster.newest().resolution is None
-
-
-@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
-def test_empty_log_with_open_transactions_is_the_wrong_log(resolution: Resolution) -> None:
-    cluster = Cluster()
-    cluster.open("w.0.0")
-    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\].*has open transactions.*--commit-log-topic"):
-        cluster.resolve(resolution, 3, Q)
-    assert not cluster.fenced
-    assert cluster.kafka.logs[kafka.LOG] == (), "the barrier would pass for a plan's at the next try"
-
-
-def ends_with(cluster: Cluster, of_driver: bool, error: int | None, *, is_done: bool) -> None:
-    """EndTxn of W.driver, or of the tasks, returns this error, whether it was done or not."""
-
-    def end(step: steps.EndTransactions) -> Any:
-        if (step.ends[0].identity.transactional_id == "w.driver") != of_driver:
-            return cluster.perform(step)
-        if is_done:
-            cluster.perform(step)
-        return tuple(steps.EndResult(error=error) for _ in step.ends)
-
-    cluster.own[steps.EndTransactions] = end
-
-
-def test_nothing_is_recorded_if_a_transaction_cannot_be_ended() -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-    ends_with(cluster, False, None, is_done=False)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*no response"):
-        cluster.resolve("committed")
-    assert not any(isinstance(step, steps.AbortedTransactions) for step in cluster.steps), "its error could hide this"
-    assert cluster.newest().resolution is None
-
-
-@pytest.mark.parametrize(
-    ("response", "error", "code"),
-    [
-        (ErrorCode.PRODUCER_FENCED, FencedError, "FENCED"),
-        (None, TransactionAbortedError, "NOT_RESOLVED.*no response"),
-        (ErrorCode.NONE, TransactionAbortedError, "NOT_RESOLVED"),
-    ],
-)
-def test_resolution_not_known_to_be_recorded_raises(
-    response: int | None, error: type[KafkaEosError], code: str
-) -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-    cluster.plan("finishes it")
-    ends_with(cluster, True, response, is_done=False)
-    with pytest.raises(error, match=code):
-        cluster.resolve("committed")
-    assert cluster.done() == "n-batch-3", "the version's own, not the resolution's"
-
-
-@pytest.mark.parametrize("response", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
-def test_resolution_with_lost_end_txn_counts_with_its_marker(response: int | None) -> None:
-    """Not heard, or repeated when a driver that came after it had fenced already."""
-    cluster = Cluster()
-    cluster.decided(0)
-    cluster.plan("finishes it")
-    cluster.resolve("committed")
-    ends_with(cluster, True, response, is_done=True)
-    cluster.resolve("rewrite", allow_duplicates=True)
-    assert cluster.newest().resolution == "rewrite"
-
-
 @pytest.mark.parametrize("resolution", ["committed", "rewrite"])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_truncated_log_is_rejected_before_its_records_count(resolution: Resolution, is_known: bool) -> None:
@@ -779,15 +417,6 @@ def truncated(cluster: ScriptedCluster) -> kafka.Cluster:
     """Somebody deletes the first record of the commit log."""
     cluster.own[steps.ReadLog] = lambda step: replace(cluster.perform(step), log_start_offset=1)
     return cluster.kafka
-
-
-def test_take_over_of_a_truncated_log_touches_nothing() -> None:
-    """Neither the fence, which ends a running driver, nor the barrier."""
-    cluster = finished(Q)
-    before = truncated(cluster)
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_TRUNCATED"):
-        cluster.run(take_over(TakeOver(run=run_of("next"))))
-    assert cluster.kafka == before
 
 
 def test_process_that_read_the_deleted_log_refuses_the_new_one() -> None:

@@ -28,21 +28,6 @@ def void(cluster: Cluster, version: int, **changes: Any) -> None:
     assert cluster.newest().is_void
 
 
-def test_version_above_the_newest_one_is_not_written_again() -> None:
-    """Spark Connect (no task sees the query) first, then classic Spark, with the command of DIFFERENT_QUERY."""
-    cluster = Cluster()
-    for version in (0, 1, 5, 2):
-        assert writes(cluster, version)
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 2 --as committed; otherwise"):
-        writes(cluster, 5, **in_call(5))
-    cluster.resolve("committed", 2)
-    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 5 of"):
-        writes(cluster, 5, **in_call(5))
-    assert writes(cluster, 3, **in_call(3))
-    with pytest.raises(WriteRefusedError, match=r"CHECKPOINT_ROLLED_BACK.*batch 5 of"):
-        writes(cluster, 5, **in_call(5))
-
-
 @pytest.mark.parametrize(
     ("version", "why"),
     [(1, "to correct batch 1, .*with a batch job under another txnAppId"), (4, "its next run writes it")],
@@ -55,25 +40,6 @@ def test_version_that_is_not_the_newest_is_refused(resolution: Resolution, versi
     with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*which is version 2, finished.*{why}"):
         cluster.resolve(resolution, version, "batch", allow_duplicates=resolution == "rewrite")
     assert not cluster.fenced
-
-
-def test_query_continues_above_a_version_recorded_after_a_lost_log() -> None:
-    cluster = Cluster()
-    cluster.resolve("committed", 4, "batch")
-    assert not writes(cluster, 4, **in_call(4))
-    assert writes(cluster, 5, **in_call(5))
-
-
-def test_unwritten_version_of_another_query_stays_unwritten() -> None:
-    cluster = Cluster()
-    for version in range(3):
-        assert writes(cluster, version, **in_call(version))
-    void(cluster, 3, **in_call(3))
-    with pytest.raises(WriteRefusedError, match="DIFFERENT_QUERY") as refused:
-        writes(cluster, 3)  # the same query in an unwrapped thread
-    assert "--version 3 --as rewrite; otherwise" in refused.value.way_out
-    cluster.resolve("rewrite", 3)
-    assert writes(cluster, 3)
 
 
 def test_nothing_is_recorded_above_a_void_version() -> None:
@@ -101,15 +67,3 @@ def test_committed_keeps_the_query_unless_it_was_finished_before(settled: bool) 
     else:
         with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 0 --as committed; otherwise"):
             writes(cluster, 1)
-
-
-def test_finished_version_leaves_open_which_query_continues() -> None:
-    """Over Spark Connect a query cannot name itself, so it looks like another one."""
-    cluster = Cluster()
-    assert writes(cluster, 0, **in_call(0))
-    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 0 --as committed; otherwise"):
-        writes(cluster, 1)
-    cluster.resolve("committed", 0, "batch")
-    assert writes(cluster, 1)
-    with pytest.raises(WriteRefusedError, match="DIFFERENT_QUERY"):
-        writes(cluster, 2, **in_call(2))

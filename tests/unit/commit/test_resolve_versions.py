@@ -11,7 +11,7 @@ from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.values import Resolution, ResolveRequest, Write
 from kafka_eos_sink.commit.versions import VersionRange, Versions
-from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, TransactionAbortedError, WriteRefusedError
+from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, WriteRefusedError
 from tests.runs import run_of
 from tests.unit.commit.test_resolve import Cluster, batch_of, unreachable
 
@@ -57,19 +57,6 @@ def test_version_decided_before_the_newest_is_refused(resolution: Resolution) ->
     assert [version for version in (3, 5) if written(cluster, version)] == [3]
 
 
-@pytest.mark.parametrize("version", [4, 9])
-@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
-def test_version_that_was_not_decided_is_refused(resolution: Resolution, version: int) -> None:
-    cluster = Cluster()
-    for each in (3, 5):
-        assert written(cluster, each)
-    error = refused(cluster, resolution, version, allow_duplicates=resolution == "rewrite")
-    assert error.way_out.endswith(
-        f"version {version} needs no resolution, because its next run writes it. If the topic holds its rows, do not run it"
-    )
-    assert written(cluster, version)
-
-
 def test_older_version_is_refused_while_the_newest_one_is_in_doubt() -> None:
     cluster = Cluster()
 
@@ -89,13 +76,6 @@ def test_older_version_is_refused_while_the_newest_one_is_in_doubt() -> None:
     assert cluster.newest().written_versions == Versions((VersionRange(3, 3), VersionRange(5, 5)))
 
 
-def test_lower_version_after_a_lost_log_is_refused() -> None:
-    cluster = Cluster()
-    cluster.resolve("committed", 7, "batch")
-    assert "with a new txnVersion" in refused(cluster, "rewrite", 3, allow_duplicates=True).way_out
-    assert [version for version in range(9) if written(cluster, version)] == [8]
-
-
 @pytest.mark.parametrize("query_id", ["5f1c", "Batch", ""])
 def test_batch_write_has_one_query_id(query_id: str) -> None:
     """After a lost log, a mistyped one would count as written, and the job would stay refused or write twice."""
@@ -107,32 +87,6 @@ def test_batch_write_has_one_query_id(query_id: str) -> None:
     with pytest.raises(KafkaEosError, match=r"QUERY_ID_NEEDED\].*--query-id batch --version 7 --as committed"):
         cluster.run(resolve(request))
     assert cluster.kafka == before
-
-
-def test_version_resolved_as_rewrite_is_given_up_with_a_warning() -> None:
-    cluster = Cluster()
-    decision = cluster.decided(0)
-    cluster.end(decision.transactions[0].identity, commit=False)
-    cluster.resolve("rewrite", 3)  # proven: no row of it is visible
-    cluster.warnings.clear()
-    cluster.resolve("committed", 3)
-    assert "was resolved as rewrite, and no run has written it since" in cluster.warnings[0]
-
-
-def test_version_found_void_where_a_write_begins() -> None:
-    """A run of the version decides it beside the command, and dies."""
-    cluster = Cluster()
-    cluster.plan("a run that decided nothing")
-
-    def beside() -> None:
-        decision = cluster.decided(0)  # version 3
-        cluster.end(decision.transactions[0].identity, commit=False)
-        cluster.steps.clear()
-
-    cluster.before(steps.InitProducerId, beside)
-    with pytest.raises((TransactionAbortedError, WriteRefusedError), match="void"):
-        cluster.resolve("committed", 3, "batch")
-    assert cluster.newest().resolution is None
 
 
 def test_unwritten_version_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.settle import Settled, _end, settle
 from kafka_eos_sink.commit.steps import Answered, EndResult
 from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
-from kafka_eos_sink.errors import DecisionPendingError, FencedError
+from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
-from tests.model.scripted_cluster import TIMEOUT_MS, ScriptedCluster, decided
+from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.runs import WRITE, run_of
 
 _, DECIDED = decided()
@@ -59,18 +59,6 @@ def settled(
     )
 
 
-def test_transaction_that_joined_an_older_one_is_aborted_with_it() -> None:
-    """The list names the older one's first offset, below the range."""
-    cluster, logged = in_doubt(is_aborted=True)
-    cluster.own = {
-        steps.AbortedTransactions: lambda step: {
-            part: ((producer_id, part.first_offset - 5),)
-            for part, producer_id in zip(step.ranges, step.producer_ids, strict=True)
-        }
-    }
-    assert settled(cluster, logged).lost == logged.decision.transactions
-
-
 def test_range_behind_a_lagging_high_watermark_is_read_again() -> None:
     """The leader is new and does not show the marker yet. Nothing has to be decided by a person."""
     cluster, logged = in_doubt(is_aborted=False)
@@ -89,15 +77,6 @@ def two_ranges(version: int = 2) -> tuple[ScriptedCluster, LoggedDecision]:
     """A decision of one transaction with rows in two partitions."""
     cluster = ScriptedCluster(partitions=2, version=version)
     return cluster, cluster.decide([cluster.attempt(cluster.plan(), into=(0, 1))])
-
-
-def test_only_the_aborted_range_of_a_transaction_is_lost() -> None:
-    """Somebody wrote a marker by hand, or a broker omitted one and a later transaction of the id was aborted."""
-    cluster, logged = two_ranges()
-    (named,) = logged.decision.transactions
-    cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 2, named.identity.producer_id, False)
-    (lost,) = settled(cluster, logged).lost
-    assert (lost.offsets, lost.rows, lost.dead_letters) == (named.offsets[1:], 10, ())
 
 
 def test_decision_without_rows_of_ranges_is_not_copied_in_part() -> None:
@@ -145,55 +124,6 @@ def test_what_hangs_under_a_forgotten_id_needs_a_person() -> None:
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*w\.0\.0 on t-0 .*recover .*--discard"):
         settled(cluster, logged)
     assert [end for end in cluster.ends if not end[1]] == [], "the new producer id has nothing open"
-
-
-def test_what_hangs_is_left_to_a_newer_driver() -> None:
-    """It may have committed a transaction under the id by now, whose marker is missing, too."""
-    cluster, logged = two_ranges()
-    (named,) = logged.decision.transactions
-    cluster.end_without_marker(named.identity, commit=True, partition=1)
-
-    def initialise(step: steps.InitProducerId) -> object:
-        cluster.own.clear()
-        found = cluster.perform(step)
-        cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
-        return found
-
-    cluster.own = {steps.InitProducerId: initialise}
-    with pytest.raises(FencedError):
-        settled(cluster, logged)
-    assert not [step for step in cluster.steps if isinstance(step, steps.AddPartitions)]
-
-
-def test_commit_looks_if_a_newer_driver_has_discarded_what_hung() -> None:
-    """Readers pass in both cases: after the COMMIT, and after the newer driver's ABORT."""
-    cluster, logged = two_ranges()
-    (named,) = logged.decision.transactions
-
-    def end(step: steps.EndTransactions) -> tuple[EndResult, ...]:
-        del cluster.own[steps.EndTransactions]
-        cluster.end_without_marker(named.identity, commit=True, partition=1)
-        cluster.perform(steps.InitProducerId("w.driver", TIMEOUT_MS))
-        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, named.identity.producer_id, False)
-        return (EndResult(error=0),)
-
-    cluster.own = {steps.EndTransactions: end}
-    (lost,) = settled(cluster, logged, recovering=False).lost
-    assert lost.offsets == named.offsets[:1]
-
-
-@pytest.mark.parametrize("version", [2, 0])
-def test_without_faults_only_end_txn_and_two_reads_are_sent(version: int) -> None:
-    """Below version 2, every commit looks at its ranges, because of LATE ADD."""
-    cluster, logged = decided(version=version)
-    assert settled(cluster, logged, 8_000, recovering=False).lost == ()
-    sent = [type(step) for step in cluster.steps if not isinstance(step, (steps.Now, steps.WallClock, steps.Reached))]
-    rest = (
-        [steps.LastStableOffsets, steps.DescribeTransactions]
-        if version >= 2
-        else [steps.DescribeTransactions, steps.AbortedTransactions, steps.LastStableOffsets]
-    )
-    assert sent == [steps.EndTransactions, *rest]
 
 
 def test_discard_that_a_broker_rejects_names_its_code_and_not_a_forgotten_id() -> None:

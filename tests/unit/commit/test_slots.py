@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.transactions import SLOT_DEADLINE_MS, SLOT_WITHIN_MS, fresh_identity
 from kafka_eos_sink.errors import BrokerUnavailableError
-from tests.model.scripted_cluster import BATCH, ScriptedCluster
+from tests.model.scripted_cluster import ScriptedCluster
 from tests.runs import WRITE
 
 OWN = 3
@@ -39,29 +38,11 @@ class SlowCoordinators(ScriptedCluster):
         return self.run(fresh_identity(WRITE, 0, SLOTS, 60_000)).transactional_id
 
 
-def test_attempt_describes_only_its_own_free_slot() -> None:
-    coordinators = SlowCoordinators(lambda _: 5)
-    assert coordinators.fresh_id() == f"w.0.{OWN}"
-    assert coordinators.described == [(f"w.0.{OWN}",)]
-
-
-def test_attempt_takes_the_next_slot_if_its_own_is_taken() -> None:
-    coordinators = SlowCoordinators(lambda _: 5)
-    coordinators.commit([coordinators.attempt(coordinators.plan(), slot=OWN + 1)])
-    coordinators.attempt(coordinators.plan("next"), slot=OWN, batch=replace(BATCH, version=2))
-    assert coordinators.fresh_id() == f"w.0.{OWN + 1}"
-
-
 def test_attempt_takes_the_next_slot_if_its_own_is_silent() -> None:
     coordinators = SlowCoordinators(lambda name: 10**6 if name == f"w.0.{OWN}" else 5)
     began = coordinators.now
     assert coordinators.fresh_id() == f"w.0.{OWN + 1}"
     assert coordinators.now - began <= SLOT_WITHIN_MS + 5
-
-
-def test_attempt_uses_descriptions_of_a_throttled_client() -> None:
-    # Each response carries one second of silence, which the client keeps before the next request leaves.
-    assert SlowCoordinators(lambda _: 1_001).fresh_id() == f"w.0.{OWN}"
 
 
 def test_attempt_fails_at_its_deadline_with_slow_coordinators() -> None:

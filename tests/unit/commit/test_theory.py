@@ -33,13 +33,6 @@ def test_functions_in_the_theory_exist() -> None:
     assert [name for name in sorted(named) if not re.search(rf"(\bdef |^    ){name}\b[(:]", code, re.MULTILINE)] == []
 
 
-def test_modules_in_the_theory_exist() -> None:
-    folders = (PACKAGE, PACKAGE / "commit", Path(__file__).parent)
-    named = set(re.findall(r"[a-z_/]+\.py", THEORY))
-    assert len(named) > 10
-    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
-
-
 def explanations(source: Path) -> Iterator[str]:
     """Return the comments of a module, its docstrings, and the texts behind fields and constants."""
     text = source.read_text("utf-8")
@@ -54,14 +47,3 @@ def explanations(source: Path) -> Iterator[str]:
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_code_that_meets_a_hazard_names_it(hazard: str) -> None:
     assert any(re.search(rf"\b{hazard}\b", text) for source in COMMIT for text in explanations(source))
-
-
-def test_missing_markers_are_explained_only_in_the_theory() -> None:
-    told = {
-        str(source.relative_to(PACKAGE))
-        for package in ("commit", "runtime", "spark")
-        for source in (PACKAGE / package).rglob("*.py")
-        for text in explanations(source)
-        if "KAFKA-20734" in text
-    }
-    assert told == {"commit/__init__.py"}

@@ -13,8 +13,8 @@ from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_records import decision_records
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.values import Decision, DecisionStatus, TaskOutcome
-from kafka_eos_sink.commit.versions import MOST_RANGES, VersionRange, Versions
+from kafka_eos_sink.commit.values import Decision, TaskOutcome
+from kafka_eos_sink.commit.versions import MOST_RANGES, Versions
 from kafka_eos_sink.errors import WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster
 from tests.runs import run_of
@@ -36,13 +36,6 @@ def test_the_set_holds_what_was_added_in_any_order() -> None:
         # Sorted, and with a gap between two ranges: so few as possible.
         ends = [end for each in found.ranges for end in (each.first, each.last + 1)]
         assert ends == sorted(set(ends))
-
-
-def test_a_hundred_thousand_versions_in_a_row_take_one_range() -> None:
-    found = Versions()
-    for version in range(100_000):
-        found = found.adding(version)
-    assert found == Versions((VersionRange(0, 99_999),))
 
 
 def test_the_lowest_ranges_leave_the_set_and_raise_the_floor() -> None:
@@ -70,29 +63,6 @@ class Job:
         plan = self.cluster.plan(f"n{self.runs}")
         message = self.cluster.attempt(plan, batch=batch)
         return self.cluster.commit([message], batch=batch)
-
-
-def test_each_version_is_written_once_in_any_order() -> None:
-    job = Job()
-    order = [7, 3, 9, 8, 3, 1, 7, 2, 9]
-    written = [version for version in order if job.run(version) is not None]
-    assert written == [7, 3, 9, 8, 1, 2]
-    assert job.cluster.newest().written_versions == Versions((VersionRange(1, 3), VersionRange(7, 9)))
-    assert job.cluster.warnings == [
-        line for version in (3, 7, 9) for line in job.cluster.warnings if line.startswith(f"version {version} of write")
-    ]
-
-
-def test_rollback_option_of_a_batch_job_is_warned_of() -> None:
-    job = Job()
-    assert job.run(1, on_checkpoint_rollback="rewrite") is not None
-    assert job.run(1, on_checkpoint_rollback="rewrite") is None
-    without_effect = [line for line in job.cluster.warnings if "has no effect on a batch job" in line]
-    assert len(without_effect) == 2
-    job.run(2, on_checkpoint_rollback="fail")
-    query = Job()
-    query.run(1, on_checkpoint_rollback="rewrite", foreach_query="q", foreach_call="call")
-    assert len([*job.cluster.warnings, *query.cluster.warnings]) == 3, "two of the option, one of the skip"
 
 
 def test_older_record_means_all_versions_up_to_its_own() -> None:
@@ -123,16 +93,6 @@ def test_version_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         job.run(2)
 
 
-def test_void_version_leaves_the_set() -> None:
-    job = Job()
-    job.run(4)
-    found = job.cluster.plan("n").decisions[0]
-    void = replace(found.decision, version=6, nonce="m~1", versions=Versions.up_to(6).without(6))
-    plan = replace(job.cluster.plan("m"), decisions=(replace(found, decision=void, status=DecisionStatus.VOID),))
-    assert admit(plan, replace(BATCH, version=6)) == (None, None)
-    assert admit(plan, replace(BATCH, version=5))[0] is SKIP
-
-
 def test_foreach_batch_follows_the_rules_of_a_stream() -> None:
     """There the version is the batch id, and a new checkpoint counts from 0 again."""
     job = Job()
@@ -151,25 +111,6 @@ def test_foreach_batch_follows_the_rules_of_a_stream() -> None:
     assert job.run(1, foreach_call="new 1", **rewrite) is not None
     assert job.cluster.newest().written_versions == Versions.up_to(1)
     assert job.run(4, foreach_call="new 4", **rewrite) is not None
-
-
-def test_rollback_option_does_not_rule_a_batch_job() -> None:
-    job = Job()
-    job.run(5)
-    for choice in ("skip", "rewrite", "fail"):
-        assert job.run(5, on_checkpoint_rollback=choice) is None
-    assert job.run(3, on_checkpoint_rollback="skip") is not None
-
-
-@pytest.mark.parametrize("rollback", ["rewrite", "skip"])
-def test_foreach_batch_needs_no_set(monkeypatch: pytest.MonkeyPatch, rollback: str) -> None:
-    """A function that writes every other batch may be rolled back, however many batches there were."""
-    monkeypatch.setattr(versions, "MOST_RANGES", 2)
-    job = Job()
-    for version in (0, 2, 4, 6):
-        job.run(version, foreach_query="q", foreach_call=str(version))
-    # The planner does not know the query, and must not refuse before a task does.
-    admit(job.cluster.plan("next"), replace(BATCH, version=1, on_checkpoint_rollback=rollback, foreach_query=None))
 
 
 def test_view_of_a_planner_shows_that_another_run_came_between() -> None:

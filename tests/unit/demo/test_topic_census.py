@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from kafka_eos_sink.demo.report import DemoWrite, census_table, chart
 from kafka_eos_sink.demo.topic_census import Census, compare, count_records, fingerprint
 
 
@@ -37,34 +36,3 @@ def test_fingerprints_distinguish_null_empty_key_and_value() -> None:
     pairs = [(None, None), (None, b""), (b"", None), (b"", b""), (b"ab", b"c"), (b"a", b"bc"), (b"abc", b"")]
     assert len({fingerprint(key, value) for key, value in pairs}) == len(pairs)
     assert count_records([(b"k", b"v"), (b"k", b"v")]) == Counter({fingerprint(b"k", b"v"): 2})
-
-
-def write(census: Census) -> DemoWrite:
-    return DemoWrite(name="exactly-once", sink="kafka-eos", topic="t", census=census, in_log=census.visible)
-
-
-def rendered(what: object) -> str:
-    from rich.console import Console
-
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(what)
-    return captured.get()
-
-
-def test_table_shows_the_numbers() -> None:
-    text = rendered(census_table([write(Census(sent=12_345, visible=12_400, duplicates=60, missing=5, unknown=0))]))
-    assert text.splitlines()[1].split()[-5:] == ["12,345", "12,400", "12,400", "60", "5"]
-
-
-def test_chart_shows_single_duplicate_and_missing_record() -> None:
-    clean = rendered(chart([write(Census(sent=10**6, visible=10**6, duplicates=0, missing=0, unknown=0))]))
-    bar = clean.splitlines()[0]
-    assert "▓" not in bar
-    assert "░" not in bar
-    bar = rendered(chart([write(Census(sent=10**6, visible=10**6, duplicates=1, missing=1, unknown=0))])).splitlines()[
-        0
-    ]
-    assert "▓" in bar
-    assert "░" in bar
-    assert rendered(chart([write(Census(sent=0, visible=0, duplicates=0, missing=0, unknown=0))]))

@@ -12,7 +12,6 @@ from kafka_eos_sink.embedded.broker_security import (
     BrokerSecurity,
     client_properties,
     listener_properties,
-    new_password,
     scram_arguments,
 )
 
@@ -26,15 +25,6 @@ def test_listener_has_a_login_module_for_each_mechanism() -> None:
     assert 'user_bob="hunter3"' in properties["listener.name.client.plain.sasl.jaas.config"]
     assert "ScramLoginModule required;" in properties["listener.name.client.scram-sha-512.sasl.jaas.config"]
     assert not any("oauthbearer" in name for name in properties)
-
-
-def test_client_authorities_make_client_certificates_required() -> None:
-    store = {"type": "PEM", "location": "/server.pem"}
-    alone = listener_properties(BrokerSecurity(protocol="SSL"), {}, store)
-    assert alone == {f"listener.name.client.ssl.keystore.{name}": value for name, value in store.items()}
-    mutual = listener_properties(BrokerSecurity(protocol="SSL", client_authorities=Path("/ca.pem")), {}, store)
-    assert mutual["listener.name.client.ssl.client.auth"] == "required"
-    assert mutual["listener.name.client.ssl.truststore.location"] == "/ca.pem"
 
 
 def test_storage_tool_arguments_hold_no_password() -> None:
@@ -58,12 +48,6 @@ def test_client_gets_strongest_mechanism_and_first_user(mechanisms: tuple[str, .
     assert properties["sasl.mechanism"] == expected[0]
     assert expected[1] in properties["sasl.jaas.config"]
     assert properties["ssl.truststore.location"] == "/trusted.pem"
-
-
-def test_generated_passwords_are_valid_and_differ() -> None:
-    one, other = new_password(), new_password()
-    assert one != other
-    assert BrokerSecurity(protocol="SASL_SSL", users=(("a", one), ("b", other))).uses_sasl
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import multiprocessing
 import os
@@ -19,7 +18,6 @@ from kafka_eos_sink.embedded.distribution import (
     resolve,
     resolve_coordinates,
 )
-from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.jobs.spark_kafka_source import KAFKA_SOURCE_JARS
 
@@ -61,12 +59,6 @@ def runs_of(ivy: Path) -> int:
     return len(ivy.read_text().splitlines()) if ivy.exists() else 0
 
 
-def test_cache_directory_follows_the_environment() -> None:
-    assert cache_directory({"KAFKA_EOS_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
-    assert cache_directory({"XDG_CACHE_HOME": "/b"}) == Path("/b/kafka-eos")
-    assert cache_directory({}) == Path("~/.cache/kafka-eos").expanduser()
-
-
 def test_jars_are_downloaded_once_with_a_logger(ivy: Path) -> None:
     seen: list[Progress] = []
     folder = resolve("9.0.0", progress=seen.append)
@@ -103,41 +95,12 @@ def test_two_processes_at_once_download_once(ivy: Path) -> None:
     assert runs_of(ivy) == 2
 
 
-def test_jars_keep_the_order_of_their_coordinates(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JARS", "z-1.jar a-2.jar")
-    jars = resolve_coordinates(["g:z:1", "g:a:2"])
-    assert [jar.name for jar in jars] == ["z-1.jar", "a-2.jar"]
-    module = Path(f"{ivy}.module").read_text()
-    assert 'org="g" name="z" rev="1"' in module
-    assert 'transitive="false"' in module
-
-
 def test_unreleased_version_fails_without_a_retry(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IVY_STATUS", "1")
     monkeypatch.setenv("IVY_PRINTS", "\\t\\t:: org.apache.kafka#kafka_2.13;9.0.0: not found\\n")
     with pytest.raises(KafkaEosError, match=r"DISTRIBUTION_UNAVAILABLE.*has no Kafka 9.0.0 .*kafka_2.13;9.0.0\)"):
         resolve("9.0.0")
     assert runs_of(ivy) == 1
-
-
-def test_unreachable_index_is_retried_then_reported(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_eos_sink.embedded.distribution.time.sleep", lambda _: None)
-    monkeypatch.setenv("IVY_STATUS", "1")
-    output = "Host index.example not found. url=https://index.example/x.pom\\n:: a#kafka_2.13;9.0.0: not found\\n"
-    monkeypatch.setenv("IVY_PRINTS", output)
-    with pytest.raises(KafkaEosError) as raised:
-        resolve("9.0.0")
-    assert raised.value.code == "DISTRIBUTION_UNAVAILABLE"
-    assert "cannot be reached (Host index.example not found); check the network" in str(raised.value)
-    assert "KAFKA_EOS_IVY_SETTINGS" in str(raised.value)
-    assert runs_of(ivy) == 3
-
-
-def test_download_without_the_main_jar_is_discarded(ivy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JARS", "other.jar")
-    with pytest.raises(KafkaEosError, match=r"without kafka_2\.13-9\.0\.0\.jar"):
-        resolve("9.0.0")
-    assert not (cache_directory() / "kafka_2.13-9.0.0").exists()
 
 
 @pytest.mark.parametrize(
@@ -186,11 +149,6 @@ def test_cache_that_others_can_write_is_refused(ivy: Path) -> None:
         resolve("9.0.0")
 
 
-def test_cache_is_for_its_owner_alone(ivy: Path) -> None:
-    resolve("9.0.0")
-    assert cache_directory().stat().st_mode & 0o777 == 0o700
-
-
 def test_folders_in_an_open_cache_are_for_their_owner_alone(ivy: Path) -> None:
     before = os.umask(0)
     try:
@@ -206,17 +164,3 @@ def test_invalid_version_never_becomes_a_path(ivy: Path, version: str) -> None:
     with pytest.raises(KafkaEosError, match="is not a package coordinate"):
         resolve(version)
     assert runs_of(ivy) == 0
-
-
-def test_plain_progress_is_a_few_lines() -> None:
-    log = io.StringIO()
-    with shown_progress(log) as report:
-        for done in range(1, 46):
-            report(Progress(stage="resolving", done=done, total=0, name="x"))
-        for done in range(1, 46):
-            report(Progress(stage="downloading", done=done, total=45, name="x"))
-    assert log.getvalue().splitlines() == [
-        "Looking up Kafka's packages",
-        "Downloading Kafka's packages: 1 of 45",
-        "Downloading Kafka's packages: 45 of 45",
-    ]

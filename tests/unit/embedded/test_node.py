@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.node import HOST, NodeAddress, server_properties, write_properties
-from kafka_eos_sink.embedded.ports import choose_free_ports, is_free
+from kafka_eos_sink.embedded.node import NodeAddress, server_properties, write_properties
 
 NODES = tuple(
     NodeAddress(node_id=each, port=9_000 + each, broker_port=9_000 + each, controller_port=9_100 + each)
@@ -37,24 +35,9 @@ def test_secured_clients_have_a_listener_of_their_own() -> None:
     assert properties["listener.security.protocol.map"] == "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENT:SASL_SSL"
 
 
-def test_overrides_win_over_chosen_properties() -> None:
-    assert server_properties(NODES[0], NODES[:1], Path("/d"), {"num.partitions": "9"})["num.partitions"] == "9"
-
-
 def test_properties_are_escaped_as_java_reads_them(tmp_path: Path) -> None:
     write_properties(tmp_path / "p", {"b": "C:\\x", "a": "é\nz"})
     assert (tmp_path / "p").read_text(encoding="utf-8") == "a=é\\nz\nb=C:\\\\x\n"
-
-
-def test_chosen_ports_are_free_and_different() -> None:
-    ports = choose_free_ports(HOST, 20)
-    assert len(set(ports)) == 20
-    assert all(is_free(HOST, port) for port in ports)
-
-
-def test_port_of_a_listening_server_is_not_free() -> None:
-    with socket.create_server((HOST, 0)) as server:
-        assert not is_free(HOST, server.getsockname()[1])
 
 
 @pytest.mark.parametrize(

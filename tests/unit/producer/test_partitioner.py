@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_eos_sink.errors import ConfigurationError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partitioner import (
     DefaultPartitioner,
@@ -70,11 +70,6 @@ def test_a_sliced_key_column_hashes_its_own_rows(values: list[bytes], data: st.D
     assert key_partitions(sliced, 7).tolist() == expected
 
 
-def test_one_very_long_key_among_many_is_hashed_right() -> None:
-    values = [b"k%d" % i for i in range(1_000)] + [b"x" * 100_001]
-    assert column_hashes(values) == [murmur2_bytes(value) for value in values]
-
-
 def test_a_keys_partition_does_not_depend_on_leaders() -> None:
     keys: list[bytes | None] = [b"%d" % i for i in range(100)]
     partitioner = DefaultPartitioner(run_bytes=1_000)
@@ -90,14 +85,6 @@ def test_keyless_rows_fill_a_run_and_visit_all_partitions() -> None:
     assert (runs == runs[:, :1]).all()
     assert sorted(runs[:4, 0]) == [0, 1, 2, 3]
     assert sorted(runs[4:, 0]) == [0, 1, 2, 3]
-
-
-def test_sticky_run_continues_over_calls() -> None:
-    partitioner = DefaultPartitioner(run_bytes=100, seed=1)
-    chosen = [partitioner(rows(None, 3), np.full(3, 10, np.int64), topic(50)).tolist() for _ in range(4)]
-    flat = [partition for call in chosen for partition in call]
-    assert len(set(flat[:10])) == 1
-    assert flat[10] != flat[9]
 
 
 @pytest.mark.feature("large records and lost brokers")
@@ -169,10 +156,3 @@ def test_a_custom_partitioners_nonsense_is_named(user_module: Any, answer: Any, 
     with pytest.raises(KafkaEosError, match="PARTITIONER_FAILED") as raised:
         partitioner(rows([b"a", b"b"]), np.zeros(2, np.int64), topic(4))
     assert words in str(raised.value)
-
-
-@pytest.mark.parametrize("spec", ["no_such_module:f", "user_partitioners:missing"])
-def test_a_partitioner_that_cannot_be_loaded_is_named(user_module: Any, spec: str) -> None:
-    with pytest.raises(ConfigurationError, match="NOT_LOADABLE") as raised:
-        load_partitioner(ProducerConfig(partitioner=spec))
-    assert spec in str(raised.value)

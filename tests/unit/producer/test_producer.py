@@ -130,16 +130,6 @@ def test_row_numbers_count_in_memory_before_their_batch_closes(bench: Any, answe
     assert sum(len(each.records) for each in found) == 4_000
 
 
-def test_block_larger_than_the_memory_is_sent_alone(bench: Any, answer: Any) -> None:
-    client = bench().client
-    producer, found = begun(client, buffer_memory=1_000), acknowledging(client, answer, waiting=True)
-    producer.append_block("t", 0, block(0))
-    producer.append_block("t", 0, block(2, size=3_000))
-    assert len(found) == 1, "what lay before it is acknowledged"
-    producer.flush()
-    assert len(found) == 2
-
-
 def test_block_fails_when_no_memory_becomes_free(bench: Any) -> None:
     client = bench().client
     producer = begun(client, buffer_memory=1_000, max_block_ms=2_000)

@@ -33,19 +33,3 @@ def test_a_value_that_cannot_work_is_named(setting: dict[str, Any], words: str) 
     with pytest.raises(ConfigurationError, match="INVALID_CONFIG") as raised:
         ProducerConfig(**setting)
     assert words in str(raised.value)
-
-
-def test_all_problems_are_named_at_once() -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        ProducerConfig(acks=0, linger_ms=-1, max_in_flight=0)
-    assert len(raised.value.message.split("; ")) == 3
-
-
-def test_levels_at_the_ends_of_their_ranges_are_taken() -> None:
-    for codec, level in (("gzip", -1), ("gzip", 9), ("lz4", 17), ("zstd", 22), ("zstd", -131072)):
-        ProducerConfig(compression=codec, compression_level=level)
-
-
-def test_interceptor_options_stay_out_of_the_repr() -> None:
-    config = ProducerConfig(interceptor_options=(("kafka.sasl.password", "hush"),))
-    assert "hush" not in repr(config)

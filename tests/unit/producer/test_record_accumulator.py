@@ -69,17 +69,6 @@ def test_full_batches_are_cut_and_the_rest_remains_open(appended: Any, rows_of: 
     assert a.open_bytes == queue.open_bytes == 0
 
 
-@pytest.mark.feature("large records and lost brokers")
-def test_a_row_larger_than_a_batch_gets_one_of_its_own(appended: Any, rows_of: Any) -> None:
-    a = accumulator(batch_size=200)
-    queue = a.queue("t", 0)
-    batches = appended(a, queue, rows_of(2, size=50))
-    batches += appended(a, queue, rows_of(1, size=5_000, first=2))
-    batches += appended(a, queue, rows_of(2, size=50, first=3))
-    batches.append(a.close(queue, 0))
-    assert [numbers_of(batch) for batch in batches] == [[0, 1], [2], [3, 4]]
-
-
 def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -> None:
     a = accumulator(batch_size=100_000)
     queue = a.queue("t", 0)
@@ -126,22 +115,6 @@ def test_rows_without_timestamps_join_no_batch_of_another_time(appended: Any, ro
     assert appended(a, queue, rows_of(1, first=2), now=109) == []
     (closed,) = appended(a, queue, rows_of(1, first=3), now=110)
     assert (numbers_of(closed), closed.block.base_timestamp) == ([1, 2], NOW_MS)
-
-
-def test_null_timestamps_are_the_time_of_writing_in_any_batch(appended: Any) -> None:
-    a = accumulator()
-    queue = a.queue("t", 0)
-    for times in ([86_400_000], [None, None]):
-        columns = RecordColumns(value=pa.array([b"v"] * len(times)), timestamp=pa.array(times, pa.int64()))
-        assert (
-            appended(
-                a, queue, NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.arange(len(times)))
-            )
-            == []
-        )
-    batch = a.close(queue, 0)
-    assert batch.rows().columns.timestamp.to_pylist() == [86_400_000, NOW_MS, NOW_MS]
-    assert batch.block.max_timestamp == NOW_MS
 
 
 def test_split_keeps_header_keys_that_are_not_utf8(appended: Any) -> None:
@@ -198,27 +171,6 @@ def test_memory_is_freed_when_batches_are_acked_split_or_dropped(closed: Any) ->
     assert a.drop_unsent() == halves
     assert a.used_bytes == 0
     assert a.idle
-
-
-def test_drop_unsent_returns_batches_with_a_sequence(closed: Any) -> None:
-    a = accumulator()
-    queue = a.queue("t", 0)
-    batch = closed(a, 1)
-    queue.next_to_send(0, 5, (1, 0))
-    queue.sent(batch, transactional=True)
-    closed(a, 1)
-    assert a.drop_unsent() == []
-    batch.in_flight = False
-    assert a.drop_unsent() == [batch]
-
-
-@pytest.mark.feature("batching")
-def test_the_partition_served_last_comes_last(closed: Any) -> None:
-    a = accumulator()
-    for partition in range(3):
-        closed(a, 1, partition)
-    a.served(a.queue("t", 0))
-    assert [partition for _, partition in a.active] == [1, 2, 0]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -103,12 +103,6 @@ def test_invalid_row_is_named_without_its_payload(given: Rows, code: str, words:
     assert "secret" not in str(raised.value)
 
 
-def test_first_bad_row_is_named_for_any_fault() -> None:
-    given = rows([b"a", b"x" * 500, b"c"], ["t", "t", None])
-    with pytest.raises(InvalidRowError, match="row 1001 "):
-        check(given, max_request_size=300)
-
-
 def test_a_partition_added_since_is_found_before_it_is_refused() -> None:
     topics = Topics()
     (good,), bad = check(rows([b"a", b"b"], "t", [2, 0]), topics)
@@ -129,22 +123,6 @@ def test_rows_of_several_topics_keep_their_order_and_numbers() -> None:
         "u": [1000, 1002],
         "t": [1001, 1003],
     }
-
-
-def test_bad_rows_reach_the_dead_letter_topic_with_the_reason() -> None:
-    given = rows([b"good", b"null", b"x" * 5_000, b"far"], ["t", None, "t", "t"], [0, 0, 0, 9])
-    (good,), bad = check(given, max_request_size=3_000, dead_letter_topic="dlq")
-    assert good.rows.columns.value.to_pylist() == [b"good"]
-    letters = letters_of(bad, ProducerConfig(max_request_size=3_000))
-    headers = [{h["key"]: h["value"] for h in row} for row in letters.columns.headers.to_pylist()]
-    by_code = {row["kafka-eos.error"]: row for row in headers}
-    assert set(by_code) == {b"NULL_TOPIC", b"RECORD_TOO_LARGE", b"NO_SUCH_PARTITION"}
-    assert "kafka-eos.topic" not in by_code[b"NULL_TOPIC"]
-    assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.partition"] == b"9"
-    assert by_code[b"NO_SUCH_PARTITION"]["kafka-eos.row"] == b"1003"
-    assert sorted((~letters.row_numbers).tolist()) == [1001, 1002, 1003]
-    assert by_code[b"RECORD_TOO_LARGE"]["kafka-eos.value.bytes"] == b"5000"
-    assert sorted(letters.columns.value.to_pylist(), key=str) == sorted([b"null", b"far", None], key=str)
 
 
 def test_text_that_is_not_utf8_stops_no_dead_letter() -> None:
@@ -252,15 +230,3 @@ def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
     assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
     assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
     assert int(record_sizes(pieces[0].columns).max()) < 1_300
-
-
-def test_many_topics_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look-up of 60,000 missing topics has a response that is larger than a frame."""
-    monkeypatch.setattr("kafka_eos_sink.producer.row_checks.NAMES_AT_ONCE", 2)
-    topics, names = Topics(), ["a", "b", "t", None, "c", "d"]
-    config = ProducerConfig(dead_letter_topic="letters")
-    given = rows([b"v"] * len(names), names)
-    good, bad = checked_rows(numbered(given), topics, config)  # type: ignore[arg-type]
-    assert topics.at_once == [2, 2, 1]
-    assert [int(each.rows.row_numbers[0]) for each in good] == [2]
-    assert sorted(int(each.rows.row_numbers[0]) for each in bad) == [0, 1, 3, 4, 5]

@@ -90,15 +90,6 @@ def test_silent_brokers_fail_the_task_and_make_no_dead_letters() -> None:
         directory(Cluster(responds=False)).resolve(["t", "orders"])
 
 
-def test_missing_topics_are_requested_no_more() -> None:
-    """With 60,000 of them, the response about all topics was larger than a frame, and the job failed."""
-    cluster = Cluster(responds=True)
-    topics = directory(cluster)
-    for number in range(3):
-        topics.resolve(["t", f"missing-{number}"])
-    assert set(cluster.wanted) == {"t"}
-
-
 def test_many_missing_topics_wait_max_block_ms_once() -> None:
     """One in each slab: the transaction would time out behind them."""
     cluster = Cluster(responds=True)
@@ -108,41 +99,12 @@ def test_many_missing_topics_wait_max_block_ms_once() -> None:
     assert MAX_BLOCK_MS <= cluster.now < 2 * MAX_BLOCK_MS
 
 
-def test_missing_topic_wait_fits_a_short_transaction_timeout() -> None:
-    cluster = Cluster(responds=True)
-    topics = directory(cluster, transaction_timeout_ms=60_000)
-    for number in range(15):
-        topics.resolve([f"missing-{number}"])
-    assert 6_000 <= cluster.now < 12_000
-
-
-def test_brokers_get_max_block_ms_after_many_missing_topics() -> None:
-    cluster = Cluster(responds=True)
-    topics = directory(cluster)
-    topics.resolve(["missing"])
-    cluster.responds = False
-    before = cluster.now
-    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
-        topics.resolve(["orders"])
-    assert cluster.now - before >= MAX_BLOCK_MS
-
-
 def test_invalid_names_are_never_requested() -> None:
     cluster = Cluster(responds=True)
     names = ["t", "", ".", "..", "a/b", "a\n", "ü", "x" * 250, "x" * 40_000]
     found = directory(cluster).resolve(names)
     assert [code_of(found[name]) for name in names[1:]] == ["INVALID_TOPIC"] * 8
     assert (cluster.wanted, cluster.now) == (["t"], 0)
-
-
-def test_topic_created_since_the_client_remembers_it_is_found() -> None:
-    """A client serves many tasks, and a task that has waited for other names has no patience left."""
-    cluster = Cluster(responds=True)
-    directory(cluster).resolve(["late"])
-    topics = directory(cluster)
-    topics.resolve(["missing"])
-    cluster.created.add("late")
-    assert not isinstance(topics.resolve(["late"])["late"], TopicProblem)
 
 
 def test_topics_of_the_sink_are_problems_and_never_requested() -> None:

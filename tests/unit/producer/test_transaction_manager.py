@@ -23,7 +23,6 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    FindCoordinatorRequest,
     InitProducerIdRequest,
 )
 
@@ -78,11 +77,6 @@ def test_transitions_not_in_the_table_raise() -> None:
                 move(manager)
 
 
-def test_a_handed_over_or_ended_transaction_cannot_be_touched() -> None:
-    assert TRANSITIONS[State.PREPARED] == frozenset()
-    assert TRANSITIONS[State.ABORTED] == frozenset()
-
-
 def test_add_partitions_follows_coordinator_lookup() -> None:
     d = Dialogue().in_transaction(0)
     d.coordinator.find = [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
@@ -120,12 +114,6 @@ def test_partitions_are_added_together_and_once() -> None:
     assert asked.v3_and_below_topics[0].partitions == (0, 1)
     assert d.manager.add_partition(("t", 0))
     assert not d.manager.pending
-
-
-def test_concurrent_transactions_is_retried_after_20_ms() -> None:
-    d = Dialogue().in_transaction(0)
-    d.add(ErrorCode.CONCURRENT_TRANSACTIONS, 0)
-    assert 16 <= d.client.now <= 24
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -280,20 +268,3 @@ def test_refused_retry_leaves_a_doubt_that_an_abort_settles(first: Any, again: s
     if again == "rejected":
         assert d.manager.abort(DEADLINE_MS).error_code == 0
         assert d.sent()[-1] == "EndTxn"
-
-
-def test_rejection_at_once_leaves_no_doubt() -> None:
-    d = Dialogue().in_transaction(0)
-    with pytest.raises(AuthorizationError):
-        d.add(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert d.manager.abort(DEADLINE_MS).error_code == 0
-    assert d.sent() == ["FindCoordinator", "AddPartitionsToTxn"]
-
-
-def test_coordinator_that_is_not_found_leaves_no_doubt() -> None:
-    d = Dialogue().in_transaction(0)
-    d.coordinator.find = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    d.add(0)
-    assert d.manager.pending == {("t", 0)}
-    assert not d.manager.in_doubt
-    assert {type(request) for _, request, _ in d.client.called} == {FindCoordinatorRequest}

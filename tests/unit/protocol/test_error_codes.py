@@ -30,10 +30,6 @@ def test_known_code_has_its_name_and_retriable_flag(code: int, name: str, retria
     assert error is ErrorCode[name]
 
 
-def test_each_code_has_a_message_of_its_own() -> None:
-    assert len({error.message for error in ErrorCode}) == len(ErrorCode)
-
-
 @pytest.mark.parametrize(
     ("code", "name"), [(9999, "UNKNOWN_CODE_9999"), (-7, "UNKNOWN_CODE_MINUS_7"), (32767, "UNKNOWN_CODE_32767")]
 )

@@ -124,12 +124,6 @@ def test_a_response_to_another_request_is_refused() -> None:
         decode_response(EndTxnRequest, 5, frame, 8)
 
 
-def test_trailing_bytes_after_a_response_are_refused() -> None:
-    frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5) + b"\x00"
-    with pytest.raises(ProtocolError, match="1 bytes left"):
-        decode_response(EndTxnRequest, 5, frame, 7)
-
-
 @pytest.mark.parametrize("length", range(5))
 def test_a_frame_that_ends_within_its_header_is_refused(length: int) -> None:
     with pytest.raises(ProtocolError, match="ResponseHeader"):
@@ -147,26 +141,6 @@ def test_old_brokers_api_versions_response_is_read_in_version_0() -> None:
 
 
 # Frames
-
-FRAMES = (b"first", b"", b"third" * 100)
-STREAM = b"".join(framed(frame) for frame in FRAMES)
-
-
-def test_frames_fed_whole() -> None:
-    reader = FrameReader(1000)
-    reader.feed(STREAM)
-    assert [reader.next_frame() for _ in range(4)] == [*FRAMES, None]
-    assert reader.buffered == 0
-
-
-def test_frames_fed_byte_by_byte() -> None:
-    reader = FrameReader(1000)
-    frames = []
-    for place in range(len(STREAM)):
-        reader.feed(STREAM[place : place + 1])
-        while (frame := reader.next_frame()) is not None:
-            frames.append(frame)
-    assert frames == list(FRAMES)
 
 
 @given(st.lists(st.binary(max_size=50), max_size=8), st.data())
@@ -206,10 +180,3 @@ def test_non_kafka_response_names_the_property_to_check() -> None:
     reader.feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         reader.next_frame()
-
-
-def test_the_limit_can_be_raised_once_the_peer_is_known() -> None:
-    reader = FrameReader(10)
-    reader.max_frame_bytes = 20
-    reader.feed(framed(b"x" * 20))
-    assert reader.next_frame() == b"x" * 20

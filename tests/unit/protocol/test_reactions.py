@@ -20,8 +20,6 @@ from kafka_eos_sink.errors import (
 from kafka_eos_sink.protocol import messages, reactions
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.reactions import (
-    END_TXN_REJECTED,
-    FENCED_BY_NEWER_OWNER,
     REACTIONS,
     Reaction,
     reaction,
@@ -79,33 +77,6 @@ def test_rejection_names_the_request_and_kafkas_error_code(
     assert error.code == own_code
     assert str(error).startswith(f"[KAFKA_EOS.{own_code}] Asking for 'x' returned {ErrorCode.of(code).name}")
     assert "the broker's own words" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("api", "right"),
-    [
-        ("CreateTopics", "Create on the cluster, or on the topic"),
-        ("Metadata", "Create on the cluster, or on the topic"),
-        ("InitProducerId", "IdempotentWrite on the cluster"),
-        ("WriteTxnMarkers", "Alter or ClusterAction on the cluster"),
-        ("EndTxn", "Create, Alter, ClusterAction or IdempotentWrite on the cluster"),
-    ],
-)
-def test_missing_cluster_right_is_that_of_the_request(api: str, right: str) -> None:
-    error = refusal(getattr(messages, f"{api}Request"), ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Asking for 'x'")
-    assert error.message.endswith(f" Grant the principal {right}.")
-
-
-def test_groups_of_codes_follow_from_the_rows() -> None:
-    assert {code.name for code in FENCED_BY_NEWER_OWNER} == {"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
-    assert {code.name for code in END_TXN_REJECTED} == {
-        "INVALID_PRODUCER_EPOCH",
-        "PRODUCER_FENCED",
-        "INVALID_PRODUCER_ID_MAPPING",
-        "INVALID_TXN_STATE",
-        "UNKNOWN_PRODUCER_ID",
-        "TRANSACTION_ABORTABLE",
-    }
 
 
 def error_codes_in(node: ast.AST) -> list[str]:

@@ -100,13 +100,6 @@ def test_the_sealed_header_has_every_field_at_its_place() -> None:
     )
 
 
-def test_attributes_hold_codec_and_transactional_flag() -> None:
-    for codec in Compression:
-        for transactional in (True, False):
-            data = sealed(encode_rows(ROWS, TIME, codec=codec), transactional=transactional)
-            assert struct.unpack_from(">h", data, 21) == (codec | (0x10 if transactional else 0),)
-
-
 @pytest.mark.parametrize("codec", Compression)
 def test_sealed_batch_round_trips(codec: Compression) -> None:
     data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
@@ -119,12 +112,6 @@ def test_sealed_batch_round_trips(codec: Compression) -> None:
     assert (read.transactional, read.control, read.compression) == (True, False, codec)
     assert (read.base_offset, read.last_offset, read.size_in_bytes) == (0, len(ROWS) - 1, len(data))
     assert (read.base_timestamp, read.max_timestamp, read.log_append_time) == (TIME, TIME, False)
-
-
-def test_a_batch_without_idempotence_has_no_producer() -> None:
-    data = sealed(encode_rows(ROWS, TIME), producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=False)
-    (read,) = read_all(data)
-    assert (read.producer_id, read.producer_epoch, read.base_sequence, read.transactional) == (-1, -1, -1, False)
 
 
 def test_an_empty_batch_is_not_written() -> None:
@@ -201,11 +188,6 @@ def test_control_records_of_other_types_are_kept_by_their_type() -> None:
     for kind in (2, 6, 77, -1):
         (read,) = read_all(control(kind, None))
         assert read.control_records == (ControlRecord(offset=55, type=kind),)
-
-
-def test_an_emptied_control_batch_is_kept() -> None:
-    (read,) = read_all(batch(b"", 0, base_offset=8, attributes=0x30, last_offset_delta=0))
-    assert (read.control, read.control_records, read.base_offset, read.last_offset) == (True, (), 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -408,17 +390,6 @@ def test_blocks_keep_the_times_of_their_records() -> None:
     (read,) = read_all(sealed(block))
     assert [one.timestamp for one in read.records] == [TIME + 5, TIME - 9]
     assert read.max_timestamp == TIME + 5
-
-
-def test_markers_are_read_as_control_blocks() -> None:
-    data = batch(record(), 1, base_offset=54) + control(1, struct.pack(">hi", 0, 17))
-    assert [(header.last_offset, header.control) for header, _ in read_blocks(data)] == [(54, False), (55, True)]
-
-
-def test_a_block_is_read_without_its_records() -> None:
-    """What a decompressor or a record reader would refuse is copied as it is."""
-    ((_, block),) = read_blocks(batch(b"not compressed", 3, attributes=Compression.ZSTD))
-    assert (bytes(block.records), block.compression) == (b"not compressed", Compression.ZSTD)
 
 
 def test_a_damaged_block_is_refused_and_the_last_may_be_cut() -> None:

@@ -24,7 +24,6 @@ from kafka_eos_sink.protocol.record_columns import (
     header_bytes,
     header_keys_not_utf8,
     headers_array,
-    null_header_keys,
     record_sizes,
 )
 
@@ -227,19 +226,6 @@ def test_every_representation_of_headers_gives_the_same_records(representation: 
     assert bytes(encode_records(chunked, NOW)[0]) == section([(None, b"v", one, None) for one in headers])
 
 
-def test_headers_of_another_shape_are_refused() -> None:
-    with pytest.raises(TypeError, match="array<struct<key: string, value: binary>>"):
-        RecordColumns(value=pa.array([b"v"]), headers=pa.array([["a"]]))
-
-
-@pytest.mark.parametrize("null", [{"key": None, "value": b"x"}, None])
-def test_rows_with_a_null_header_key_are_found(null: dict[str, bytes | None] | None) -> None:
-    good = {"key": "k", "value": b"x"}
-    headers = pa.array([[null], [good, good], None, [good, null, null], [], [null]], HEADERS_TYPE)
-    assert null_header_keys(headers.slice(1)).tolist() == [False, False, True, False, True]
-    assert null_header_keys(headers.slice(1, 2)).tolist() == [False, False]
-
-
 NOT_UTF8 = b"\xff", b"a\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"ok\n\x80"
 """A wrong byte, a cut character, an overlong form, a surrogate, a code point above the last one, a second line."""
 
@@ -309,11 +295,6 @@ def test_timestamps_of_every_unit_become_milliseconds() -> None:
         RecordColumns(value=values, timestamp=pa.array([1, 2, 3], pa.date32()))
 
 
-def test_columns_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="key has 1 rows, value has 2"):
-        RecordColumns(value=pa.array([b"a", b"b"]), key=pa.array([b"a"]))
-
-
 def test_values_and_places_beyond_the_varint_tables() -> None:
     rows: list[Row] = [
         (b"k" * size, b"v" * size, None, None) for size in (0, 63, 64, 65_534, 65_535, 65_536, 70_000, 1_100_000)
@@ -327,12 +308,6 @@ def test_timestamps_far_from_the_first_one() -> None:
     times = [NOW, NOW - 1, 0, NOW + 63, NOW + 64, NOW - 65, NOW + 2**40, 2**62, None]
     rows: list[Row] = [(None, b"v", None, time) for time in times]
     assert bytes(encode_records(plain_columns(rows), NOW)[0]) == section(rows)
-
-
-def test_no_rows_make_no_batch() -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        encode_records(plain_columns([]), NOW)
-    assert len(record_sizes(plain_columns([]))) == 0
 
 
 @settings(deadline=None)
@@ -394,21 +369,6 @@ def test_a_section_keeps_no_other_section_in_memory() -> None:
     kept = sections.pop()
     del sections
     assert len(kept.records) <= pa.total_allocated_bytes() - before <= 1.1 * len(kept.records)
-
-
-def test_concat_fills_columns_that_some_parts_lack_with_nulls() -> None:
-    rows: list[Row] = [(b"k", b"v", [("h", b"1")], 5), (None, b"w", None, None)]
-    joined = RecordColumns.concat([plain_columns(rows[:1]), RecordColumns(value=pa.array([b"w"]))])
-    assert bytes(encode_records(joined, NOW)[0]) == section(rows)
-    assert RecordColumns.concat([]).num_rows == 0
-    bare = RecordColumns(value=pa.array([b"w"]))
-    assert RecordColumns.concat([bare, bare]).key is None
-
-
-def test_nbytes_counts_the_slice_only() -> None:
-    columns = RecordColumns(value=pa.array([b"x" * 1000] * 100), key=pa.array([b"k"] * 100))
-    assert columns.nbytes >= 100_000
-    assert columns.slice(0, 1).nbytes < 2000
 
 
 @settings(max_examples=25, deadline=None)

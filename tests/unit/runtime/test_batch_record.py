@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -137,18 +136,6 @@ def test_headroom_is_unknown_without_a_timeout(clock: SimpleNamespace) -> None:
     forever = replace(PLAN, transaction_timeout_ms=2**31 - 1)
     assert record_of_commit(DECISION, forever, [], watch, 0).headroom_ms is None
     assert record_of_commit(DECISION, replace(PLAN, transaction_timeout_ms=1), [], watch, 0).headroom_ms == 0
-
-
-def test_line_has_all_figures_and_its_fields(clock: SimpleNamespace) -> None:
-    record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
-    assert record.line() == (
-        "written version 3 of write id 'w': 200 rows; 2000 bytes; 2 transactions; "
-        "ms: plan 11, write 20, check 100, decide 300, end 400, verify 600; 2 attempts aborted; 0 transactions copied; "
-        "50200 ms to the transaction timeout"
-    )
-    # A field that hides one of the logger's own raises.
-    made = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, "m", (), None, extra=record.figures())
-    assert (made.__dict__["write_id"], made.__dict__["decide_ms"]) == ("w", 300)
 
 
 def test_line_shows_no_control_characters() -> None:

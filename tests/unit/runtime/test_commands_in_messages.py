@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,44 +13,23 @@ from kafka_eos_sink.cli.console import require_found
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.security import SecurityConfig
-from kafka_eos_sink.commit import refusals, steps
+from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.evidence import verify_visible
 from kafka_eos_sink.commit.refusals import refused, resolve_command
 from kafka_eos_sink.commit.steps import Procedure, Step
-from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
-    DEFAULT_TOPIC,
     Decision,
     OffsetRange,
     PreparedTransaction,
     Write,
 )
-from kafka_eos_sink.errors import BrokerRefusedError, Job
+from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_eos_sink.runtime.history_reading import read_history
-from tests.messages import WRITES, sample
-
-COMMIT = Path(refusals.__file__).parent
-
 
 AT = "--bootstrap-servers b1:9092"
 LEDGER = Write("w", "ledger", AT)
-
-
-def test_a_command_names_the_cluster_and_log_of_its_write() -> None:
-    plain = replace(LEDGER, log_topic=DEFAULT_TOPIC)
-    assert plain.command("recover") == f"kafka-eos recover {AT} --write-id w"
-    assert LEDGER.command("resolve", "--version 3") == (
-        f"kafka-eos resolve {AT} --commit-log-topic ledger --write-id w --version 3"
-    )
-
-
-def test_unknown_write_id_ends_with_the_command_that_lists_them() -> None:
-    error = refused("UNKNOWN_WRITE_ID", write=LEDGER)
-    assert "the commit log 'ledger' holds nothing of write id 'w'. Nothing was changed" in error.message
-    assert error.way_out.endswith(f": kafka-eos status {AT} --commit-log-topic ledger")
 
 
 @pytest.mark.parametrize(
@@ -69,23 +45,6 @@ def test_transactional_id_as_write_id_names_its_write(of_task: str, owner: str) 
     assert raised.value.way_out.startswith(hint)
     for other in ("w", "w.1", "w.01.1", "w.1.8"):
         assert "transactional id" not in refused("UNKNOWN_WRITE_ID", write=replace(LEDGER, id=other)).way_out
-
-
-def test_missing_history_ends_with_a_complete_command() -> None:
-    config = ClientConfig(bootstrap_servers=(("b1", 9092),))
-    with pytest.raises(BrokerRefusedError) as raised:
-        require_found((), "batch of 'w'", "h", config, "w")
-    assert raised.value.message == "the history 'h' on b1:9092 holds no batch of 'w'"
-    assert raised.value.way_out.endswith(f": kafka-eos status {AT}")
-    admin: Any = SimpleNamespace(client=SimpleNamespace(clock=lambda: 0, config=config), topic=lambda *_: None)
-    with pytest.raises(BrokerRefusedError) as raised:
-        read_history(admin, "h", "w", limit=1, timeout_ms=1)
-    assert raised.value.way_out.endswith(f": kafka-eos topics {AT}")
-
-
-def test_command_of_the_history_names_the_cluster_only() -> None:
-    error = sample("VERSION_TOO_OLD", write=LEDGER)
-    assert error.way_out.endswith(f"kafka-eos history --write-id w {AT}")
 
 
 TLS = SecurityConfig(protocol="SSL")
@@ -111,55 +70,12 @@ def test_a_command_reaches_the_cluster_of_its_client(config: ClientConfig, optio
     assert config.command_options == options
 
 
-@pytest.mark.parametrize("job", WRITES)
-def test_only_a_job_with_an_id_is_sent_to_its_next_run(job: Job) -> None:
-    """A job without txnAppId has a new id in its next run, which writes the rows a second time."""
-    for key in ("DECIDED_NOT_FINISHED", "TOPIC_GONE", "LOST_PARTS", "DECISION_UNKNOWN"):
-        error = sample(key, job)
-        first = error.way_out.partition("kafka-eos")[0].lower()
-        error.concern(job)
-        if job is Job.RANDOM:
-            assert "Do not run the job again" in error.safety
-            assert "run the job again" not in first
-            assert "same version" not in first
-        else:
-            again = {Job.BATCH: "run the same version again", Job.STREAM: "restart the query from its checkpoint"}[job]
-            assert again in first
-
-
-def test_version_counted_as_written_never_reruns_without_an_id() -> None:
-    """With an id the next run skips it; without one it would write the rows a second time."""
-    decision = Held().decision(0)
-    way_out = sample("UNRESOLVED", Job.RANDOM, decision=decision).way_out
-    committed, rewrite, duplicates = way_out.split("; ")
-    assert "do not run the job again: kafka-eos resolve" in committed
-    assert committed.endswith("--as committed --query-id q")
-    assert "then run the job again: kafka-eos resolve" in rewrite
-    assert rewrite.endswith("--as rewrite --query-id q")
-    assert duplicates.endswith(" --allow-duplicates")
-
-
 def test_a_shell_reads_the_ids_of_a_command_as_they_are() -> None:
     write_id, query_id = "nightly 'orders' $(id)/t;o", 'a "b" \\c'
     words = shlex.split(resolve_command(replace(LEDGER, id=write_id), query_id, 3, "committed"))
     assert words[words.index("--write-id") + 1] == write_id
     assert words[words.index("--query-id") + 1] == query_id
     assert words[-1] == query_id
-
-
-def test_command_names_the_query_of_a_stream_only() -> None:
-    assert "--query-id 0a1b" in resolve_command(LEDGER, "0a1b", 3, "committed")
-    assert "--query-id" not in resolve_command(LEDGER, BATCH_QUERY_ID, 3, "committed")
-
-
-def test_every_command_with_a_write_id_is_made_by_its_write() -> None:
-    """`Write.command` makes them all, but that of the history, which has no commit log; it is made beside it."""
-    sources = {path.name: path.read_text() for path in sorted(COMMIT.rglob("*.py"))}
-    assert sum(len(re.findall(r"command\(|_resolve\(", text)) for text in sources.values()) > 10
-    by_hand = {name: re.findall(r".*--write-id \{.*", text) for name, text in sources.items()}
-    (by_hand_only,) = by_hand["values.py"]
-    assert "kafka-eos history --write-id {" in by_hand_only
-    assert [name for name, lines in by_hand.items() if lines] == ["values.py"]
 
 
 class Held:

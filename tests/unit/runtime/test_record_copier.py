@@ -20,7 +20,6 @@ from kafka_eos_sink.commit.steps import AreCommitted, Copied, Copy, CopyRecords,
 from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import (
     AuthorizationError,
-    BrokerRefusedError,
     BrokerUnavailableError,
     KafkaEosError,
 )
@@ -255,30 +254,11 @@ def test_copied_batches_belong_to_the_new_transaction_unchanged() -> None:
     )
 
 
-def test_part_record_follows_the_acknowledged_records() -> None:
-    cluster = Cluster(batch(100, b"a"))
-    copied = cluster.copy(where(100, 100))
-    assert [at for at, _ in cluster.client.appended] == [("t", 0), LOG]
-    (part,) = cluster.client.appended[-1][1].records
-    assert (part.key, part.value) == (PART.key, PART.value)
-    assert copied.part_offset == 5_000
-    assert LOG[0] not in {part.topic for part in copied.written.offsets}
-    assert cluster.client.ends == [], "the transaction stays open"
-
-
 def test_range_is_fetched_in_pieces_to_its_end() -> None:
     value = bytes(FETCH_BYTES // 3)
     cluster = Cluster(*(batch(offset, value, codec=Compression.NONE) for offset in range(100, 110)))
     assert cluster.copy(where(100, 109)).written.rows == 10
     assert [offset for offset, _ in cluster.fetched] == [100, 102, 104, 106, 108]
-
-
-def test_large_batch_behind_a_marker_is_copied() -> None:
-    """A response with the marker and the beginning of the batch moves on: the next one brings the batch whole."""
-    large = batch(101, bytes(FETCH_BYTES + 1), codec=Compression.NONE)
-    cluster = Cluster(batch(99, b"a"), marker(100, producer_id=9), large)
-    assert cluster.copy(where(99, 101)).written.rows == 2
-    assert cluster.fetched[-1][0] == 101
 
 
 def test_rows_that_come_late_are_awaited() -> None:
@@ -298,57 +278,6 @@ def test_deleted_records_are_reported_with_their_place() -> None:
     cluster = Cluster(batch(100, b"a"), batch(104, b"b"))
     cluster.start = 101
     assert cluster.gone().why == "t-0 [100..104]: the partition does not hold these offsets any more"
-
-
-def test_records_deleted_while_they_are_copied_are_reported() -> None:
-    cluster = Cluster(batch(100, bytes(PUMP_EVERY_BYTES), b"b", codec=Compression.NONE))
-    cluster.batches["t", 1] = [batch(5, b"c")]
-    cluster.start = 6
-    assert cluster.gone(where(100, 101), where(5, 5, partition=1)).why.startswith("t-1 [5..5]: ")
-    assert cluster.client.ends == [False]
-
-
-def test_shorter_partition_is_reported_after_max_block_ms() -> None:
-    """The topic was created again, or an unclean leader election lost records."""
-    cluster = Cluster(batch(100, b"a"), max_block_ms=2_000)
-    assert cluster.gone().why == "t-0 [100..104]: its leader returns nothing from offset 101 on (brokers down?)"
-    assert 2_000 < cluster.client.now < 10_000
-
-
-def test_slow_acknowledgements_do_not_count_as_missing_records() -> None:
-    cluster = Cluster(
-        batch(100, *[b"a" * 50 for _ in range(50)]),
-        batch(150, *[b"b" * 50 for _ in range(50)]),
-        buffer_memory=20,
-        max_block_ms=2_000,
-    )
-    client, fetch = cluster.client, cluster.fetch
-    pump = client.pump
-
-    def slow(timeout_ms: int) -> None:
-        if client.sent and timeout_ms > 0 and not client.appended:
-            client.now += 5_000
-        pump(timeout_ms)
-
-    def empty_once(where: Any, offset: int, deadline_ms: int, **rest: Any) -> Any:
-        if len(cluster.fetched) != 1:
-            return fetch(where, offset, deadline_ms, **rest)
-        cluster.fetched.append((offset, "empty"))
-        client.now += rest["max_wait_ms"]
-        return SimpleNamespace(error_code=0, records=None, high_watermark=0)
-
-    client.busy = True
-    client.pump = slow  # type: ignore[method-assign]
-    cluster.fetch = empty_once  # type: ignore[method-assign]
-    (copied,) = cluster.copier.copy(CopyRecords((Copy(COPY, LOST, (where(100, 199),), PART),)))
-    assert isinstance(copied, Copied), copied
-    assert copied.written.rows == 100
-
-
-def test_deleted_topic_is_reported() -> None:
-    cluster = Cluster()
-    cluster.refusal = BrokerRefusedError("UNKNOWN_TOPIC", "topic 't' is not known")
-    assert cluster.gone().why == "t-0 [100..104]: topic 't' is not known"
 
 
 def test_rows_that_may_not_be_read_are_not_reported_as_gone() -> None:
@@ -400,24 +329,6 @@ def test_compacted_batch_is_not_copied(left: bytes) -> None:
     assert (cluster.client.values(), copied.written.rows) == ([b"a"], 1)
 
 
-def test_copy_fails_when_its_records_are_rejected() -> None:
-    cluster = Cluster(batch(100, b"a", b"b"))
-    cluster.client.produce_error = ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(KafkaEosError, match="MESSAGE_TOO_LARGE"):
-        cluster.copy(where(100, 101))
-
-
-def test_rows_are_copied_past_interceptors_and_dead_letters() -> None:
-    """They passed both when they were written."""
-    cluster = Cluster(
-        batch(100, b"a"),
-        interceptors=("no.such:Interceptor",),
-        dead_letter_topic="dlq",
-        partitioner="no.such:partitioner",
-    )
-    assert cluster.copy(where(100, 100)).written.rows == 1
-
-
 OTHER = ProducerIdentity(transactional_id="w.1.0", producer_id=9, producer_epoch=0, transaction_version=2)
 OTHER_COPY = ProducerIdentity(transactional_id="w.1.1", producer_id=10, producer_epoch=0, transaction_version=2)
 
@@ -443,26 +354,6 @@ def test_transactions_that_lie_in_turn_are_copied_in_one_pass() -> None:
     assert by_producer == {(8, ("t", 0)): 5, (10, ("t", 0)): 5, (8, LOG): 1, (10, LOG): 1}
 
 
-def test_records_between_two_ranges_are_not_read() -> None:
-    cluster = Cluster(batch(100, b"a"), batch(9_000, b"b", producer_id=9, epoch=0))
-    cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
-    assert [offset for offset, _ in cluster.fetched] == [100]
-    cluster = Cluster(
-        batch(100, bytes(FETCH_BYTES), codec=Compression.NONE), batch(9_000, b"b", producer_id=9, epoch=0)
-    )
-    cluster.copier.copy(two_copies(where(100, 100), where(9_000, 9_000)))
-    assert [offset for offset, _ in cluster.fetched] == [100, 9_000]
-
-
-def test_deleted_records_of_one_transaction_spare_the_other() -> None:
-    cluster = Cluster(batch(100, b"a"), batch(104, b"b", producer_id=9, epoch=0))
-    cluster.start = 104
-    gone, copied = cluster.copier.copy(two_copies(where(100, 100), where(104, 104)))
-    assert isinstance(gone, Gone)
-    assert isinstance(copied, Copied)
-    assert (copied.written.rows, cluster.client.values()) == (1, [b"b"])
-
-
 def ended(offset: int, commit: bool, producer_id: int = LOST.producer_id) -> bytes:
     """A marker with its key and value."""
     block = encode_rows([(struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 1), ())], TIME)
@@ -482,37 +373,6 @@ def ended(offset: int, commit: bool, producer_id: int = LOST.producer_id) -> byt
 def test_first_marker_behind_a_range_shows_its_end(behind: list[bytes], is_committed: bool | None) -> None:
     cluster = Cluster(ended(99, True), batch(100, b"a"), *behind)
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
-
-
-def test_two_ranges_of_one_producer_have_ends_of_their_own() -> None:
-    """The newest decisions of two query ids can name transactions of one transactional id."""
-    later = dataclasses.replace(LOST, producer_epoch=4)
-    cluster = Cluster(batch(100, b"a"), ended(101, True), batch(102, b"b", epoch=4), ended(103, False))
-    ranges = ((later, where(102, 102)), (LOST, where(100, 100)))
-    assert cluster.copier.are_committed(AreCommitted(ranges)) == (False, True)
-    assert cluster.copier.are_committed(AreCommitted(ranges[::-1])) == (True, False)
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-def test_marker_is_found_after_retention_has_removed_the_range(is_committed: bool) -> None:
-    cluster = Cluster(batch(500, b"x", producer_id=9, epoch=0), ended(900, is_committed))
-    cluster.start = 500
-    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
-
-
-def test_search_for_a_marker_ends_where_the_partition_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other programs append a batch during each Fetch, so the partition never ends."""
-    cluster = Cluster(batch(100, b"a"), batch(101, b"b", producer_id=9, epoch=0))
-    fetch = cluster.fetch
-
-    def appended(where: tuple[str, int], offset: int, *more: Any, **options: Any) -> Any:
-        fetched = fetch(where, offset, *more, **options)
-        assert len(cluster.fetched) < 100, "it follows the end for ever"
-        cluster.batches[where].append(batch(cluster.end(where), b"more", producer_id=9, epoch=0))
-        return fetched
-
-    monkeypatch.setattr(cluster, "fetch", appended)
-    assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (None,)
 
 
 def test_search_for_a_marker_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,21 +12,14 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
-from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime.requirements import (
-    EXPIRATION,
     MAX_TIMEOUT,
     NEEDED,
     OPTIONAL,
-    REQUEST_BYTES,
     VERIFICATION,
     broker_settings,
     missing_apis,
-    require_verified_appends,
-    short_expiration,
-    small_requests,
     transaction_timeout,
     verifies_appends,
 )
@@ -109,14 +102,6 @@ def test_verification_holds_only_if_no_broker_lacks_it(
     assert broker_settings(cluster(shown, first=first), 1_000).get(VERIFICATION) == expected
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
-def test_one_broker_before_3_6_is_rejected_in_any_order(first: int) -> None:
-    shown = [{MAX_TIMEOUT: "900000"}, *({MAX_TIMEOUT: "900000", VERIFICATION: "true"} for _ in range(2))]
-    upgrade = cluster(shown, [3, 4, 4], first=first)
-    with pytest.raises(ConfigurationError, match="TRANSACTIONS_NOT_VERIFIED"):
-        require_verified_appends(upgrade, broker_settings(upgrade, 1_000), 1_000)
-
-
 @pytest.mark.parametrize("write_id", ["w", RANDOM])
 def test_configured_timeout_is_used_else_at_most_15_minutes(write_id: str) -> None:
     """Error messages advise to raise it, and that must help a job without txnAppId, too."""
@@ -129,36 +114,3 @@ def test_configured_timeout_is_used_else_at_most_15_minutes(write_id: str) -> No
     assert timeout(7_200_000, "7200000") == 7_200_000
     assert timeout(None, "7200000") == 900_000
     assert timeout(None, "60000") == 60_000
-
-
-DAY_MS = 86_400_000
-
-
-@pytest.mark.parametrize(
-    ("expiration", "timeout_ms", "longest"),
-    [
-        ("604800000", 900_000, None),  # Kafka's default
-        ("900000", 900_000, None),
-        ("899999", 900_000, 900_000),
-        ("604800000", NEVER_TIMES_OUT_MS, None),
-        ("3600000", NEVER_TIMES_OUT_MS, DAY_MS),
-        (None, 900_000, None),  # may not be read
-    ],
-)
-def test_expiration_of_ids_below_the_longest_batch_is_named(
-    expiration: str | None, timeout_ms: int, longest: int | None
-) -> None:
-    text = short_expiration({} if expiration is None else {EXPIRATION: expiration}, timeout_ms)
-    if longest is None:
-        assert text == ""
-    else:
-        assert f"{EXPIRATION}={expiration} without use" in text
-        assert f"Raise {EXPIRATION} to at least {longest}" in text
-        assert text.endswith(", or lower kafka.transaction.timeout.ms") == (timeout_ms != NEVER_TIMES_OUT_MS)
-
-
-@pytest.mark.parametrize(("limit", "works"), [("104857600", True), ("1000000", True), ("999999", False), (None, True)])
-def test_requests_above_the_brokers_limit_are_named(limit: str | None, works: bool) -> None:
-    text = small_requests({} if limit is None else {REQUEST_BYTES: limit}, 1_000_000)
-    assert (text == "") == works
-    assert works or ("Lower kafka.max.request.size and kafka.batch.size" in text and f"={limit}" in text)

@@ -12,14 +12,13 @@ import pytest
 
 from kafka_eos_sink.client.transactions_admin import CommittedOffset
 from kafka_eos_sink.commit.values import Write
-from kafka_eos_sink.errors import MissingApiError, WriteRefusedError
+from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.source_offsets import (
     FirstBatch,
     mark_of,
     marked_write,
     require_checkpoint,
-    starting_offsets,
 )
 
 pytestmark = pytest.mark.feature("lost checkpoint")
@@ -90,14 +89,6 @@ def test_each_source_gets_the_offsets_of_its_own_partitions() -> None:
     assert pasted(error) == [{"a": {"0": 10}}]
 
 
-def test_long_starting_offsets_are_left_to_a_command() -> None:
-    begins = {("in", partition): 0 for partition in range(1_000)}
-    error = refused(group(dict.fromkeys(begins, 9)), batch(begins))
-    assert "in-0 begins at 0, the group stands at 9" in error.message
-    assert "and 992 more" in error.message
-    assert "kafka-eos offsets --bootstrap-servers b:9092 --group lag; " in error.way_out
-
-
 @pytest.mark.parametrize(
     "offsets",
     [
@@ -129,12 +120,6 @@ def test_batch_above_the_group_warns_of_unwritten_rows(caplog: pytest.LogCapture
     assert "in-1" not in caplog.text
 
 
-def test_rewrite_warns_of_the_rows_that_it_writes_again(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        check(group({("in", 0): 100}), batch({("in", 0): 0}), "rewrite")
-    assert "writes these rows again (onCheckpointRollback=rewrite): in-0 begins at 0" in caplog.text
-
-
 def test_skip_cannot_leave_out_a_part_of_a_batch() -> None:
     refused(group({("in", 0): 100}), batch({("in", 0): 0}), "skip")
 
@@ -146,32 +131,13 @@ def test_offsets_of_other_programs_name_no_write(metadata: str | None) -> None:
     assert "recover" not in error.way_out
 
 
-def test_own_write_id_is_already_recovered() -> None:
-    """A query with transactional.id.prefix has taken the old query's write over before it is compared."""
-    error = refused(group({("in", 0): 100}, f"kafka-eos write id {WRITE.id}"), batch({("in", 0): 0}))
-    assert "write id 'kafka-eos-new'" in error.message
-    assert "recover" not in error.way_out
-
-
 def test_hostile_metadata_cannot_forge_a_command() -> None:
     error = refused(group({("in", 0): 1}, "kafka-eos write id x; rm -rf /\x1b[2J"), batch({("in", 0): 0}))
     assert "--write-id 'x; rm -rf /" in error.way_out
     assert "\x1b" not in str(error)
 
 
-def test_cluster_without_offset_fetch_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    def missing(*_: Any) -> None:
-        raise MissingApiError("MISSING_API", "no OffsetFetch")
-
-    check(SimpleNamespace(group_offsets=missing), batch({("in", 0): 0}))
-    assert "a lost checkpoint would not be noticed" in caplog.text
-
-
 def test_committed_offset_names_its_write() -> None:
     assert marked_write(mark_of("kafka-eos-1.driver")) == "kafka-eos-1"
     assert mark_of("x" * 1_000 + ".driver") is None
     assert marked_write("") is marked_write(None) is None
-
-
-def test_starting_offsets_are_spark_json() -> None:
-    assert starting_offsets({("b", 10): 3, ("b", 2): 1, ("a", 0): -2}) == '{"a":{"0":-2},"b":{"2":1,"10":3}}'

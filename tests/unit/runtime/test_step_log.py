@@ -93,26 +93,3 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
 )
 def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
     assert step_log.subject(step) == shown
-
-
-@pytest.mark.parametrize(
-    ("result", "shown"),
-    [
-        ((steps.EndResult(error=0), steps.EndResult(error=None)), "NONE, no response"),
-        (
-            (
-                steps.Copied(written=steps.WrittenRows(rows=12, offsets=()), part_offset=3),
-                steps.Gone("t-0 [1..2]: deleted"),
-            ),
-            "12 rows, t-0 [1..2]: deleted",
-        ),
-        (steps.Appended(error=47), "INVALID_PRODUCER_EPOCH"),
-        ({("t", 1): 4, ("t", 2): 5}, "t-1: 4, t-2: 5"),
-        ({("t", 1): {7: (2, -1)}, ("t", 2): None}, "t-1: 1 producers, t-2: None"),
-        ({"w.0.3": None}, "w.0.3: None"),
-        ((), "none"),
-        (True, "True"),
-    ],
-)
-def test_an_outcome_shows_numbers_and_codes(result: Any, shown: str) -> None:
-    assert step_log.outcome(result) == shown

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 import kafka_eos_sink
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.client.security import PasswordCredentials, Secret
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.settings.kafka_properties import (
@@ -20,7 +18,6 @@ from kafka_eos_sink.settings.kafka_properties import (
     options_from_file,
     read_kafka_properties,
 )
-from kafka_eos_sink.settings.options import read_options
 from kafka_eos_sink.settings.table import JAVA
 
 PROPERTIES = {name: row for name, row in JAVA.items() if row.target in (ClientConfig, ProducerConfig)}
@@ -55,12 +52,6 @@ def test_every_java_producer_property_is_listed(name: str) -> None:
     assert name in JAVA
 
 
-def test_every_effect_sets_an_existing_field() -> None:
-    for name, entry in PROPERTIES.items():
-        assert entry.target is not None
-        assert entry.field_name in entry.target.__dataclass_fields__, name  # type: ignore[attr-defined]
-
-
 VALUES = {
     "bootstrap.servers": ("a:1,[::1]:2", (("a", 1), ("::1", 2))),
     "client.id": ("reports", "reports"),
@@ -80,13 +71,6 @@ def test_each_property_reaches_its_field(name: str) -> None:
     entry = PROPERTIES[name]
     landed = properties.client if entry.target is ClientConfig else properties.producer
     assert getattr(landed, entry.field_name) == value
-
-
-def test_missing_properties_have_the_defaults() -> None:
-    properties = read()
-    assert properties.client == ClientConfig(bootstrap_servers=(("localhost", 9092),))
-    assert properties.producer == ProducerConfig()
-    assert properties.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -143,47 +127,12 @@ def test_property_contradicting_exactly_once_is_rejected(name: str, value: str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("acks", "all"),
-        ("acks", "-1"),
-        ("enable.idempotence", "true"),
-        ("max.in.flight.requests.per.connection", "5"),
-        ("retries", "1"),
-    ],
-)
-def test_property_consistent_with_exactly_once_is_accepted(name: str, value: str) -> None:
-    assert JAVA[name].contradiction is not None
-    read(**{name.replace(".", "__"): value})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "way_out"),
-    [
-        ("ssl.truststore.type", "JKS", "ssl.truststore.type=PEM"),
-        ("ssl.keystore.type", "jks", "ssl.keystore.type=PEM"),
-        ("interceptor.classes", "com.example.Audit", "option interceptors"),
-        ("config.providers", "file", "${file:/path:key}"),
-        ("config.providers.file.class", "X", "${file:/path:key}"),
-        ("ssl.engine.factory.class", "X", "OpenSSL"),
-    ],
-)
-def test_unsupported_property_is_rejected_with_the_alternative(name: str, value: str, way_out: str) -> None:
-    assert way_out in problem(name, value)
-
-
-@pytest.mark.parametrize(
     "name", ["partitioner.class", "enable.metrics.push", "metric.reporters", "ssl.truststore.location"]
 )
 def test_names_without_effect_warn(name: str) -> None:
     (warning,) = read(**{name.replace(".", "__"): "true"}).warnings
     assert name in warning
     assert "no effect" in warning
-
-
-def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
-    text = problem("compresion.type", "lz4")
-    assert text == "kafka.compresion.type is not known; the nearest known name is kafka.compression.type"
 
 
 def test_the_level_of_the_chosen_codec_counts_and_no_other() -> None:
@@ -207,18 +156,6 @@ def test_the_delivery_timeout_holds_one_wait_and_one_request() -> None:
 def test_default_delivery_timeout_follows_a_long_request_timeout() -> None:
     properties = read(request__timeout__ms="600000", linger__ms="5")
     assert properties.producer.delivery_timeout_ms == 600_005
-
-
-def test_all_problems_are_found_at_once() -> None:
-    problems: list[str] = []
-    assert read_kafka_properties({"acks": "1", "linger.ms": "x", "foo": "", "retries": "0"}, problems) is None
-    assert [text.split("=")[0].split(" ")[0] for text in problems] == [
-        "acks",
-        "foo",
-        "linger.ms",
-        "retries",
-        "bootstrap.servers",
-    ]
 
 
 @pytest.mark.parametrize("name", ["sasl.pasword", "sasl.password", "ssl.keystore.key", "sasl.jaas.config"])
@@ -276,26 +213,6 @@ def test_warning_shows_no_line_of_a_key(tmp_path: Path) -> None:
     assert warning == f"{path}: not for this client: group.id, 2 names that are no Kafka client property"
     path.write_text("hunter2\n", "utf-8")
     assert client_part(path)[1] == (f"{path}: not for this client: 1 name that is no Kafka client property",)
-
-
-def test_white_space_around_a_password_in_a_file_is_kept(tmp_path: Path) -> None:
-    """Behind the value as it is; in front of it behind a backslash, as in Java's properties."""
-    path = tmp_path / "client.properties "
-    text = "bootstrap.servers = b:1 \nsecurity.protocol = SASL_SSL \nsasl.mechanism = PLAIN \nclient.id = reports \n"
-    path.write_text(text + "sasl.username =  alice \nsasl.password = \\  hunter2 \t\n", "utf-8")
-    options = read_options({"kafka.properties.file": str(path), "topic": "t"})
-    for found in (kafka_properties_from_file(path), options):
-        assert found.client.security.sasl is not None
-        credentials = PasswordCredentials(username="alice ", password=Secret("  hunter2 \t"))
-        assert found.client.security.sasl.credentials == credentials
-        assert [warning.split()[0].removeprefix("kafka.") for warning in found.warnings] == [
-            "sasl.password",
-            "sasl.username",
-        ]
-        # Other values are trimmed, as Java's clients do.
-        assert found.client.client_id == "reports"
-    with pytest.raises(ConfigurationError, match=re.escape(f"{f'{path} '!r} cannot be read")):
-        read_options({"kafka.properties.file": f"{path} ", "topic": "t"})
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:

@@ -26,20 +26,6 @@ def problems(**options: str) -> str:
     return caught.value.message
 
 
-def test_defaults() -> None:
-    options = read()
-    assert options.topic is None
-    assert options.transactional_id_prefix is None
-    assert (options.txn_app_id, options.txn_version) == (None, None)
-    assert options.delivery_guarantee == "exactly-once"
-    assert options.commit_log_topic == "__kafka_eos_commits"
-    assert options.on_checkpoint_rollback == "fail"
-    assert options.producer.partitioner == "default"
-    assert options.producer.interceptors == ()
-    assert options.producer.dead_letter_topic is None
-    assert options.producer.transaction_timeout_ms is None
-
-
 def test_every_option_arrives_under_its_lower_case_name_too() -> None:
     given = {
         "topic": " orders ",
@@ -131,36 +117,6 @@ def test_wrong_option_is_rejected_with_the_remedy(options: dict[str, str], reaso
     assert reason in problems(**options)
 
 
-def test_all_problems_are_named_at_once() -> None:
-    text = problems(
-        topics="a", txnAppId="x", kafka__acks="1", kafka__linger__ms="soon", onCheckpointRollback="maybe", path="/x"
-    )
-    for name in ("topics", "txnAppId", "kafka.acks=1", "kafka.linger.ms", "onCheckpointRollback", "save(path)"):
-        assert name in text
-
-
-def test_missing_bootstrap_servers_are_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"kafka.bootstrap.servers is required"):
-        read_options({})
-
-
-def test_module_failing_to_import_is_a_problem_of_the_option(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "fails_when_imported.py").write_text("raise RuntimeError('boom')\n", "utf-8")
-    monkeypatch.syspath_prepend(str(folder))
-    assert "importing 'fails_when_imported:f' raised RuntimeError: boom" in problems(
-        partitioner="fails_when_imported:f"
-    )
-
-
-def test_sink_options_are_resolved_but_kafka_options_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHO", "daily")
-    part = resolve_own_options({"txnAppId": "${env:WHO}", "kafka.client.id": "${env:WHO}"})
-    assert part == {"txnappid": "daily", "kafka.client.id": "${env:WHO}"}
-
-
 def test_sink_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTER", "${env:INNER}")
     monkeypatch.setenv("INNER", "wrong")
@@ -170,13 +126,6 @@ def test_sink_options_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None
     options = read_options(part, resolved=True)
     assert options.txn_app_id == "${env:INNER}"
     assert ("txnAppId", "${env:INNER}") in options.producer.interceptor_options
-
-
-def test_only_the_references_of_a_secret_are_shown() -> None:
-    jaas = 'org.apache.PlainLoginModule required username="${env:KUSER}" password="hunter2-literal";'
-    shown = readable({"kafka.sasl.jaas.config": jaas, "pasword": "hunter2-literal ${env:KUSER}"})
-    assert "hunter2-literal" not in shown
-    assert shown.count("='${env:KUSER}'") == 2
 
 
 def test_readable_options_hold_no_secret() -> None:
@@ -193,12 +142,6 @@ def test_readable_options_hold_no_secret() -> None:
     assert "hunter2" not in shown
     for part in ("topic='orders'", "kafka.linger.ms='5'", "kafka.sasl.jaas.config='${env:JAAS}'"):
         assert part in shown
-
-
-def test_interceptors_are_configured_without_literal_secrets() -> None:
-    options = read(kafka__sasl__password="hunter2", kafka__linger__ms="5")
-    assert ("kafka.linger.ms", "5") in options.producer.interceptor_options
-    assert "hunter2" not in str(options.producer.interceptor_options)
 
 
 def test_interceptors_see_only_the_references_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +162,6 @@ def test_stream_accepts_sparks_options_and_rejects_batch_options() -> None:
     for part in ("txnAppId is for batch", "txnVersion is for batch", "cannot be exactly once", "start(path)"):
         assert part in caught.value.message
     assert "checkpointLocation is an option of streaming queries" in problems(checkpointLocation="/checkpoint")
-
-
-def test_the_group_for_source_offsets_needs_a_name_and_a_stream() -> None:
-    assert "source.offsets.group is for streaming queries" in problems(source__offsets__group="g")
-    with pytest.raises(ConfigurationError, match=r"source\.offsets\.group must be text that is not empty"):
-        read_options({"kafka.bootstrap.servers": "localhost:9092", "source.offsets.group": " "}, streaming=True)
 
 
 def test_options_win_over_the_properties_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,6 @@ def test_unresolvable_reference_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert "hunter2" not in caught.value.message
 
 
-def test_only_references_are_shown_of_a_value() -> None:
-    assert references('username="${env:A}" password="hunter2-${file:/b:c}";') == "${env:A} ${file:/b:c}"
-
-
 @pytest.mark.parametrize("value", ["none", " NONE ", "of"])
 def test_references_are_refused_when_switched_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("SOME_SECRET", "hunter2")

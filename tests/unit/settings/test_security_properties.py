@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.serialization import pkcs12
 
 from kafka_eos_sink.client import kerberos
 from kafka_eos_sink.client.security import (
@@ -88,19 +86,16 @@ def problem(properties: Mapping[str, str]) -> str:
 
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
 NAMED = {"sasl.username": "alice", "sasl.password": SECRET}
+
+
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
+
+
 OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 CLIENT = {ENDPOINT: "https://idp.example/token"}
 
 
 # TLS
-
-
-def test_without_truststore_system_authorities_are_trusted() -> None:
-    tls = security({"security.protocol": "ssl"}).tls
-    assert tls.trusted_certificates is None
-    assert tls.verify_host_name
-    assert (tls.minimum_version, tls.maximum_version) == ("TLSv1.2", "TLSv1.3")
 
 
 @pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.truststore.location", "ssl.truststore.certificates"])
@@ -235,14 +230,6 @@ def test_credentials_are_read_from_options_or_login_module(credentials: dict[str
     assert security(SCRAM | credentials).sasl == SaslConfig(mechanism="SCRAM-SHA-512", credentials=expected)
 
 
-def test_references_inside_the_login_module_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
-    text = f'{SCRAM_MODULE} username="alice" password="${{env:KAFKA_PASSWORD}}";'
-    found = security(SCRAM | {"sasl.jaas.config": text}).sasl
-    assert found is not None
-    assert found.credentials == PasswordCredentials(username="alice", password=Secret(SECRET))
-
-
 def test_plain_without_encryption_warns() -> None:
     plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "plain"} | NAMED
     found, problems, (warning,) = read(plain)
@@ -250,14 +237,6 @@ def test_plain_without_encryption_warns() -> None:
     assert found is not None
     assert "SASL_SSL encrypts it" in warning
     assert security(plain | {"security.protocol": "SASL_SSL"}).uses_tls
-
-
-def test_token_without_encryption_warns() -> None:
-    provider = {"sasl.oauthbearer.token.provider": "string:capwords"}
-    found, problems, (warning,) = read(OAUTH | provider | {"security.protocol": "SASL_PLAINTEXT"})
-    assert problems == []
-    assert found is not None
-    assert "kafka.sasl.mechanism=OAUTHBEARER sends the token" in warning
 
 
 @pytest.mark.parametrize(
@@ -284,26 +263,6 @@ def test_client_credentials_are_read_from_every_valid_place(credentials: dict[st
     assert found == SaslConfig(mechanism="OAUTHBEARER", credentials=TokenCredentials(source=expected))
 
 
-def test_timeouts_encoding_and_extensions_of_tokens_are_read() -> None:
-    module = f'{OAUTH_MODULE} clientId="id" clientSecret="s" extension_logicalCluster="lkc-1";'
-    found = security(
-        OAUTH
-        | CLIENT
-        | {
-            "sasl.jaas.config": module,
-            "sasl.login.connect.timeout.ms": "123",
-            "sasl.login.read.timeout.ms": "456",
-            "sasl.oauthbearer.header.urlencode": "true",
-        }
-    ).sasl
-    assert found is not None
-    assert isinstance(found.credentials, TokenCredentials)
-    assert found.credentials.extensions == (("logicalCluster", "lkc-1"),)
-    source = found.credentials.source
-    assert isinstance(source, ClientCredentials)
-    assert (source.connect_timeout_ms, source.read_timeout_ms, source.url_encoded) == (123, 456, True)
-
-
 @pytest.mark.feature("security")
 def test_extensions_are_read_from_their_option() -> None:
     given = {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, identityPoolId=pool=a"}
@@ -312,35 +271,6 @@ def test_extensions_are_read_from_their_option() -> None:
     assert found is not None
     assert isinstance(found.credentials, TokenCredentials)
     assert found.credentials.extensions == (("identityPoolId", "pool=a"), ("logicalCluster", "lkc-1"))
-
-
-def test_msk_iam_providers_of_a_region_are_one_source() -> None:
-    one, other, elsewhere = (
-        security(OAUTH | {"sasl.oauthbearer.token.provider": f"msk-iam:{region}"}).sasl
-        for region in ("eu-west-1", "eu-west-1", "us-gov-east-1")
-    )
-    assert one == other != elsewhere  # equal sources share a token in a process
-    assert one is not None
-    assert isinstance(one.credentials, TokenCredentials)
-    assert isinstance(one.credentials.source, TokenProvider)
-
-
-def test_msk_iam_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
-    reason = problem(OAUTH | {"sasl.oauthbearer.token.provider": "msk-iam:eu-west-1"})
-    assert f"Run this on the driver and on every executor: `{install_command('msk-iam')}`" in reason
-
-
-def test_a_java_clients_options_for_msk_iam_lead_to_the_provider() -> None:
-    java = {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "AWS_MSK_IAM",
-        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
-        "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
-    }
-    _, problems, _ = read(java)
-    assert len(problems) == 2
-    assert all("sasl.oauthbearer.token.provider=" in each and "msk-iam:<region>" in each for each in problems)
 
 
 def test_token_source_is_a_function_or_unsecured() -> None:
@@ -355,22 +285,6 @@ def test_token_source_is_a_function_or_unsecured() -> None:
     assert unsecured is not None
     assert unsecured.sasl is not None
     assert unsecured.sasl.credentials == TokenCredentials(source=UnsecuredToken(principal="alice"))
-
-
-def test_token_endpoint_uses_truststore_without_broker_tls(stores: Stores) -> None:
-    found, problems, _ = read(
-        OAUTH
-        | CLIENT
-        | {
-            "security.protocol": "SASL_PLAINTEXT",
-            "ssl.truststore.location": stores.trust_file,
-            "sasl.oauthbearer.client.id": "id",
-            "sasl.oauthbearer.client.secret": SECRET,
-        }
-    )
-    assert problems == []
-    assert found is not None
-    assert found.tls.trusted_certificates == stores.authority.strip()
 
 
 # White space
@@ -415,42 +329,6 @@ def test_white_space_inside_quotes_of_a_login_module_is_kept(quote: str) -> None
     source, warnings = credentials_of(OAUTH | CLIENT | {"sasl.jaas.config": module})
     assert isinstance(source, ClientCredentials)
     assert (source.client_id, source.client_secret, warnings) == (SPACED, Secret(SPACED), ())
-
-
-def test_white_space_around_passwords_of_keys_and_stores_is_kept(stores: Stores, tmp_path: Path) -> None:
-    key = serialization.load_pem_private_key(stores.key.encode(), None)
-    encryption = serialization.BestAvailableEncryption(SPACED.encode())
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
-    encrypted = {"security.protocol": "SSL", "ssl.keystore.key": pem, "ssl.keystore.certificate.chain": stores.chain}
-    found, problems, (warning,) = read(encrypted | {"ssl.key.password": SPACED})
-    assert problems == []
-    assert found is not None
-    assert found.tls.private_key_password == Secret(SPACED)
-    assert warning.startswith("kafka.ssl.key.password ")
-    certificate = x509.load_pem_x509_certificate(stores.chain.encode())
-    store = pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, encryption)  # type: ignore[arg-type]
-    (tmp_path / "store.p12").write_bytes(store)
-    for kind in ("keystore", "truststore"):
-        given = {"security.protocol": "SSL", f"ssl.{kind}.location": str(tmp_path / "store.p12")}
-        found, problems, (warning,) = read(given | {f"ssl.{kind}.password": SPACED})
-        assert (problems, found is None) == ([], False)
-        assert warning.startswith(f"kafka.ssl.{kind}.password ")
-        _, (wrong, why), _ = read(given | {f"ssl.{kind}.password": f"{SPACED} "})
-        assert f"ssl.{kind}.password is wrong" in wrong
-        assert why.startswith(f"kafka.ssl.{kind}.password begins or ends with white space")
-        assert "white space" not in problem(given | {f"ssl.{kind}.password": SPACED.strip()})
-
-
-@pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.truststore.location", "ssl.keystore.location"])
-def test_white_space_around_paths_is_kept(stores: Stores, name: str, tmp_path: Path) -> None:
-    spaced = tmp_path / "store.pem "
-    spaced.write_text(stores.key + stores.chain if "keystore" in name else stores.authority)
-    found, problems, (warning,) = read({"security.protocol": "SSL", name: str(spaced)})
-    assert (problems, found is None) == ([], False)
-    assert warning.startswith(f"kafka.{name} ")
-    _, (missing, why), _ = read({"security.protocol": "SSL", name: f"{spaced}\n"})
-    assert "cannot be read" in missing
-    assert why.startswith(f"kafka.{name} begins or ends with white space")
 
 
 MODULE = "sasl.jaas.config"
@@ -574,43 +452,7 @@ def test_scram_login_takes_a_delegation_token(value: str, is_token: bool) -> Non
     assert found == SaslConfig(mechanism=SCRAM["sasl.mechanism"], credentials=credentials)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("statement", ["int(text)", "raise ImportError(text)", "raise AttributeError(text)"])
-def test_text_of_a_provider_that_fails_on_import_is_hidden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
-) -> None:
-    (tmp_path / "failing_provider.py").write_text(f"text = {SECRET!r}\n{statement}\n", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    # `read` checks that no problem shows the secret.
-    _, (reason,), _ = read({**OAUTH, PROVIDER: "failing_provider:tokens"})
-    assert "cannot be loaded" in reason
-    assert "Error" in reason
-
-
 # together
-
-
-def test_all_security_problems_are_reported_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NOT_THERE", raising=False)
-    _, problems, _ = read(
-        {
-            "security.protocol": "SASL_SSL",
-            "ssl.truststore.location": "/nowhere/a.pem",
-            "ssl.keystore.location": "${env:NOT_THERE}",
-            "ssl.keystore.password": SECRET,
-            "ssl.protocol": "SSLv3",
-            "sasl.mechanism": "PLAIN",
-            "sasl.password": "${env:NOT_THERE}",
-            "acks": "1",
-        }
-    )
-    assert [text.removeprefix("kafka.").split("=")[0].split(":")[0].split(" ")[0] for text in problems] == [
-        "acks",
-        "sasl.password",
-        "ssl.keystore.location",
-        "ssl.protocol",
-        "ssl.truststore.location",
-        "sasl.username",
-    ]
 
 
 @pytest.mark.parametrize("name", sorted(SECURITY.keys() - {"security.protocol"}))
@@ -625,10 +467,3 @@ def test_a_name_without_effect_on_the_protocol_warns(name: str) -> None:
         assert problems == []
         assert found == SecurityConfig(protocol=protocol)  # type: ignore[arg-type]
         assert warning == f"kafka.{name}: no effect while kafka.security.protocol is {protocol}"
-
-
-def test_secret_properties_are_never_marked_as_showable() -> None:
-    chosen = {name for name, row in SECURITY.items() if not row.secret}
-    assert "ssl.keystore.key" not in chosen
-    for name in chosen:
-        assert not any(word in name for word in ("password", "secret", "jaas", "endpoint.url")), name

@@ -12,7 +12,7 @@ import pytest
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
 from kafka_eos_sink.settings.options import read_options
-from kafka_eos_sink.spark import checkpoint_filesystem, stream_writer
+from kafka_eos_sink.spark import stream_writer
 from kafka_eos_sink.spark.checkpoint import Checkpoint
 from kafka_eos_sink.spark.spark_boundary import SinkMessage
 
@@ -47,33 +47,11 @@ def test_a_path_is_meant_as_it_is_written_as_spark_means_it(tmp_path: Path, pref
     assert Checkpoint(f"{prefix}{tmp_path}/a b%20c+é?#").query_id() == "this"
 
 
-def test_non_local_path_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(checkpoint_filesystem.ARROW_SCHEMES, "mock", "mock")
-    assert checkpoint_filesystem._open_store("mock", "//host/a b%20c+é?#/").path == "a b%20c+é?#"
-
-
 @pytest.mark.parametrize("content", ["", "{}", '{"id":""}', '{"id":7}', "[]"])
 def test_foreign_metadata_holds_no_query_id(tmp_path: Path, content: str) -> None:
     (tmp_path / "metadata").write_text(content)
     with pytest.raises((ValueError, KeyError, TypeError)):
         Checkpoint(str(tmp_path)).query_id()
-
-
-def test_unopenable_file_system_raises_a_read_error() -> None:
-    with pytest.raises((OSError, ValueError, NotImplementedError)):
-        Checkpoint("nosuchscheme://somewhere/checkpoint").query_id()
-    with pytest.raises(OSError):
-        Checkpoint("/no/such/checkpoint").query_id()
-
-
-def test_a_new_checkpoint_has_no_batch(tmp_path: Path) -> None:
-    assert Checkpoint(str(tmp_path)).newest_batch() is None
-
-
-def test_batch_is_committed_if_sparks_commit_file_exists(tmp_path: Path) -> None:
-    found = checkpoint(tmp_path)
-    assert found.is_committed(9)
-    assert not found.is_committed(10)
 
 
 KAFKA_START = b'\0v1\n{"in":{"0":3,"1":0}}'
@@ -139,10 +117,6 @@ def test_a_topic_that_two_sources_read_has_one_offset_or_none(tmp_path: Path) ->
 def test_a_query_without_kafka_sources_has_no_offsets_to_commit(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"SOURCE_OFFSETS.*reads from none"):
         checkpoint(tmp_path, '{"logOffset":4}').offsets(10).of_kafka()
-
-
-def test_kafka_source_without_offsets_yet_has_none(tmp_path: Path) -> None:
-    assert checkpoint(tmp_path, "-").offsets(10).of_kafka() == ()
 
 
 def test_offsets_in_a_format_that_is_not_known_are_not_guessed(tmp_path: Path) -> None:

@@ -63,12 +63,6 @@ def test_s3_checkpoint_is_read_by_its_spark_url(scheme: str) -> None:
     assert offsets.of_kafka() == (("orders", 0, 17),)
 
 
-@pytest.mark.usefixtures("s3")
-def test_a_checkpoint_that_is_not_in_s3_is_an_error_of_reading() -> None:
-    with pytest.raises(OSError, match="metadata"):
-        Checkpoint("s3a://bucket/elsewhere").query_id()
-
-
 class StoreOfSpark:
     """What the classes of Spark's driver read, whatever the location."""
 
@@ -162,11 +156,3 @@ def test_location_resolved_elsewhere_is_no_continuous_query(tmp_path: Path, capl
     (tmp_path / "metadata").write_text('{"id":"q"}')
     with pytest.raises(ConfigurationError, match="CONTINUOUS_TRIGGER"):
         stream_writer._newest_offsets(read_options(options | {"checkpointLocation": str(tmp_path)}, streaming=True))
-
-
-def test_unknown_location_is_warned_of_before_any_skip(caplog: pytest.LogCaptureFixture) -> None:
-    options = {"kafka.bootstrap.servers": "localhost:9092", "transactional.id.prefix": "orders"}
-    assert stream_writer._newest_offsets(read_options(options, streaming=True)) is None
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "the option checkpointLocation is not given" in said
-    assert "skips a written batch that Spark plans again with other offsets" in said

@@ -15,7 +15,6 @@ from kafka_eos_sink.spark.columns import ignored_columns_warning, written_column
 HEADERS = "array<struct<key:string,value:binary>>"
 TEXT_HEADERS = "array<struct<key:string,value:string>>"
 ACCEPTED_HEADERS = f"{HEADERS} or map<string,binary>; the values may also be strings"
-ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def _struct(**fields: t.DataType) -> t.StructType:
@@ -70,14 +69,6 @@ def problems(ddl: str, topic: str | None = "orders") -> str:
     return caught.value.message
 
 
-def test_messages_match_those_of_the_built_in_sink() -> None:
-    assert "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic." in (
-        problems("value string", None)
-    )
-    assert "Required attribute 'value' not found" in problems("key string")
-    assert "key attribute unsupported type int. key must be a(n) string or binary" in problems("key int; value string")
-
-
 @pytest.mark.parametrize(
     ("column", "name", "found", "accepted"),
     [
@@ -104,64 +95,6 @@ def test_wrong_type_names_the_column_and_accepted_types(column: str, name: str, 
     ddl = column if name == "value" else f"value string; {column}"
     text = problems(ddl, None if name == "topic" else "orders")
     assert f"{name} attribute unsupported type {found}. {name} must be a(n) {accepted}" in text
-
-
-@pytest.mark.parametrize("name", ["key", "value"])
-@pytest.mark.parametrize("kind", ["struct<a:int>", "array<string>", "map<string,string>", "variant"])
-def test_nested_key_or_value_names_the_line_to_write(name: str, kind: str) -> None:
-    text = problems(f"{name} {kind}" + ("" if name == "value" else "; value string"))
-    assert f'df.withColumn("{name}", to_json("{name}"))' in text
-    assert f'df.withColumn("{name}", to_avro("{name}"))' in text
-
-
-@pytest.mark.parametrize("kind", ["bigint", "double", "date", "timestamp"])
-def test_scalar_value_names_the_cast_to_write(kind: str) -> None:
-    text = problems(f"value {kind}")
-    assert 'df.withColumn("value", col("value").cast("string"))' in text
-    assert "to_avro" not in text
-
-
-@pytest.mark.parametrize(
-    ("column", "line"),
-    [
-        ("timestamp bigint", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
-        ("timestamp int", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
-        ("timestamp smallint", 'df.withColumn("timestamp", timestamp_millis("timestamp"))'),
-        ("timestamp void", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
-        ("timestamp string", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
-        ("timestamp date", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
-        ("timestamp decimal(18,6)", 'df.withColumn("timestamp", col("timestamp").cast("timestamp"))'),
-        ("timestamp timestamp_ntz", "in the session's time zone"),
-        ("partition void", 'df.withColumn("partition", col("partition").cast("int"))'),
-        ("partition bigint", 'df.withColumn("partition", col("partition").cast("int"))'),
-        ("headers void", 'df.withColumn("headers", col("headers").cast("map<string,binary>"))'),
-        ("topic void", 'df.withColumn("topic", col("topic").cast("string"))'),
-        ("topic binary", 'df.withColumn("topic", col("topic").cast("string"))'),
-    ],
-)
-def test_wrong_type_of_an_optional_column_names_each_way_out(column: str, line: str) -> None:
-    name = column.split()[0]
-    text = problems(f"value string; {column}", None if name == "topic" else "orders")
-    ways = f'or drop it: df.drop("{name}"); or rename it: df.withColumnRenamed("{name}", "{name}_column")'
-    assert "Convert it: " in text
-    assert line in text
-    assert ways in text
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        "timestamp boolean",
-        "timestamp struct<a:int>",
-        "partition array<string>",
-        "headers map<string,int>",
-        "headers string",
-    ],
-)
-def test_type_without_conversion_names_drop_and_rename(column: str) -> None:
-    name = column.split()[0]
-    text = problems(f"value string; {column}")
-    assert f'If it is not meant for Kafka, drop it: df.drop("{name}"); or rename it: df.withColumnRenamed' in text
 
 
 @pytest.mark.parametrize("kind", ["bigint", "void", "struct<a:int>", "binary"])
@@ -223,20 +156,6 @@ def test_columns_of_one_name_are_refused_unless_spark_renames(monkeypatch: pytes
     assert written_columns(joined, "orders").ignored == ("id", "id", "ID")
 
 
-def test_all_problems_are_named_at_once() -> None:
-    text = problems("key int; headers string; partition double", None)
-    for name in ("'topic'", "'value'", "key attribute", "headers attribute", "partition attribute"):
-        assert name in text
-
-
-def test_column_name_in_other_case_is_rejected_with_a_hint() -> None:
-    assert "the column 'Value' differs in case, and names are case-sensitive" in problems("Value string")
-
-
-def test_duplicate_column_is_rejected() -> None:
-    assert "2 columns are called 'value'" in problems("value string; value string")
-
-
 def test_every_accepted_type_is_accepted() -> None:
     kinds = [
         ("string", HEADERS),
@@ -251,12 +170,6 @@ def test_every_accepted_type_is_accepted() -> None:
         )
         assert columns.ignored == ()
         assert ignored_columns_warning(columns) == ()
-
-
-def test_other_columns_are_named_in_one_warning() -> None:
-    columns = written_columns(schema("id bigint; value string; Key string"), "orders")
-    (warning,) = ignored_columns_warning(columns)
-    assert "id, Key" in warning
 
 
 def test_the_written_schema_depends_on_written_columns_only() -> None:
@@ -359,10 +272,3 @@ def test_the_option_topic_goes_before_the_column() -> None:
     assert rows.columns.key is None
     assert rows.columns.headers is None
     assert rows.columns.timestamp is None
-
-
-def test_batches_without_rows_are_skipped() -> None:
-    columns = written_columns(schema("value string"), "orders")
-    empty = pa.record_batch([pa.array([], pa.string())], names=["value"])
-    full = pa.record_batch([pa.array(["v"])], names=["value"])
-    assert [rows.num_rows for rows in columns.to_rows(iter([empty, full, empty, full]))] == [1, 1]

@@ -113,8 +113,3 @@ def test_task_keeps_query_and_call_of_the_options(monkeypatch: pytest.MonkeyPatc
 def test_incomplete_call_is_rejected(changes: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="foreachBatchCall"):
         KafkaEosDataSource(OPTIONS | changes).writer(SCHEMA, overwrite=False)
-
-
-def test_stream_writer_rejects_a_call() -> None:
-    with pytest.raises(ConfigurationError, match="foreachBatchCall is for batch writes"):
-        KafkaEosDataSource(OPTIONS | {"foreachBatchCall": "q/c"}).streamWriter(SCHEMA, overwrite=False)

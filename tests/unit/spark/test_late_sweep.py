@@ -26,18 +26,6 @@ def test_no_free_thread_does_not_fail_a_committed_batch(
     assert "no sweep for open transactions of 'w': can't start new thread" in caplog.text
 
 
-def test_a_writer_waits_for_its_first_sweep_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's driver waits for `abort` in ``query.stop()``. The later sweeps run while nobody waits."""
-    swept: list[float] = []
-    monkeypatch.setattr(late_sweep.session, "sweep", lambda *_: swept.append(time.monotonic()))
-    settings: Any = None
-    began = time.monotonic()
-    sweep_later(settings, PLAN, None, at_once=True)
-    assert time.monotonic() - began < min(late_sweep.SWEEP_AFTER_S)
-    assert len(swept) == 1
-    late_sweep._superseded[PLAN.write.id].set()
-
-
 def test_a_writer_waits_some_seconds_at_most_if_brokers_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     assert late_sweep.AT_ONCE_S <= 5
     monkeypatch.setattr(late_sweep, "AT_ONCE_S", 0.05)

@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.batch_to_kafka import arguments, sink_options
+from spark_jobs.batch_to_kafka import arguments
 
 FILES = ("--bootstrap-servers", "a:1", "--topic", "t", "data")
-
-
-def test_the_options_of_the_sink() -> None:
-    given = arguments((*FILES, "--txn-app-id", "x", "--txn-version", "007", "--option", "txnVersion=8"))
-    assert sink_options(given) == {
-        "kafka.bootstrap.servers": "a:1",
-        "topic": "t",
-        "txnappid": "x",
-        "txnversion": "7",
-    }
 
 
 @pytest.mark.parametrize(

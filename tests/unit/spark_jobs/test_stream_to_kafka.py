@@ -44,14 +44,6 @@ def test_triggers(words: tuple[str, ...], trigger: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("continuous", "1 second"), ("processing-time",), ("processing-time", "soon"), ("once", "more")]
-)
-def test_other_triggers_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, *CLUSTER, *FILES, "--trigger", *words)
-    assert said == f"--trigger {' '.join(words)}: must be available-now, once or processing-time 'N seconds'"
-
-
-@pytest.mark.parametrize(
     ("argv", "said"),
     [
         ((*CLUSTER,), "one of the arguments --from-topic --files is required"),
@@ -75,16 +67,6 @@ def test_other_triggers_are_refused(words: tuple[str, ...], capsys: pytest.Captu
 )  # fmt: skip
 def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, *argv) == said
-
-
-def test_the_options_of_the_sink() -> None:
-    given = arguments((*CLUSTER, "--from-topic", "s", "--source-offsets-group", "g", "--option", "dead.letter.topic=d"))
-    assert sink_options(given) == {
-        "kafka.bootstrap.servers": "a:1",
-        "source.offsets.group": "g",
-        "dead.letter.topic": "d",
-    }
-    assert sink_options(arguments((*CLUSTER, *FILES, "--topic", "t")))["topic"] == "t"
 
 
 def test_topic_source_defaults_to_earliest_and_read_committed() -> None:
@@ -135,14 +117,6 @@ def test_source_inherits_sink_cluster_options_java_supports() -> None:
         ConfigurationError, match=r"kafka\.sasl\.username: Spark reads with Java.* use sasl\.jaas\.config"
     ):
         source_options(given, sink_options(given))
-
-
-def test_csv_files_have_a_header_by_default() -> None:
-    csv = (*CLUSTER, "--files", "in", "--format", "csv", "--schema", "a INT")
-    given = arguments((*csv, "--read-option", "maxFilesPerTrigger=1"))
-    assert source_options(given, {}) == {"header": "true", "maxfilespertrigger": "1"}
-    assert source_options(arguments((*csv, "--read-option", "header=false")), {}) == {"header": "false"}
-    assert source_options(arguments((*CLUSTER, *FILES)), {}) == {}
 
 
 @pytest.fixture
