@@ -81,37 +81,6 @@ def test_sasl_ssl_without_files_starts_twice_on_one_folder(tmp_path: Path, capsy
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_sasl_with_given_users(
-    mechanism: str, given_users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "client.properties"
-    properties = read_properties(given_users) | {
-        "sasl.mechanism": mechanism,
-        "sasl.username": "bob",
-        "sasl.password": "${env:PASSWORD_OF_BOB}",
-    }
-    del properties["sasl.jaas.config"]
-    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), "utf-8")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PASSWORD_OF_BOB", PASSWORD)
-        everything_works(file, capsys)
-        patched.setenv("PASSWORD_OF_BOB", "battery-staple")
-        assert main(["check", "--properties", str(file)]) == 1
-    captured = capsys.readouterr()
-    assert "SASL_AUTHENTICATION_FAILED" in captured.out + captured.err
-    assert "battery-staple" not in captured.out + captured.err
-
-
-@pytest.fixture(scope="module")
-def given_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("broker")
-    users = folder / "users.properties"
-    users.write_text(f"alice=another.password\nbob={PASSWORD}\n", "utf-8")
-    with broker("--security", "sasl_plaintext", "--users", str(users), folder=folder / "data") as file:
-        yield file
-
-
 def test_kept_folder_rejects_other_users(tmp_path: Path) -> None:
     """Kafka keeps SCRAM credentials in its data: other users would only seem to work."""
     alice = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("alice", Secret(PASSWORD)),))
@@ -164,27 +133,6 @@ def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
         found = read_committed(three.bootstrap_servers, topic, security=trusted)
         assert sorted(int(record.value or b"") for record in found) == list(range(20))
         assert_nothing_open(three.plaintext_servers)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--users", "FILE"], "need --security"),
-        (["--security", "ssl", "--users", "FILE"], "SSL takes no users"),
-        (["--security", "sasl_plaintext", "--certificate", "FILE"], "SASL_PLAINTEXT takes no certificates"),
-        (["--security", "sasl_ssl", "--users", "FILE"], "letters, digits"),
-        (["--security", "tls"], "tls"),
-    ],
-)
-def test_invalid_listener_options_are_wrong_usage(
-    options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("alice=with a blank, hunter2\n", "utf-8")
-    assert main(["broker", *(str(file) if each == "FILE" else each for each in options)]) == 2
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert reason in said
-    assert "hunter2" not in said
 
 
 def test_secured_broker_prints_what_the_page_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

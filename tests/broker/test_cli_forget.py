@@ -148,16 +148,6 @@ def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixtur
     assert (status, states(kafka, given, capsys)) == (0, []), shown
 
 
-def test_forget_rejects_an_unknown_write_id(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = new_write(kafka)
-    write_all(given, 1)
-    typo = varied(given, write_id=f"{given.write.id}x")
-    for consent in ([], ["--yes"]):
-        assert main(["forget", *consent, *options(kafka, typo)]) == 1
-        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
-    assert kept_keys(kafka, typo) == set()
-
-
 def test_newer_driver_fences_forget_and_its_tombstones(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,17 +218,3 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     assert {message.outcome for message in write_all(old, 1)} == {TaskOutcome.PREPARED}
     assert main(["recover", "--yes", *options(any_kafka, dead)]) == 0
     assert_nothing_open(any_kafka.bootstrap_servers, of=prefix)
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ([], "give either --write-id W"),
-        (["--prefix", "x"], "--prefix W and --older-than AGE together"),
-        (["--write-id", "x", "--older-than", "1d"], "--prefix W and --older-than AGE together"),
-        (["--prefix", "x", "--older-than", "3m"], "90d or 12h"),
-    ],
-)
-def test_forget_of_a_prefix_needs_an_age(more: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["forget", "--bootstrap-servers", "127.0.0.1:1", *more]) == 2
-    assert why in " ".join(capsys.readouterr().err.replace("│", " ").split())

@@ -195,7 +195,7 @@ def test_attempt_under_a_forgotten_id_of_a_finished_version_is_discarded(
     capsys.readouterr()
     assert main([*command, "--discard", "--yes", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["hanging"] == []
+    assert result["hanging"]["held"] == []
     assert {(each["topic"], each["partition"]): each["start_offset"] for each in result["discarded"]} == starts
     assert {each["producer_id"] for each in result["discarded"]} == {attempt.producer_id}
     assert_nothing_open(low.bootstrap_servers, [first, second])

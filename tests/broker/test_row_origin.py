@@ -59,14 +59,14 @@ def named(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixtu
     assert status == 0, err
     found: dict[str, Any] = json.loads(out)
     assert found["reason"] is None
-    return found
+    return found | found["record"]
 
 
 def unnamed(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
     """The reason, which both forms of the command name."""
     status, out, err = ask(given, offset, capsys, "--json", **more)
     found: dict[str, Any] = json.loads(out)
-    assert (status, found["write_id"]) == (1, None)
+    assert (status, found["record"]) == (1, None)
     assert err.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_ROW] no write is known for ")
     assert found["reason"] in err
     assert ask(given, offset, capsys, **more) == (1, "", err)
@@ -100,7 +100,7 @@ def test_rows_of_interleaved_writes_name_their_own(
             found = named(one, offset, capsys)
             assert (found["write_id"], found["version"]) == (given.write.id, given.batch.version)
             assert (found["application_id"], found["user_metadata"]) == ("app-1", given.user_metadata)
-            assert (found["state"], found["recovered_by"], found["notes"]) == ("finished", None, [])
+            assert (found["recovered_by"], found["notes"]) == (None, [])
             assert found["finished_at"].startswith("20")
     status, table, _ = ask(one, offsets_of(messages[0][1])[0], capsys)
     lines = {line[:15].strip(): line[15:].strip() for line in table.splitlines()}
@@ -213,7 +213,7 @@ def test_dead_letter_names_its_write_and_its_reason(kafka: EmbeddedKafka, capsys
     status, out, err = ask(given, 0, capsys, "--json", topic=letters)
     assert status == 0, err
     found = json.loads(out)
-    assert (found["write_id"], found["version"]) == (given.write.id, 3)
+    assert (found["record"]["write_id"], found["record"]["version"]) == (given.write.id, 3)
     assert any(note.startswith("the row is a dead letter: NO_SUCH_PARTITION") for note in found["notes"])
 
 
@@ -260,21 +260,6 @@ def test_compacted_row_is_named_while_its_batch_is_left(
     found = named(given, 0, capsys)
     assert found["write_id"] == given.write.id
     assert any("compaction has removed the row" in note for note in found["notes"])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--topic", "t", "--partition", "0"],
-        ["--write-id", "w", "--offset", "3"],
-        ["--write-id", "w", "--topic", "t", "--partition", "0", "--offset", "3"],
-    ],
-)
-def test_half_a_row_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert main(["history", "--bootstrap-servers", "127.0.0.1:1", *arguments]) == 2
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "--topic, --partition and --offset belong together" in said if arguments else "--write-id" in said
 
 
 def test_missing_topic_and_partition_are_named(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
