@@ -204,6 +204,7 @@ def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pyte
     claim(given, rows=3 * ROWS + 1)
     (found,) = audited(given, capsys, status=1)
     assert found["missing"] > 0
+    assert "[KAFKA_EOS.NOT_AS_DECIDED]" in shown(given, capsys, status=1)[1]
 
 
 def test_offsets_behind_open_transaction_are_not_readable(

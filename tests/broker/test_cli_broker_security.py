@@ -8,13 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from certificates import Authority
-from dead_writes import tasks, write_settings
 from documents import all_blocks, output_blocks, words_of
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.security import Secret
@@ -24,10 +21,8 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import run_to_end
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
-from kafka_testing import assert_nothing_open, create_topic, read_committed
 from shown_output import assert_shows
 from terminals import broker as foreground_broker
 
@@ -113,26 +108,6 @@ def test_command_line_of_the_format_holds_no_credential(
     assert len(commands) == 1
     assert "alice" not in " ".join(commands[0])
     assert list(tmp_path.rglob("arguments")) == []
-
-
-def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
-    """Clients reach the brokers in the metadata as they reach the bootstrap servers."""
-    authority = Authority(tmp_path)
-    issued = authority.issue("127.0.0.1")
-    certificate = tmp_path / "key-behind-the-chain.pem"
-    certificate.write_text(issued.chain + authority.pem + issued.key())
-    security = BrokerSecurity(protocol="SSL", certificate=certificate)
-    with EmbeddedKafka(brokers=3, security=security, heap="256m") as three:
-        topic = create_topic(three.plaintext_servers, partitions=6)
-        assert Path(three.client_properties["ssl.truststore.location"]).read_text() == authority.pem
-        client = kafka_properties_from_file(three.client_properties_file).client
-        settings = replace(write_settings(three, topic), client=client)
-        plan = session.plan(settings)
-        session.commit(settings, plan, tasks(settings, plan, 2))
-        trusted = {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
-        found = read_committed(three.bootstrap_servers, topic, security=trusted)
-        assert sorted(int(record.value or b"") for record in found) == list(range(20))
-        assert_nothing_open(three.plaintext_servers)
 
 
 def test_secured_broker_prints_what_the_page_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

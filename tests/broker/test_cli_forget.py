@@ -13,7 +13,6 @@ from kafka_eos_sink.commit.log_records import done_record, parse_key
 from kafka_eos_sink.commit.steps import LogRecord, Procedure
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
@@ -119,19 +118,6 @@ def test_forget_refuses_a_decision_until_recover_has_ended_it(
     assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
     assert kept_keys(any_kafka, given) == {"barrier"}
     assert_nothing_open(any_kafka.bootstrap_servers, [given.batch.topic or "", given.write.log_topic])
-
-
-def test_forgotten_stream_is_refused_until_a_new_checkpoint(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stream = varied(new_write(kafka), query_id=unique_topic("query"), streaming=True, version=0)
-    write_all(stream, 1)
-    write_all(varied(stream, version=1), 1)
-    assert main(["forget", "--yes", *options(kafka, stream)]) == 0, capsys.readouterr().err
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        write_all(varied(stream, version=2), 1)
-    write_all(varied(stream, query_id=unique_topic("query")), 1)
-    assert len(read_committed(kafka.bootstrap_servers, stream.batch.topic or "")) == 3 * ROWS
 
 
 def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied,
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
@@ -130,23 +129,6 @@ def test_empty_version_warns_and_is_written_after_its_command(
     assert resolve(any_kafka, given.write.id, 4, "rewrite") == 1
     assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
     assert_nothing_open(servers, [topic])
-
-
-def test_different_batch_is_skipped_after_resolve_committed(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    write_all(given)
-    other = write_settings(kafka, topic, write_id=given.write.id, schema="value string, other int")
-    with pytest.raises(
-        WriteRefusedError, match=r"DIFFERENT_BATCH.*: kafka-eos resolve .* --as committed \("
-    ) as refused:
-        session.plan(other)
-    assert main([*shlex.split(refused.value.way_out.rpartition("kafka-eos ")[2]), "--yes"]) == 0
-    assert "is resolved as committed" in capsys.readouterr().out
-    assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
 
 
 def test_aborted_version_is_written_again(

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from cluster_views import transaction
-from kafka_eos_sink.cli import view
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.steps import (
@@ -31,7 +29,7 @@ from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, 
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, FencedError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered, RecoveredVersion
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered, RecoveredVersion
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -203,24 +201,6 @@ def test_discarded_and_hanging_transactions_are_shown(
     assert fields["discarded"] == [asdict(ends)]
     assert fields["hanging"] == {"held": [asdict(stays)], "not_checked": []}
     assert "Aborted where it hung: w.2.0 on bills-3 from offset 7." in shown
-
-
-def previewed(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
-    """The preview finds so many open transactions."""
-    opened = tuple(transaction(f"w.{task}.0") for task in range(count))
-    monkeypatch.setattr(operator, "preview", lambda *_, **__: Preview(writes=(), opened=opened))
-
-
-def test_yes_is_offered_only_where_nobody_can_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    previewed(monkeypatch)
-    assert main([*RECOVER]) == 1
-    assert "--yes" in capsys.readouterr().err
-    monkeypatch.setattr(view, "has_terminal", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert main([*RECOVER]) == 1
-    assert capsys.readouterr().err == "Nothing was changed.\n"
 
 
 def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:

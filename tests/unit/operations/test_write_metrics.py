@@ -19,7 +19,6 @@ from kafka_eos_sink.operations import write_metrics
 from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.operations.write_metrics import THE_REST, WriteMetrics, served
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.stopwatch import PHASES
 
 RANDOM = [f"kafka-eos/{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -224,26 +223,6 @@ def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.Monkey
     assert app_ids(after(view(many), view(many[:4]))) == {"w3", "w2", THE_REST}
     decided = write("w0", state="decided", finished_ms=None)
     assert app_ids(after(view(many), view([decided, *many[1:]]))) == {"w0", "w4", THE_REST}
-
-
-@pytest.mark.feature("many write ids")
-def test_application_has_at_most_forty_series() -> None:
-    measured: dict[str, Any] = {f"{phase}_ms": 5 for phase in PHASES}
-    writes = [
-        write(finished_ms=now_ms()),
-        *(write(version=version, query_id="q", state=each) for version, each in enumerate(STATES, 4)),
-    ]
-    batches = [
-        batch(4, written_bytes=7, headroom_ms=9, **measured),
-        batch(3, headroom_ms=9, written_bytes=7, **measured),
-    ]
-    found = after(view(), view(writes, batches, transactions=(transaction(started_ms=now_ms()),)))
-    series = sorted(name for name, labels in found if dict(labels).get("app_id") == "w")
-    assert len(series) <= 40
-    missing = {f"kafka_eos_{name}" for name, (_, labels) in write_metrics._GAUGES.items() if "app_id" in labels[:1]} - {
-        *series
-    }
-    assert missing == set(), "the view has everything"
 
 
 @pytest.mark.parametrize("bound", [10, 0], ids=["own series", "aggregated"])
