@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.refusals import some
 from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.operations.audit import BatchAudit, audit_batch
@@ -58,7 +59,11 @@ def audit(
         audits = [audit_batch(admin, record, timeout_ms=console.TIMEOUT_MS) for record in records]
     console.present(audits, as_json, audit_table)
     if wrong := [each for each in audits if not each.is_as_decided]:
-        raise KafkaEosError("NOT_AS_DECIDED", _sentence(write_id, wrong))
+        versions = some([str(each.record.version) for each in wrong])
+        raise KafkaEosError(
+            "NOT_AS_DECIDED",
+            f"the topics do not hold what write id {write_id!r} decided for {versions}; compare the rows with verify_exactly_once.py",
+        )
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:
@@ -78,12 +83,3 @@ def _rows(audit: BatchAudit) -> Iterator[console.Row]:
     if letters := audit.record.dead_letters:
         text = f"{audit.record.dead_letter_rows:,} of these rows are dead letters: {letters_text(letters)}"
         yield "", "", "", "", "", "", "", textwrap.wrap(text, _REASON_WIDTH)
-
-
-def _sentence(write_id: str, wrong: Sequence[BatchAudit]) -> str:
-    versions = "; ".join(
-        f"version {each.record.version} has {each.found:,} of {console.counted(each.record.rows, 'row')}, {each.missing} missing"
-        for each in wrong[:3]
-    )
-    more = f" and {console.counted(len(wrong) - 3, 'more version')}" if len(wrong) > 3 else ""
-    return f"the topics do not hold what write id {write_id!r} decided: {versions}{more}; compare the rows with verify_exactly_once.py"

@@ -13,13 +13,11 @@ import typer
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.embedded.download_progress import shown_progress
 from kafka_eos_sink.protocol.identity import is_topic_name
-from kafka_eos_sink.settings.java_properties import read_properties
 
 _POLL_INTERVAL_S = 0.5
 _PARTITIONS = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
@@ -30,10 +28,6 @@ def _name_and_partitions(text: str) -> tuple[str, int]:
     if not is_topic_name(name) or _PARTITIONS.fullmatch(partitions) is None:
         raise typer.BadParameter(f"{text!r} is not NAME:PARTITIONS, as in orders:3", param_hint="--topic")
     return name, int(partitions)
-
-
-def _file(help_text: str, *flags: str) -> Any:
-    return typer.Option(*flags, metavar="FILE", help=help_text, exists=True, dir_okay=False)
 
 
 _Directory = Annotated[
@@ -51,13 +45,10 @@ _TransactionVersion = Annotated[
 _Security = Annotated[
     Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"],
     typer.Option(
-        help="Security protocol for clients. SASL accepts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with "
-        "unsigned tokens."
+        help="Security protocol for clients: TLS with a self-signed certificate, SASL with one user of a random password, or "
+        "OAUTHBEARER with unsigned tokens.",
     ),
 ]
-_CERTIFICATE = "PEM file with the broker's private key (PKCS#8) and certificate chain. Default: a self-signed certificate for localhost."
-_AUTHORITIES = "PEM file with authorities: clients must present a certificate that one of them signed."
-_USERS = "Users as name=password, one per line. Default: one user with a random password."
 _Topics = Annotated[
     list[str] | None,
     typer.Option(
@@ -72,9 +63,6 @@ def broker(
     port: _Port = None,
     transaction_version: _TransactionVersion = None,
     security: _Security = "plaintext",
-    certificate: Annotated[Path | None, _file(_CERTIFICATE)] = None,
-    client_authorities: Annotated[Path | None, _file(_AUTHORITIES, "--client-ca")] = None,
-    users: Annotated[Path | None, _file(_USERS)] = None,
     topics: _Topics = None,
     kafka_version: Annotated[str, typer.Option(help="The Apache Kafka version to run.")] = DEFAULT_KAFKA_VERSION,
     heap: Annotated[str, typer.Option(help="Java heap of each node.")] = "1g",
@@ -92,6 +80,7 @@ def broker(
     given = [*map(_name_and_partitions, topics or [])]
     if len(wanted := dict(given)) < len(given):
         raise typer.BadParameter("a topic is named twice", param_hint="--topic")
+    protocol: Any = security.upper()
     kafka = EmbeddedKafka(
         brokers=int(brokers),
         version=kafka_version,
@@ -99,7 +88,7 @@ def broker(
         directory=directory,
         port=port,
         heap=heap,
-        security=_listener(security, certificate, client_authorities, users),
+        security=None if security == "plaintext" else BrokerSecurity(protocol=protocol),
         tuned_for="throughput",
     )
     _run_in_foreground(kafka, wanted)
@@ -144,21 +133,3 @@ def _create(kafka: EmbeddedKafka, topics: Mapping[str, int]) -> None:
             found = admin.topic(name, deadline) if made is None else None
             what, count = ("created", partitions) if found is None else ("kept", len(found.partitions))
             typer.echo(f"Topic {name} was {what}, with {console.counted(count, 'partition')}.", err=True)
-
-
-def _listener(
-    protocol: str, certificate: Path | None, client_authorities: Path | None, users: Path | None
-) -> BrokerSecurity | None:
-    if protocol == "plaintext":
-        if certificate or client_authorities or users:
-            raise typer.BadParameter("--certificate, --client-ca and --users need --security")
-        return None
-    known: Any = protocol.upper()
-    try:
-        passwords = {} if users is None else read_properties(users)
-        named = tuple((name, Secret(password)) for name, password in passwords.items())
-        return BrokerSecurity(
-            protocol=known, certificate=certificate, client_authorities=client_authorities, users=named
-        )
-    except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from None

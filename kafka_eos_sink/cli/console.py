@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -22,7 +21,6 @@ from rich.text import Text
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.refusals import refused, text
-from kafka_eos_sink.commit.transactional_id import LONGEST_WRITE_ID
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.errors import one_line, printable
 from kafka_eos_sink.operations.operator import OperatorSettings
@@ -33,9 +31,6 @@ COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
 TIMEOUT_MS = 30_000
 """Time limit in ms for a command that only reads."""
-
-SLOW_S = 10.0
-"""A command that has waited for brokers this long says so."""
 
 Cell = str | int | Text | list[str] | None
 """A ``Text`` carries its own style, a list has a line per element, and a column with a number is aligned right."""
@@ -75,13 +70,9 @@ PropertiesFile = Annotated[
         show_default=False,
     ),
 ]
-WriteId = Annotated[
-    str, typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
-]
-OneWriteId = Annotated[
-    str | None,
-    typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it."),
-]
+_WRITE_ID = typer.Option("--write-id", metavar="W", help="The write id, as error messages and `status` show it.")
+WriteId = Annotated[str, _WRITE_ID]
+OneWriteId = Annotated[str | None, _WRITE_ID]
 CommitLogTopic = Annotated[
     str, typer.Option("--commit-log-topic", metavar="T", help="The option commit.log.topic of the write.")
 ]
@@ -141,16 +132,10 @@ def operator_settings(
     Args:
         history_topic, command: As in `OperatorSettings`, for a command that finishes batches.
     """
-    if (size := len(write_id.encode(errors="surrogateescape"))) > LONGEST_WRITE_ID:
-        raise typer.BadParameter(
-            f"it has {size} bytes, and Kafka's transactional ids leave it {LONGEST_WRITE_ID}; kafka-eos status lists the write ids",
-            param_hint="--write-id",
-        )
-    client = client_config(bootstrap_servers, properties)
     return OperatorSettings(
         write_id=write_id,
         commit_log_topic=commit_log_topic,
-        client=client,
+        client=client_config(bootstrap_servers, properties),
         history_topic=history_topic,
         command=command,
     )
@@ -166,18 +151,6 @@ def signals_interrupt() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def notice_if_slow(text: str) -> Iterator[None]:
-    """Print the text on standard error if the block takes longer than `SLOW_S`."""
-    timer = threading.Timer(SLOW_S, echo, (text,), {"err": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def output_console(*, stderr: bool = False) -> Console:

@@ -14,7 +14,7 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.committed_records import follow
 from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation
-from kafka_eos_sink.errors import KafkaEosError, one_line
+from kafka_eos_sink.errors import one_line
 from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_reader import Record
@@ -25,10 +25,6 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start at the first row of the topic. Default: at its end.")
     ] = False,
-    partition: Annotated[int | None, typer.Option(metavar="P", min=0, help="Only this partition.")] = None,
-    offset: Annotated[
-        int | None, typer.Option(metavar="O", min=0, help="Start at this offset of --partition P.")
-    ] = None,
     count: Annotated[int | None, typer.Option(metavar="N", min=1, help="Stop after N rows.")] = None,
     to_end: Annotated[
         bool, typer.Option("--to-end", help="Stop at the end that the topic has now. Default: wait for new rows.")
@@ -50,19 +46,12 @@ def consume(
 
     To see which topics there are, and how much they hold: kafka-eos topics
     """
-    if offset is not None and (partition is None or from_beginning):
-        raise typer.BadParameter("--offset belongs to --partition, without --from-beginning")
-    if to_end and offset is None and not from_beginning:
-        raise typer.BadParameter(
-            "--to-end needs --from-beginning or --offset: without them, the command starts at the end"
-        )
+    if to_end and not from_beginning:
+        raise typer.BadParameter("--to-end needs --from-beginning: without it, the command starts at the end")
     isolation: Isolation = "read_uncommitted" if uncommitted else "read_committed"
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        where = partitions_of(admin, topic, partition, admin.client.clock() + console.TIMEOUT_MS)
-        if offset is None:
-            offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
-        else:
-            offsets = {where[0][1]: _held_offset(admin, where[0], offset)}
+        where = partitions_of(admin, topic, None, admin.client.clock() + console.TIMEOUT_MS)
+        offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
         ends = _offsets(admin, where, isolation, LATEST) if to_end else None
         try:
             for number, record in islice(follow(admin, topic, offsets, isolation, ends), count):
@@ -75,19 +64,6 @@ def _offsets(admin: Admin, where: Sequence[TopicPartition], isolation: Isolation
     deadline = admin.client.clock() + console.TIMEOUT_MS
     offsets = admin.list_offsets(where, deadline, isolation=isolation, timestamp=timestamp)
     return {partition: offset for (_, partition), offset in offsets.items()}
-
-
-def _held_offset(admin: Admin, where: TopicPartition, offset: int) -> int:
-    """Return the offset; raise `KafkaEosError` if the partition does not hold it."""
-    number = where[1]
-    first = _offsets(admin, [where], "read_uncommitted", EARLIEST)[number]
-    end = _offsets(admin, [where], "read_uncommitted", LATEST)[number]
-    if not first <= offset <= end:
-        raise KafkaEosError(
-            "TOPIC_NOT_READ",
-            f"{where[0]}-{number} does not hold offset {offset}: it begins at {first}, and its next offset is {end}",
-        )
-    return offset
 
 
 def record_line(partition: int, record: Record) -> str:

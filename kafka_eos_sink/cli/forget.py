@@ -16,8 +16,8 @@ from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.errors import Job, WriteRefusedError
 from kafka_eos_sink.operations import operator
-from kafka_eos_sink.operations.old_writes import find_old_writes
 from kafka_eos_sink.operations.operator import OperatorSettings
+from kafka_eos_sink.operations.write_status import find_old_writes
 
 _DURATION = re.compile(r"([0-9]{1,6})([dh])", re.ASCII)
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
@@ -77,7 +77,7 @@ def forget(
 def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes: bool) -> None:
     """Forget the writes whose ids begin with the settings' write id."""
     prefix = settings.write_id
-    found = find_old_writes(settings, prefix, age_ms)
+    found = find_old_writes(settings, age_ms)
     for part in console.listed(
         ("not forgotten", "reason"), [*found.left.items()], list, limit=console.MOST, rest="kafka-eos status"
     ):

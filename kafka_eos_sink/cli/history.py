@@ -80,17 +80,18 @@ def _show_row(row: RowOrigin, as_json: bool) -> None:
 
 
 def row_table(row: RowOrigin) -> Table:
-    found = row.as_json()
+    of, producer = row.record, row.producer
+    if of is None or producer is None:
+        raise ValueError("the row has no known write")
     cells = {
-        "write id": found["write_id"],
-        "query id": found["query_id"],
-        "version": str(found["version"]),
-        "state": found["state"],
-        "finished (UTC)": found["finished_at"][:19].replace("T", " "),
-        "recovered by": found["recovered_by"],
-        "application": found["application_id"],
-        "user metadata": textwrap.wrap(found["user_metadata"] or "", _TEXT_WIDTH),
-        "producer": f"id {found['producer_id']}, epoch {found['producer_epoch']}",
+        "write id": of.write_id,
+        "query id": of.query_id,
+        "version": str(of.version),
+        "finished (UTC)": of.finished_at[:19].replace("T", " "),
+        "recovered by": of.recovered_by,
+        "application": of.application_id,
+        "user metadata": textwrap.wrap(of.user_metadata or "", _TEXT_WIDTH),
+        "producer": f"id {producer[0]}, epoch {producer[1]}",
         "note": list(row.notes),
     }
     rows = [(name, cell) for name, cell in cells.items() if cell]

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kafka_eos_sink import __version__
 from kafka_eos_sink.cli import EXIT_FAILURE
@@ -32,16 +32,6 @@ _COMMANDS = (
 def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
     """Build the typer application with these subcommands."""
     import typer
-    from typer.core import TyperCommand
-
-    class Command(TyperCommand):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            try:
-                return super().parse_args(ctx, args)
-            except typer.BadParameter as wrong:
-                # Newer versions of Typer pass on what pydantic writes before the sentence.
-                wrong.message = wrong.message.removeprefix("Value error, ")
-                raise
 
     app = typer.Typer(
         name="kafka-eos",
@@ -69,7 +59,7 @@ def application(commands: Sequence[str] = _COMMANDS) -> typer.Typer:
         # Terminals have other widths than source files, so each paragraph becomes one line.
         paragraphs = [" ".join(each.split()) for each in inspect.cleandoc(function.__doc__).split("\n\n")]
         text, example, end = "\n\n".join(paragraphs).partition("Example:")
-        app.command(name, cls=Command, help=text, epilog=example + end)(function)
+        app.command(name, help=text, epilog=example + end)(function)
     return app
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -12,12 +12,10 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.commit.refusals import some, text
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
-from kafka_eos_sink.commit.values import SettledDecision
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered, RecoveredVersion
 
-_END = {True: "commit", False: "abort"}
 _AbortUnknown = Annotated[
     bool,
     typer.Option(
@@ -70,19 +68,13 @@ def recover(
     settings = console.operator_settings(
         bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
     )
-    slow = (
-        f"Waiting for brokers, at most {settings.timeout_ms // 1000} s for each step. A partition without a leader, or a broker that is "
-        "down, takes that long."
-    )
     if not yes:
         procedure = partial(operator.recovery, abort_unknown=abort_unknown)
-        with console.notice_if_slow(slow):
-            found = operator.preview(settings, procedure, search=True)
+        found = operator.preview(settings, procedure, search=True)
         _show_hanging(settings, found.hanging, err=as_json)
         require_consent(settings, found, _effect(write_id, found, discard, abort_unknown), err=as_json)
-    with console.notice_if_slow(slow):
-        done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
-    console.print_json(recovered_json(write_id, done)) if as_json else _show(settings, done)
+    done = operator.recover(settings, abort_unknown=abort_unknown, discard=discard)
+    console.print_json(done) if as_json else _show(settings, done)
     if not done.all_ended:
         _show_hanging(settings, done.hanging, err=True)
         raise typer.Exit(EXIT_FAILURE)
@@ -117,7 +109,7 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
     def row(each: HeldOpen) -> console.Row:
         owner = "an attempt" if each.version is None else f"version {each.version}"
         why = "its coordinator has forgotten the id" if each.is_forgotten else "its coordinator has ended it"
-        return [each.transactional_id, f"{each.place}, {owner}"], str(each.producer.producer_id), why
+        return [each.transactional_id, f"{each.place}, {owner}"], str(each.producer_id), why
 
     columns = ("hanging transaction", "producer id", "why")
     for part in console.listed(columns, found.held, row, limit=console.MOST, rest="--yes --json lists all"):
@@ -130,73 +122,47 @@ def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> Non
 
 
 def _show(settings: OperatorSettings, done: Recovered) -> None:
-    """Print each query id's newest decision, later aborts, and what was ended."""
-    if not done.decisions:
-        console.echo(console.no_decision(settings.write, is_unfinished=bool(done.aborted)))
-    if done.decisions or done.aborted:
-        rows = [_decision(each, done, settings.write_id) for each in done.decisions]
-        meaning = f"it was not decided, none of its rows is visible: {text('run_again', write_id=settings.write_id)}"
-        aborted = Text("aborted", style="bold yellow")
-        rows += [(query_id, str(version), aborted, meaning) for query_id, version in done.aborted]
+    """Print what became of the versions, and what was ended."""
+    is_decided = any(each.state != "aborted" for each in done.versions)
+    if not is_decided:
+        console.echo(console.no_decision(settings.write, is_unfinished=bool(done.versions)))
+    if done.versions:
+        rows = [_version(each, settings.write_id) for each in done.versions]
         console.show(console.table(("query id", "version", "state", "meaning"), rows))
     # Transactions that may still be open come first, so that the shortened table shows them.
     ended = sorted(done.ended, key=lambda each: each.is_over)
     for part in console.listed(("transaction", "requested", "result"), ended, _ended, limit=console.MOST):
         console.show(part)
     if not done.ended and not done.hanging.not_checked:
-        listing = "" if done.decisions else f" To list the open transactions: {settings.write.status_of_all}"
+        listing = "" if is_decided else f" To list the open transactions: {settings.write.status_of_all}"
         console.echo(f"No transaction of it was open.{listing}")
     if done.discarded:
         names = some([f"{each.transactional_id} {each.place}" for each in done.discarded])
         console.echo(f"Aborted where it hung: {names}.")
 
 
-def _decision(settled: SettledDecision, done: Recovered, write_id: str) -> console.Row:
-    """Name a decision's state, and what it means for the rows and the next run."""
-    decision, state, style = settled.decision, settled.status.value, "bold yellow"
-    if decision.resolution is not None:
-        state, meaning = f"resolved as {decision.resolution}", "an operator has resolved this version"
+def _version(each: RecoveredVersion, write_id: str) -> console.Row:
+    """Name a version's state, and what it means for the rows and the next run."""
+    state, run_again = each.state, text("run_again", write_id=write_id)
+    meaning = {
+        "resolved": "an operator has resolved this version",
+        "aborted": f"it was not decided, none of its rows is visible: {run_again}",
+        "void": f"all its transactions were aborted and cannot be copied, none of its rows is visible: {run_again}",
+    }.get(state, text("all_visible"))
+    if state == "resolved":
+        state = f"resolved as {each.resolution}"
     elif state == "finished":
-        style = "green"
-        meaning = text("all_visible") + "; finished just now" * (decision.query_id in done.finished_now)
+        meaning += "; finished just now" * each.finished_now
         meaning += ": do not run the job again" * is_random_write_id(write_id)
-        meaning += "; rows of transactions that Kafka had aborted are copies from the log" * bool(decision.copies)
-    else:
-        meaning = "all its transactions were aborted and cannot be copied, none of its rows is visible: "
-        meaning += text("run_again", write_id=write_id)
-    return decision.query_id, str(decision.version), Text(state, style=style), meaning
+        meaning += "; rows of transactions that Kafka had aborted are copies from the log" * each.has_copies
+    style = "green" if state == "finished" else "bold yellow"
+    return each.query_id, str(each.version), Text(state, style=style), meaning
 
 
 def _ended(each: EndedTransaction) -> console.Row:
-    result = f"not ended: {each.answer}"
-    if each.error is None:
+    result = "had ended before" if each.is_over else f"not ended: {each.answer}"
+    if each.answer is None:
         result = "no response: may still be open"
-    elif each.is_over:
-        result = "done" if each.succeeded else "had ended before"
-    return each.identity.transactional_id + " (copies of lost rows)" * each.copies, _END[each.committed], result
-
-
-def recovered_json(write_id: str, done: Recovered) -> dict[str, Any]:
-    """Build the result for ``--json``; ``over`` means the transaction is not open."""
-    decisions = [
-        console.fields(settled.decision, "query_id", "version", "resolution")
-        | {
-            "state": "resolved" if settled.decision.resolution else settled.status.value,
-            "finished_now": settled.decision.query_id in done.finished_now,
-        }
-        for settled in done.decisions
-    ]
-    ended = [
-        {"transactional_id": each.identity.transactional_id, "end": _END[each.committed], "over": each.is_over}
-        | console.fields(each, "answer", "copies")
-        for each in done.ended
-    ]
-    return {
-        "write_id": write_id,
-        "decisions": decisions,
-        "aborted": [{"query_id": query_id, "version": version} for query_id, version in done.aborted],
-        "ended": ended,
-        "discarded": done.discarded,
-        "hanging": done.hanging.held,
-        "not_checked": done.hanging.not_checked,
-    }
+    elif each.answer == "NONE":
+        result = "done"
+    return each.identity.transactional_id + " (copies of lost rows)" * each.copies, each.end, result

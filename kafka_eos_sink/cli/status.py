@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import shlex
 from collections.abc import Collection
-from typing import Annotated
 
 import typer
 
@@ -14,22 +13,15 @@ from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.refusals import refused, some
-from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, ClusterWatch
 
-ROWS = 100
 MOST_WAYS_OUT = 5
-_HISTORY_KNOWS = (
-    "kafka-eos: the history holds batches of {writes} that the commit log does not show: kafka-eos forget has removed them, the commit log "
-    "was deleted, or it is another one (--commit-log-topic)"
-)
 
 
 def status(
     write_id: console.OneWriteId = None,
     prefix: console.Prefix = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows of each table.")] = ROWS,
     as_json: console.AsJson = False,
     history_topic: console.HistoryTopic = console.HISTORY,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,
@@ -44,8 +36,8 @@ def status(
 
     A write shows its newest version. rows/s is the rate of the newest batches, from plan to verify; copied is how many aborted
     transactions of the last batch were copied. With `--write-id` the table has the offsets of the rows, and a line below it the
-    versions of a batch write that count as written. It also finds what no coordinator lists. `--limit` bounds each table, but
-    not `--json`.
+    versions of a batch write that count as written. It also finds what no coordinator lists. A table has 100 rows at
+    most, and `--json` has all.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
     `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.
@@ -66,19 +58,16 @@ def status(
     with connected(config) as admin:
         topics = commit_log_topic, history_topic
         watch = ClusterWatch(admin, *topics, timeout_ms=console.TIMEOUT_MS, prefix=prefix, write_id=write_id)
-        found = watch.look(unlisted_ok=True, hanging=write_id is not None)
+        found = watch.look(hanging=write_id is not None)
     if as_json:
         console.print_json(found)
     else:
-        for part in view(found, with_offsets=write_id is not None, limit=limit):
+        for part in view(found, with_offsets=write_id is not None):
             console.show(part)
         if write_id is not None:
-            _show_ways_out(
-                found, config, Write(write_id, commit_log_topic, config.command_options), watch.log.producer_ids
-            )
+            _show_ways_out(found, config, write, watch.log.producer_ids)
     for failure in found.not_read:
         console.echo(f"kafka-eos: not shown: {failure}", err=True)
-    _hint_at_history(found)
     if not (found.was_read("writes") and found.was_read("transactions")):
         raise typer.Exit(EXIT_FAILURE)
     if write_id is not None and not found.writes:
@@ -113,11 +102,3 @@ def _abort_command(config: ClientConfig, where: BlockedPartition, start_offset: 
     at = ["--topic", where.topic, "--partition", str(where.partition), "--start-offset", str(start_offset)]
     servers = config.bootstrap_servers_text
     return shlex.join(["kafka-transactions.sh", "--bootstrap-server", servers, *of_login, "abort", *at])
-
-
-def _hint_at_history(found: ClusterView) -> None:
-    """Point out a history of writes next to a commit log without any."""
-    # No request: the watch has read the history. Finished writes with a random id are never in the commit log.
-    known = {each.write_id for each in found.batches if not is_random_write_id(each.write_id)}
-    if known and not found.writes and found.was_read("writes"):
-        console.echo(_HISTORY_KNOWS.format(writes=console.counted(len(known), "write")), err=True)

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.status import ROWS, status
+from kafka_eos_sink.cli.status import status
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.errors import BrokerUnavailableError
@@ -38,7 +38,7 @@ def top(
     """
     out = console.output_console()
     if as_json or not sys.stdout.isatty() or out.is_dumb_terminal:
-        status(write_id, prefix, ROWS, as_json, history_topic, commit_log_topic, bootstrap_servers, properties)
+        status(write_id, prefix, as_json, history_topic, commit_log_topic, bootstrap_servers, properties)
         return
     topics = commit_log_topic, history_topic
     try:
@@ -51,13 +51,13 @@ def top(
 
 
 def _follow(out: Console, watch: ClusterWatch, interval_s: float) -> None:
-    found = watch.look(unlisted_ok=True)
+    found = watch.look()
     with Live(_screen(found), console=out, auto_refresh=False) as screen:
         while True:
             screen.refresh()
             time.sleep(interval_s)
             try:
-                found = watch.look(unlisted_ok=True)
+                found = watch.look()
                 screen.update(_screen(found))
             except BrokerUnavailableError as unavailable:
                 # Brokers restart. The last view stays, with its time.

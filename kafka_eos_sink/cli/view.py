@@ -27,8 +27,8 @@ from kafka_eos_sink.protocol.messages import TransactionState
 Shown = Iterator[Table | Text]
 Listed = Callable[..., Shown]
 """As `console.listed`, with its limit."""
-MOST_LIVE = 10
-"""Most rows of a table in a live view; the first ones need action first."""
+MOST_ROWS, MOST_LIVE = 100, 10
+"""Most rows of a table; the first ones need action first."""
 _SHOWN_PARTITIONS = 8
 _SHOWN_RANGES = 12
 _SHOWN_VERSIONS = 100
@@ -48,27 +48,21 @@ _STATE_STYLES = {
 }
 
 
-def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False, limit: int | None = None) -> Shown:
+def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) -> Shown:
     """Build the view: a line of numbers, then the tables that have rows.
 
     Args:
         live: Show the first rows only, and wrap them to the width of the terminal. Otherwise no line wraps, and ids can be copied.
         with_offsets: Show the time, the transactions, the offsets and the written versions of each write.
-        limit: Rows of each table; None for all.
     """
     writes = {line.write.write_id for line in found.writes}
     shown = ((writes, "write"), (found.transactions, "open transaction"), (found.blocked, "blocked partition"))
     numbers = ", ".join(console.counted(len(each), noun) for each, noun in shown)
     yield console.line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
-    most = MOST_LIVE if live else limit
-
-    def rest(rows: Sequence[object]) -> str:
-        return "kafka-eos status" if live else f"--limit {len(rows)}, or --prefix W for the ids that begin with W"
-
-    listed = partial(console.listed, limit=most, wraps=live)
-    yield from transactions_table(found.transactions, found.now_ms, partial(listed, rest=rest(found.transactions)))
-    yield from listed(_BLOCKED, found.blocked, _blocked, rest=rest(found.blocked))
-    listed = partial(listed, rest=rest(found.writes))
+    most, rest = (MOST_LIVE, "kafka-eos status") if live else (MOST_ROWS, "--json, or --prefix W")
+    listed = partial(console.listed, limit=most, rest=rest, wraps=live)
+    yield from transactions_table(found.transactions, found.now_ms, listed)
+    yield from listed(_BLOCKED, found.blocked, _blocked)
     yield from writes_table(found.writes, found.now_ms, listed, with_offsets=with_offsets)
     for each in found.writes if with_offsets else ():
         if each.write.written is not None:
@@ -99,8 +93,8 @@ def require_consent(settings: OperatorSettings, found: Preview, effect: str, *, 
         typer.Exit: The command was not confirmed (status 1).
     """
     now_ms, lines = time.time_ns() // 1_000_000, write_lines(found.writes)
-    every = f"--prefix {shlex.quote(settings.write_id)} --limit {max(len(lines), len(found.opened))}"
-    listed = partial(console.listed, limit=console.MOST, rest=f"{settings.write.status_of_all} {every}")
+    every = f"{settings.write.status_of_all} --prefix {shlex.quote(settings.write_id)} --json"
+    listed = partial(console.listed, limit=console.MOST, rest=every)
     shown = [
         *writes_table(lines, now_ms, listed, with_offsets=True),
         *transactions_table(found.opened, now_ms, listed),

@@ -20,7 +20,7 @@ from kafka_eos_sink.client.coordinator_topics import (
 )
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
-from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS, NEVER_TIMES_OUT_MS
+from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -54,8 +54,6 @@ _RELEASES = {
     34: None, 31: "4.4", 30: "4.3", 28: "4.2", 26: "4.1", 22: "4.0", 21: "3.9", 20: "3.8", 15: "3.7", 12: "3.6", 9: "3.5",
     8: "3.4", 7: "3.3", 0: None,
 }  # fmt: skip
-_OMITS_MARKERS_FROM = 30
-"""The level of Kafka 4.3, the first release with KAFKA-20734. No later release is known to be without it."""
 
 
 class CheckResult(StrEnum):
@@ -136,7 +134,6 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
     yield CheckLine(
         "", "connection", f"{counted(len(brokers), 'broker')}, cluster {peer_text(str(client.metadata.cluster_id))}"
     )
-    levels: list[int] = []
     for broker in brokers:
         what, address = f"broker {broker.node_id}", f"{peer_text(broker.host)}:{broker.port}"
         request = ApiVersionsRequest(client_software_name="kafka-eos", client_software_version="check")
@@ -152,23 +149,13 @@ def _brokers(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         if level < 0:
             raise ProtocolError(f"{what} at {address} reports metadata.version {level}")
         release = next(release for first, release in _RELEASES.items() if level >= first)
-        levels.append(level)
         shown = f"{address}, Kafka {release or f'of an unknown release (metadata.version {level})'}"
         yield _offers(what, shown, BrokerVersions.from_response(response))
-    omits = "Kafka 4.3 and newer can omit a transaction marker if a partition has no leader"
-    mended = f"{omits}; the write then aborts what hangs, and copies its rows"
-    is_affected = max(levels, default=0) >= _OMITS_MARKERS_FROM
-    # A broker without KRaft reports no level.
-    is_unsure = not is_affected and (0 in levels or not levels)
-    shown = "Kafka 4.3 or newer" if is_affected else "release not known" if is_unsure else "not in this release"
-    yield _rule("", "KAFKA-20734", shown, (is_affected, _WARN, mended), (is_unsure, _UNKNOWN, omits))
 
 
 def _offers(what: str, found: str, versions: BrokerVersions) -> CheckLine:
-    needed, optional = (
-        requirements.missing_apis(versions, requirements.NEEDED),
-        requirements.missing_apis(versions, requirements.OPTIONAL),
-    )
+    needed = requirements.missing_apis(versions, requirements.NEEDED)
+    optional = requirements.missing_apis(versions, requirements.OPTIONAL)
     fails = needed, _FAILS, f"does not offer {needed}. {requirements.OTHER_SERVICES}"
     return _rule("", what, found, fails, (optional, _WARN, f"does not offer {optional}"))
 
@@ -191,7 +178,6 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         yield _rule("", "verified appends", shown, unread, fails)
     value = requirements.number(settings, requirements.MAX_TIMEOUT)
     limit, needs = value or 0, f"raise it: the driver's own transaction needs {DRIVER_TRANSACTION_TIMEOUT_MS}"
-    never = "kafka.transaction.timeout.ms=2147483647 is possible: then no transaction times out"
     yield _rule(
         "",
         requirements.MAX_TIMEOUT,
@@ -199,7 +185,6 @@ def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
         (value is None, _UNKNOWN, f"the sink tries 900000 and then smaller values; {_UNREAD}"),
         (limit < DRIVER_TRANSACTION_TIMEOUT_MS, _FAILS, needs),
         (limit < DEFAULT_TRANSACTION_TIMEOUT_MS, _WARN, "a batch must be decided within this time"),
-        (limit == NEVER_TIMES_OUT_MS, _OK, never),
     )
     for name, problem in (
         (requirements.EXPIRATION, requirements.short_expiration(settings, DEFAULT_TRANSACTION_TIMEOUT_MS)),

@@ -22,7 +22,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     one_line,
 )
-from kafka_eos_sink.operations.hanging import producers_on
+from kafka_eos_sink.operations.hanging import NO_READ, producers_on
 from kafka_eos_sink.operations.transactions import open_transactions, transaction_json
 from kafka_eos_sink.operations.write_status import CommitLogWatch
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -147,11 +147,10 @@ class ClusterWatch:
         self.log = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms, write_id=write_id)
         self._history = HistoryTail(admin, history_topic, timeout_ms=timeout_ms)
 
-    def look(self, *, unlisted_ok: bool = False, hanging: bool = False) -> ClusterView:
-        """Read everything; ``not_read`` lists the parts that a missing permission hides.
+    def look(self, *, hanging: bool = False) -> ClusterView:
+        """Read everything; ``not_read`` lists the parts that could not be read.
 
         Args:
-            unlisted_ok: Show the writes even if a broker does not list its open transactions in time.
             hanging: Search the topics of the writes for transactions without a marker (KAFKA-20734); their leaders list all producers.
 
         Raises:
@@ -159,11 +158,9 @@ class ClusterWatch:
         """
         not_read: list[str] = []
         refusals: tuple[type[KafkaEosError], ...] = AuthorizationError, BrokerRefusedError
-        unlisted = (*refusals, BrokerUnavailableError) if unlisted_ok else refusals
+        or_silent = (*refusals, BrokerUnavailableError)
 
-        def part(
-            name: str, read: Callable[[], Sequence[T]], caught: tuple[type[KafkaEosError], ...] = refusals
-        ) -> Sequence[T]:
+        def part(name: str, read: Callable[[], Sequence[T]], caught: tuple[type[KafkaEosError], ...]) -> Sequence[T]:
             try:
                 return read()
             except caught as refused:
@@ -172,22 +169,23 @@ class ClusterWatch:
 
         # Read the history first: the driver appends to it last. The commit log then holds each of its writes, except forgotten
         # writes and finished writes with a random id.
-        records = part("history", self._history.read)
-        writes = part("writes", self.log.writes)
+        records = part("history", self._history.read, refusals)
+        writes = part("writes", self.log.writes, refusals)
         topics = {each.topic for write in writes for each in write.offsets} if hanging else set()
-        before = part(_UNLISTED, lambda: [*self._open_on(topics)], unlisted)
+        before = part(_UNLISTED, lambda: [*self._open_on(topics)], or_silent)
         # All of them: another program may block the same partitions.
-        states = part("transactions", lambda: open_transactions(self._admin, self._timeout_ms), unlisted)
+        opened = partial(open_transactions, self._admin, self._timeout_ms)
+        states = part("transactions", opened, or_silent)
         unlisted_on: dict[TopicPartition, HangingTransaction] = {}
         if not any(each.startswith("transactions") for each in not_read):
-            unlisted_on |= part(_UNLISTED, lambda: [*self._hanging(before, states).items()], unlisted)
+            unlisted_on |= part(_UNLISTED, lambda: [*self._hanging(before, states).items()], or_silent)
         ours = tuple(filter(self._is_ours, states))
         # The oldest transaction's first. The sink reads its commit log with read_uncommitted.
         held = (where for state in ours for where in sorted(state.partitions) if where[0] not in self._internal)
         blockers = blocking(states, [*held, *unlisted_on])
         hidden: dict[TopicPartition, int] = {}
         for topic, where in groupby(sorted(blockers), itemgetter(0)):
-            hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)))
+            hidden |= part(f"hidden offsets of {topic}", partial(self._hidden, list(where)), refusals)
         blocked = tuple(
             BlockedPartition(
                 topic=each[0],
@@ -210,11 +208,9 @@ class ClusterWatch:
 
     def _open_on(self, topics: Collection[str]) -> set[tuple[TopicPartition, HangingTransaction]]:
         """Return the transactions that the leaders of these topics hold open."""
-        producers, _, unreadable = producers_on(self._admin, (), topics, self._timeout_ms)
-        if unreadable:
-            raise AuthorizationError(
-                "TOPIC_AUTHORIZATION_FAILED", f"Read on {some(sorted(unreadable))} is missing", "Grant it"
-            )
+        producers, missing = producers_on(self._admin, (), topics, self._timeout_ms)
+        if denied := missing[NO_READ]:
+            raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", f"Read on {some(denied)} is missing", "Grant it")
         return {
             (where, HangingTransaction(each.current_txn_start_offset, each.producer_id))
             for where, found in producers.items()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_view import LogView
@@ -25,6 +24,8 @@ DISCARD_WITHIN_MS = 10_000
 """How long the markers of discarded attempts may take."""
 LEADER_MS = 10_000
 """How long the search waits for a leader before it continues without it."""
+NO_RESPONSE = "no response). Run the command again when the brokers are back."
+NO_READ = "missing Read permission). Grant Read and run the command again."
 Named = Mapping[int, Sequence[tuple[PreparedTransaction, int | None]]]
 """By producer id, the decided transactions of the write, with the version of a decision that is unfinished."""
 
@@ -33,49 +34,44 @@ Named = Mapping[int, Sequence[tuple[PreparedTransaction, int | None]]]
 class HeldOpen:
     """A transaction of the write that hangs on a partition.
 
-    producer      as the partition's leader remembers it
+    producer_id ... coordinator_epoch  as the partition's leader remembers them
     version       of the unfinished decision whose rows it holds; None for an attempt
     is_forgotten  its coordinator no longer knows its producer id, so no transaction of its transactional id can end it
     """
 
     transactional_id: str
-    where: TopicPartition
-    producer: ProducerState
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
     version: int | None
     is_forgotten: bool
 
     @property
-    def start_offset(self) -> int:
-        return self.producer.current_txn_start_offset
+    def where(self) -> TopicPartition:
+        return self.topic, self.partition
 
     @property
     def place(self) -> str:
-        return f"on {'{}-{}'.format(*self.where)} from offset {self.start_offset}"
+        return f"on {self.topic}-{self.partition} from offset {self.start_offset}"
 
     @property
     def is_attempt(self) -> bool:
         """Whether no decision lists it, and the next transaction of its id can end it."""
         return self.version is None and not self.is_forgotten
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in ("transactional_id", "start_offset", "version", "is_forgotten")},
-            "topic": self.where[0],
-            "partition": self.where[1],
-            "producer_id": self.producer.producer_id,
-            "producer_epoch": self.producer.producer_epoch,
-        }
-
     @property
     def abort_marker(self) -> TransactionMarker:
         """The marker that Kafka's own tool would write: an ABORT with the leader's epochs."""
         return TransactionMarker(
-            topic=self.where[0],
-            partition=self.where[1],
-            producer_id=self.producer.producer_id,
-            producer_epoch=self.producer.producer_epoch,
+            topic=self.topic,
+            partition=self.partition,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
             committed=False,
-            coordinator_epoch=max(0, self.producer.coordinator_epoch),
+            coordinator_epoch=max(0, self.coordinator_epoch),
             transaction_version=0,
         )
 
@@ -101,7 +97,7 @@ class Found:
         by_id: dict[tuple[str, int], list[TopicPartition]] = {}
         for each in self.held:
             if each.is_attempt:
-                by_id.setdefault((each.transactional_id, each.producer.producer_id), []).append(each.where)
+                by_id.setdefault((each.transactional_id, each.producer_id), []).append(each.where)
         return tuple(
             Hanging(transactional_id=name, producer_id=producer_id, partitions=tuple(where))
             for (name, producer_id), where in by_id.items()
@@ -124,28 +120,20 @@ def find_hanging(admin: Admin, executor: Executor, run: Run, view: LogView, time
         return Found()
     described = _described(executor, run.write.task_ids(sorted(partitions)))
     if described is None:
-        return Found(not_checked=tuple(_not_checked(["the coordinators"], ())))
-    producers, no_response, unreadable = producers_on(admin, {run.write.commit_log}, topics, timeout_ms)
+        return Found(not_checked=(f"the coordinators ({NO_RESPONSE}",))
+    producers, missing = producers_on(admin, {run.write.commit_log}, topics, timeout_ms)
     held = [*_held(producers, described, _named(view), run.write.commit_log)]
     # An attempt may have begun, or begun and ended, between these requests. Then its coordinator reports another state now.
     again = _described(executor, {each.transactional_id for each in held if not each.is_forgotten})
-    silent = [f"{topic}-{partition}" for topic, partition in no_response]
-    silent += ["the coordinators"] * (again is None)
+    if again is None:
+        missing[NO_RESPONSE].append("the coordinators")
 
     def is_unchanged(name: str) -> bool:
         return again is not None and again[name] == described[name]
 
     hangs = tuple(each for each in held if each.is_forgotten or is_unchanged(each.transactional_id))
-    return Found(held=hangs, not_checked=tuple(_not_checked(silent, unreadable)))
-
-
-def _not_checked(silent: Iterable[str], unreadable: Iterable[str]) -> Iterator[str]:
-    for names, why in (
-        (silent, "no response). Run the command again when the brokers are back"),
-        (sorted(unreadable), "missing Read permission). Grant Read and run the command again"),
-    ):
-        if shown := ", ".join(names):
-            yield f"{shown} ({why}."
+    not_checked = tuple(f"{', '.join(names)} ({why}" for why, names in missing.items() if names)
+    return Found(held=hangs, not_checked=not_checked)
 
 
 def _described(executor: Executor, ids: Iterable[str]) -> Mapping[str, TransactionDescription | None] | None:
@@ -196,8 +184,12 @@ def _held(
             )
             yield HeldOpen(
                 transactional_id=name,
-                where=where,
-                producer=producer,
+                topic=where[0],
+                partition=where[1],
+                start_offset=start,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                coordinator_epoch=producer.coordinator_epoch,
                 version=next(versions, None),
                 is_forgotten=producer.producer_id not in ids,
             )
@@ -217,7 +209,7 @@ def discard_attempts(
         return (), found
     left = {each.producer_id for each in executor.run(discard(run, driver, found.attempts))}
     attempts = [each for each in found.held if each.is_attempt]
-    ended = _seen_to_end(admin, [each for each in attempts if each.producer.producer_id not in left], timeout_ms)
+    ended = _seen_to_end(admin, [each for each in attempts if each.producer_id not in left], timeout_ms)
     return ended, replace(found, held=tuple(each for each in found.held if each not in ended))
 
 
@@ -237,7 +229,7 @@ def without_note(view: LogView, held: Iterable[HeldOpen]) -> tuple[HeldOpen, ...
         return any(
             entry.ended != "aborted"
             for entry, part in decided
-            if entry.identity.producer_id == each.producer.producer_id
+            if entry.identity.producer_id == each.producer_id
             and (part.topic, part.partition) == each.where
             and each.start_offset <= part.last_offset
         )
@@ -261,7 +253,7 @@ def _seen_to_end(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tup
     until = admin.client.clock() + min(timeout_ms, DISCARD_WITHIN_MS)
     while True:
         # An accepted EndTxn proves nothing: a broker may omit this marker as well.
-        producers, _, _ = producers_on(admin, {each.where for each in held}, (), timeout_ms)
+        producers, _ = producers_on(admin, {each.where for each in held}, (), timeout_ms)
         starts = {
             (where, each.producer_id): each.current_txn_start_offset
             for where, found in producers.items()
@@ -270,7 +262,7 @@ def _seen_to_end(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tup
         ended = tuple(
             each
             for each in held
-            if each.where in producers and starts.get((each.where, each.producer.producer_id)) != each.start_offset
+            if each.where in producers and starts.get((each.where, each.producer_id)) != each.start_offset
         )
         if len(ended) == len(held) or admin.client.clock() >= until:
             return ended
@@ -279,35 +271,35 @@ def _seen_to_end(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tup
 
 def producers_on(
     admin: Admin, partitions: Collection[TopicPartition], topics: Collection[str], timeout_ms: int
-) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], list[TopicPartition], set[str]]:
+) -> tuple[dict[TopicPartition, tuple[ProducerState, ...]], dict[str, list[str]]]:
     """Describe the producers of partitions and of whole topics, if they exist.
 
     A leader that does not respond, or a topic without the Read permission, does not stop the query of the others.
 
     Returns:
-        The producers, the partitions that did not respond, and the topics without the Read permission.
+        The producers; and under NO_RESPONSE the partitions, under NO_READ the topics, that are missing.
     """
     groups: dict[tuple[int, str], list[TopicPartition]] = {}
-    unreadable: set[str] = set()
+    found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+    missing: dict[str, list[str]] = {NO_RESPONSE: [], NO_READ: []}
     for topic in sorted({*topics, *(topic for topic, _ in partitions)}):
         try:
             known = admin.topic(topic, admin.client.clock() + timeout_ms)
         except AuthorizationError:
-            unreadable.add(topic)
+            missing[NO_READ].append(topic)
             continue
         for each in () if known is None else known.partitions:
             where = (topic, each.partition_index)
             if topic in topics or where in partitions:
                 groups.setdefault((each.leader_id, topic), []).append(where)
-    found: dict[TopicPartition, tuple[ProducerState, ...]] = {}
-    no_response: list[TopicPartition] = []
     silent = {-1}
     for (leader, topic), group in groups.items():
         try:
             if leader not in silent:
                 found |= admin.describe_producers(group, admin.client.clock() + LEADER_MS)
         except AuthorizationError:
-            unreadable.add(topic)
+            if topic not in missing[NO_READ]:
+                missing[NO_READ].append(topic)
             continue
         except BrokerUnavailableError:
             silent.add(leader)
@@ -315,5 +307,5 @@ def producers_on(
             # The topic may have been deleted since its metadata was read.
             if refused.code != "UNKNOWN_TOPIC":
                 raise
-        no_response += [where for where in group if where not in found]
-    return found, no_response, unreadable
+        missing[NO_RESPONSE] += [f"{topic}-{number}" for _, number in group if (topic, number) not in found]
+    return found, missing

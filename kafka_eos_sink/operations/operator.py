@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
@@ -145,51 +145,49 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedTransaction:
-    """An EndTxn; ``error`` is 0 for success, None if the response was lost.
+    """A transaction that recovery tried to end.
 
-    ``copies`` is true if recovery began the transaction, for copies of lost rows.
+    answer   the name of Kafka's error code; None if the response was lost
+    is_over  whether it is not open any more: it ended now, or had ended before
+    copies   whether recovery began it, for copies of lost rows
     """
 
     identity: ProducerIdentity
-    committed: bool
-    error: int | None
+    end: Literal["commit", "abort"]
+    answer: str | None
+    is_over: bool
     copies: bool = False
 
-    @property
-    def succeeded(self) -> bool:
-        return self.error == ErrorCode.NONE
 
-    @property
-    def had_ended(self) -> bool:
-        """True if the broker rejected EndTxn because this transaction had already ended."""
-        return self.error in END_TXN_REJECTED
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredVersion:
+    """What became of a version.
 
-    @property
-    def answer(self) -> str:
-        """The name of Kafka's error code."""
-        return "no response" if self.error is None else ErrorCode.of(self.error).name
+    state         as `status` shows it; aborted, if it was not decided and recovery ended its transactions
+    finished_now  whether this run finished it
+    has_copies    whether some of its rows are copies
+    """
 
-    @property
-    def is_over(self) -> bool:
-        return self.succeeded or self.had_ended
+    query_id: str
+    version: int
+    state: str
+    resolution: str | None = None
+    finished_now: bool = False
+    has_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
     """What recover found and did.
 
-    decisions      the newest decision of every query id, as it is now
-    finished_now   the query ids whose decision this run finished
-    ended          the write's transactions, and the transactions of copies, that this run tried to end
-    aborted        query id and version of undecided newer versions, whose transactions this run ended
-    discarded      what hung on partitions, and was seen to end after this run aborted it
-    hanging        what still hangs, and what was not checked
+    versions   the newest decision of every query id, as it is now; then newer versions without a decision
+    ended      the write's transactions, and the transactions of copies, that this run tried to end
+    discarded  what hung on partitions, and was seen to end after this run aborted it
+    hanging    what still hangs, and what was not checked
     """
 
-    decisions: tuple[SettledDecision, ...]
-    finished_now: frozenset[str]
+    versions: tuple[RecoveredVersion, ...]
     ended: tuple[EndedTransaction, ...]
-    aborted: tuple[tuple[str, int], ...] = ()
     discarded: tuple[HeldOpen, ...] = ()
     hanging: Found = field(default_factory=Found)
 
@@ -362,11 +360,13 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
             hanging = replace(hanging, not_checked=(*hanging.not_checked, silent))
         ended = _ended(executor, settings.write.driver_id)
         over = {each.identity.carrier for each in ended if each.is_over}
+        aborted = sorted(_undecided_versions(view, plan, over))
         return Recovered(
-            decisions=plan.decisions,
-            finished_now=frozenset(each.decision.query_id for each in plan.decisions if _is_finished_now(before, each)),
+            versions=(
+                *(_recovered(before, each) for each in plan.decisions),
+                *(RecoveredVersion(query_id=of, version=version, state="aborted") for of, version in aborted),
+            ),
             ended=ended,
-            aborted=tuple(sorted(_undecided_versions(view, plan, over))),
             discarded=(*by_marker, *attempts),
             hanging=hanging,
         )
@@ -374,30 +374,39 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
 
 def _ended(executor: _OperatorExecutor, driver_id: str) -> tuple[EndedTransaction, ...]:
     """Return the end of each transaction that this run tried to end."""
-    tried = [
-        EndedTransaction(
-            identity=end.identity, committed=end.commit, error=result.error, copies=end.identity in executor.copied
-        )
-        for end, result in executor.ended
-    ]
-    # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
-    done = {each.identity.carrier for each in tried if each.succeeded}
-    # Once each, because recovery may have run twice. W.driver's transaction carries this command's own records.
-    return tuple(
-        dict.fromkeys(
-            each
-            for each in tried
-            if (each.succeeded or each.identity.carrier not in done)
-            and not (each.is_over and each.identity.transactional_id == driver_id)
-        )
+    done = {end.identity.carrier for end, result in executor.ended if result.error == ErrorCode.NONE}
+    found = []
+    for end, result in executor.ended:
+        is_done = result.error == ErrorCode.NONE
+        is_over = is_done or result.error in END_TXN_REJECTED
+        # The list of open transactions is older than the settling. An abort of one that was committed meanwhile is rejected.
+        is_late = not is_done and end.identity.carrier in done
+        # W.driver's transaction carries this command's own records.
+        if not is_late and not (is_over and end.identity.transactional_id == driver_id):
+            found.append(
+                EndedTransaction(
+                    identity=end.identity,
+                    end="commit" if end.commit else "abort",
+                    answer=None if result.error is None else ErrorCode.of(result.error).name,
+                    is_over=is_over,
+                    copies=end.identity in executor.copied,
+                )
+            )
+    # Once each, because recovery may have run twice.
+    return tuple(dict.fromkeys(found))
+
+
+def _recovered(before: LogView, settled: SettledDecision) -> RecoveredVersion:
+    """Describe a decision; ``before`` is the log as the run found it."""
+    decision, is_finished = settled.decision, settled.status is DecisionStatus.FINISHED
+    return RecoveredVersion(
+        query_id=decision.query_id,
+        version=decision.version,
+        state="resolved" if decision.resolution else settled.status.value,
+        resolution=decision.resolution,
+        finished_now=is_finished and not before.query(decision.query_id).has_done_record(decision),
+        has_copies=bool(decision.copies),
     )
-
-
-def _is_finished_now(before: LogView, settled: SettledDecision) -> bool:
-    """Whether this run finished a decision; ``before`` is the log as the run found it."""
-    if settled.status is not DecisionStatus.FINISHED:
-        return False
-    return not before.query(settled.decision.query_id).has_done_record(settled.decision)
 
 
 def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAndEpoch]) -> set[tuple[str, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
@@ -43,15 +42,6 @@ class RowOrigin:
     record: BatchRecord | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in ("topic", "partition", "offset")}
-        found["producer_id"], found["producer_epoch"] = self.producer or (None, None)
-        found |= {name: getattr(self.record, name, None) for name in ("write_id", "query_id", "version")}
-        found["state"] = None if self.record is None else "finished"
-        of_record = ("finished_at", "recovered_by", "application_id", "user_metadata")
-        found |= {name: getattr(self.record, name, None) for name in of_record}
-        return found | {"notes": self.notes, "reason": self.reason}
 
 
 def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_topic: str, timeout_ms: int) -> RowOrigin:
@@ -110,23 +100,18 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
     row = replace(row, producer=(batch.producer_id, batch.producer_epoch))
     if batch.control:
         return replace(row, reason="the offset holds the end marker of a transaction, not a row")
-    is_aborted = not any(committed_batches([batch], fetched.aborted_transactions or ()))
-    return replace(row, reason=_why_unnamed(batch, is_aborted), notes=tuple(_notes(batch, offset, stable)))
-
-
-def _why_unnamed(batch: RecordBatch, is_aborted: bool) -> str | None:
-    """Describe why a batch of rows can name no write; None if it can."""
+    reason = None
     if not batch.transactional:
-        return (
-            "the row was written outside a transaction: by another program, or by a write with delivery.guarantee=at-least-once, which has "
-            "no history"
+        reason = (
+            "the row was written outside a transaction: by another program, or by a write with delivery.guarantee=at-least-once, which "
+            "has no history"
         )
-    if is_aborted:
-        return (
+    elif not any(committed_batches([batch], fetched.aborted_transactions or ())):
+        reason = (
             "its transaction was aborted, so that read_committed consumers do not see the row. If its version was decided, recovery has "
             "appended the row again at a later offset"
         )
-    return None
+    return replace(row, reason=reason, notes=tuple(_notes(batch, offset, stable)))
 
 
 def _notes(batch: RecordBatch, offset: int, stable: int) -> Iterator[str]:

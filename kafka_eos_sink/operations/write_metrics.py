@@ -12,15 +12,17 @@ and printable: no metric has a transactional id, all writes with a random id sha
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any, NamedTuple, get_args
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
@@ -42,7 +44,7 @@ CLIENT_WITHIN_S = 10.0
 """For how long a client may take over its request."""
 STALE_S = 300.0
 """For how long a view is shown after a reading that failed: as long as Prometheus itself shows a series that has ended."""
-_BUCKETS = (1, 5, 15, 60, 300, 900, 3600)
+_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
 
 _UNFINISHED: tuple[WriteState, ...] = ("decided", "in-doubt")
 
@@ -69,6 +71,9 @@ _COUNTERS: Mapping[str, tuple[str, Callable[[BatchRecord], int]]] = {
 }
 
 _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "up": ("1 if the last attempt to read Kafka succeeded.", ()),
+    "last_view_timestamp_seconds": ("When Kafka was read for the last view.", ()),
+    "view_duration_seconds": ("Duration of that view.", ()),
     "part_readable": ("1 if this part of the last view could be read, 0 if the cluster refused it.", ("part",)),
     "versions": ("Writes by the state of their newest version, and versions in progress.", ("app_id", "state")),
     "unfinished_age_seconds": ("For how long this exporter has seen the oldest unfinished decision.", ("app_id",)),
@@ -95,55 +100,56 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+_Version = tuple[str, str, int | None]
+
+
 class _Viewed(NamedTuple):
     """The last view, and the label value of each write id in it.
 
-    ``unfinished_since_ms`` is when the oldest unfinished decision of a label value was seen first.
+    ``unfinished`` is when each unfinished decision (write id, query id, version) was seen first, in ms since 1970.
     """
 
     view: ClusterView
     names: Mapping[str, str]
-    unfinished_since_ms: Mapping[str, int]
+    unfinished: Mapping[_Version, int]
 
     def name(self, transactional_id: str) -> str:
         """Return the label value for a transaction, empty for another program's."""
         return self.names.get(write_id_of(transactional_id) or "", "")
 
 
+class _Sums:
+    """What the exporter has counted of one application."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.phases_ms: Counter[str] = Counter()
+        self.durations: Counter[float] = Counter()
+        """Batches by the limit in s of their bucket."""
+
+    def count(self, batch: BatchRecord) -> None:
+        """Add a finished batch."""
+        for name, (_, amount) in _COUNTERS.items():
+            self.counts[name] += amount(batch)
+        if measured := batch.phases_ms:
+            took_s = sum(measured.values()) / 1000
+            self.durations[next(limit for limit in _BUCKETS if took_s <= limit)] += 1
+            self.phases_ms.update(measured)
+
+
 class WriteMetrics(Collector):
     """A registry of all metrics; `viewed` and `failed` record each reading of Kafka."""
 
     def __init__(self) -> None:
-        # A counter's creation time doubles its series, and Prometheus reads it only with a feature flag.
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = prometheus_client.CollectorRegistry()
-        self._counters = {
-            name: prometheus_client.Counter(f"kafka_eos_{name}", text, ("app_id",), registry=None)
-            for name, (text, _) in _COUNTERS.items()
-        }
-        self._duration = prometheus_client.Histogram(
-            "kafka_eos_batch_duration_seconds",
-            "Duration of finished batches from plan to verify, where it was measured.",
-            ("app_id",),
-            buckets=_BUCKETS,
-            registry=None,
-        )
-        self._phases = prometheus_client.Counter(
-            "kafka_eos_batch_phase_seconds",
-            "Time that finished batches spent in each phase, where it was measured.",
-            ("app_id", "phase"),
-            registry=None,
-        )
-        self._per_application = [
-            *((metric, ()) for metric in (*self._counters.values(), self._duration)),
-            *((self._phases, (phase,)) for phase in PHASES),
-        ]
         build = prometheus_client.Info("kafka_eos_build", "The version of kafka-eos.", registry=self.registry)
         build.info({"version": __version__})
         prometheus_client.ProcessCollector(registry=self.registry)
+        self._sums: dict[str, _Sums] = {}
+        """By label value, those of the last view."""
         self._viewed: _Viewed | None = None
-        self._unfinished: dict[tuple[str, str, int | None], int] = {}
-        """When each unfinished decision was seen first, in ms since 1970: the commit log holds no time of a decision."""
+        self._unfinished: dict[_Version, int] = {}
+        """As in `_Viewed`: the commit log holds no time of a decision."""
         self._counts = False
         self._up = False
         self._failures = 0
@@ -155,31 +161,18 @@ class WriteMetrics(Collector):
     def viewed(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a reading that succeeded."""
         with self._lock:
-            before = [] if self._viewed is None else list(dict.fromkeys(self._viewed.names.values()))
-            names = label_values(view, before)
-            shown = set(names.values())
-            for metric, more in self._per_application:
-                for name in set(before) - shown:
-                    metric.remove(name, *more)
-                for name in shown:
-                    metric.labels(name, *more)
+            names = label_values(view, self._sums)
+            self._sums = {name: self._sums.get(name) or _Sums() for name in names.values()}
             # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
             for batch in view.batches if self._counts else ():
                 if batch.write_id in names:
-                    self._count(names[batch.write_id], batch)
+                    self._sums[names[batch.write_id]].count(batch)
             self._counts = self._counts or view.was_read("history")
-            since = self._unfinished_since(view, names) if view.was_read("writes") else {}
-            self._viewed, self._up, self._took_s = _Viewed(view, names, since), True, took_s
-
-    def _unfinished_since(self, view: ClusterView, names: Mapping[str, str]) -> dict[str, int]:
-        """Return since when each label value has an unfinished decision."""
-        decided = [line.write for line in view.writes if line.write.state in _UNFINISHED]
-        ids = [(write.write_id, write.query_id, write.version) for write in decided]
-        self._unfinished = {each: self._unfinished.get(each, view.now_ms) for each in ids}
-        since: dict[str, int] = {}
-        for (write_id, *_), seen_ms in self._unfinished.items():
-            since[names[write_id]] = min(since.get(names[write_id], seen_ms), seen_ms)
-        return since
+            if view.was_read("writes"):
+                decided = [line.write for line in view.writes if line.write.state in _UNFINISHED]
+                ids = [(write.write_id, write.query_id, write.version) for write in decided]
+                self._unfinished = {each: self._unfinished.get(each, view.now_ms) for each in ids}
+            self._viewed, self._up, self._took_s = _Viewed(view, names, self._unfinished), True, took_s
 
     def failed(self) -> None:
         """Take note of a reading that failed; the last view stays for a while."""
@@ -187,37 +180,63 @@ class WriteMetrics(Collector):
             self._up = False
             self._failures += 1
 
-    def _count(self, name: str, batch: BatchRecord) -> None:
-        for counter, (_, amount) in zip(self._counters.values(), _COUNTERS.values(), strict=True):
-            counter.labels(name).inc(amount(batch))
-        if measured := batch.phases_ms:
-            self._duration.labels(name).observe(sum(measured.values()) / 1000)
-        for phase, ms in measured.items():
-            self._phases.labels(name, phase).inc(ms / 1000)
-
     def collect(self) -> Sequence[Metric]:
         """Return what was counted, and what the exporter and the last view show."""
         with self._lock:
-            counted = [
-                each for metric in (*self._counters.values(), self._duration, self._phases) for each in metric.collect()
-            ]
-            return [*counted, *self._shown()]
+            failures = CounterMetricFamily("kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures)
+            return [failures, *_counted(self._sums), *self._gauges(time.time_ns() // 1_000_000)]
 
-    def describe(self) -> Sequence[Metric]:
-        """Return the families from which, by name, a scrape may choose (``name[]``)."""
-        return [*self.collect(), *_families().values()]
+    def _gauges(self, now_ms: int) -> Iterable[Metric]:
+        families = {
+            name: GaugeMetricFamily(f"kafka_eos_{name}", text, labels=labels)
+            for name, (text, labels) in _GAUGES.items()
+        }
 
-    def _shown(self) -> Iterator[Metric]:
-        viewed, now_ms = self._viewed, time.time_ns() // 1_000_000
-        yield GaugeMetricFamily("kafka_eos_up", "1 if the last attempt to read Kafka succeeded.", int(self._up))
-        yield CounterMetricFamily("kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures)
-        if viewed is None:
-            return
-        at = viewed.view.now_ms / 1000
-        yield GaugeMetricFamily("kafka_eos_last_view_timestamp_seconds", "When Kafka was read for the last view.", at)
-        yield GaugeMetricFamily("kafka_eos_view_duration_seconds", "Duration of that view.", self._took_s)
-        if self._up or now_ms - viewed.view.now_ms < STALE_S * 1000:
-            yield from _gauges(viewed, now_ms)
+        def put(name: str, value: float | None, *labels: str) -> None:
+            """Add a value, if it is known; seconds are given in ms."""
+            if value is not None:
+                families[name].add_metric(labels, value / 1000 if name.endswith("_seconds") else value)
+
+        put("up", int(self._up))
+        if self._viewed is not None:
+            view = self._viewed.view
+            put("last_view_timestamp_seconds", view.now_ms)
+            put("view_duration_seconds", self._took_s * 1000)
+            if self._up or now_ms - view.now_ms < STALE_S * 1000:
+                for part in PARTS:
+                    put("part_readable", view.was_read(part), part.replace(" ", "_"))
+                if view.was_read("writes"):
+                    _put_writes(put, self._viewed, now_ms)
+                if view.was_read("transactions"):
+                    _put_transactions(put, self._viewed, now_ms)
+        return families.values()
+
+
+def _counted(sums: Mapping[str, _Sums]) -> Iterator[Metric]:
+    for name, (text, _) in _COUNTERS.items():
+        family = CounterMetricFamily(f"kafka_eos_{name}", text, labels=("app_id",))
+        for app_id, each in sums.items():
+            family.add_metric((app_id,), each.counts[name])
+        yield family
+    durations = HistogramMetricFamily(
+        "kafka_eos_batch_duration_seconds",
+        "Duration of finished batches from plan to verify, where it was measured.",
+        labels=("app_id",),
+    )
+    phases = CounterMetricFamily(
+        "kafka_eos_batch_phase_seconds",
+        "Time that finished batches spent in each phase, where it was measured.",
+        labels=("app_id", "phase"),
+    )
+    for app_id, each in sums.items():
+        up_to = accumulate(each.durations[limit] for limit in _BUCKETS)
+        buckets = [
+            ("+Inf" if limit == math.inf else str(limit), count) for limit, count in zip(_BUCKETS, up_to, strict=True)
+        ]
+        durations.add_metric((app_id,), buckets, sum(each.phases_ms.values()) / 1000)
+        for phase in PHASES:
+            phases.add_metric((app_id, phase), each.phases_ms[phase] / 1000)
+    yield from (durations, phases)
 
 
 @contextmanager
@@ -270,30 +289,6 @@ def _name(write_id: str) -> str:
     return peer_text(write_id.partition("/")[0] + "/*" if is_random_write_id(write_id) else application_of(write_id))
 
 
-def _families() -> dict[str, GaugeMetricFamily]:
-    return {
-        name: GaugeMetricFamily(f"kafka_eos_{name}", text, labels=labels) for name, (text, labels) in _GAUGES.items()
-    }
-
-
-def _gauges(viewed: _Viewed, now_ms: int) -> Iterable[Metric]:
-    families = _families()
-
-    def put(name: str, value: int | None, *labels: str) -> None:
-        """Add a value, if it is known; seconds are given in ms."""
-        if value is not None:
-            families[name].add_metric(labels, value / 1000 if name.endswith("_seconds") else value)
-
-    view = viewed.view
-    for part in PARTS:
-        put("part_readable", view.was_read(part), part.replace(" ", "_"))
-    if view.was_read("writes"):
-        _put_writes(put, viewed, now_ms)
-    if view.was_read("transactions"):
-        _put_transactions(put, viewed, now_ms)
-    return families.values()
-
-
 _Put = Callable[..., None]
 
 
@@ -306,12 +301,13 @@ def _put_writes(put: _Put, viewed: _Viewed, now_ms: int) -> None:
         if line.write.finished_ms is not None and name != THE_REST and not is_random_write_id(line.write.write_id):
             last[name] = max(last.get(name, line), line, key=lambda each: each.write.finished_ms or 0)
         if line.write.finished_ms is not None and record is not None and record.headroom_ms is not None:
-            tightest[name] = min(tightest.get(name, record), record, key=_headroom_share)
+            tightest[name] = min(tightest.get(name, record), record, key=lambda each: each.headroom_ms or 0)
     for name in dict.fromkeys(viewed.names.values()):
         for state in get_args(WriteState):
             put("versions", versions[name, state], name, state)
-    for name, since_ms in viewed.unfinished_since_ms.items():
-        put("unfinished_age_seconds", max(0, now_ms - since_ms), name)
+    ages = [(viewed.names[write_id], max(0, now_ms - seen_ms)) for (write_id, *_), seen_ms in viewed.unfinished.items()]
+    for name, age_ms in dict(sorted(ages)).items():
+        put("unfinished_age_seconds", age_ms, name)
     for name, line in last.items():
         put("last_version", line.write.version, name)
         put("last_version_finished_timestamp_seconds", line.write.finished_ms, name)
@@ -320,11 +316,6 @@ def _put_writes(put: _Put, viewed: _Viewed, now_ms: int) -> None:
     for name, record in tightest.items():
         put("least_headroom_seconds", record.headroom_ms, name)
         put("least_headroom_duration_seconds", sum(record.phases_ms.values()), name)
-
-
-def _headroom_share(record: BatchRecord) -> float:
-    left = record.headroom_ms or 0
-    return left / max(1, left + sum(record.phases_ms.values()))
 
 
 def _put_transactions(put: _Put, viewed: _Viewed, now_ms: int) -> None:

@@ -204,37 +204,7 @@ def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pyte
     claim(given, rows=3 * ROWS + 1)
     (found,) = audited(given, capsys, status=1)
     assert found["missing"] > 0
-
-
-def test_range_that_a_record_names_often_is_read_once(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Any program with Write on the history could make an audit read a partition a thousand times."""
-    given = settings_of(any_kafka)
-    write_all(given, 2)
-    with connected(given.client) as admin:
-        (newest,) = read_history(admin, given.history_topic, given.write.id, limit=1, timeout_ms=TIMEOUT_MS)
-    claim(given, offsets=newest.offsets * 500)
-    (found,) = audited(given, capsys)
-    assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
-    assert len(found["partitions"]) == len(newest.offsets)
-
-
-def test_record_with_more_rows_than_found_fails(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = settings_of(any_kafka)
-    write_all(given, 2)
-    claim(given, rows=2 * ROWS + 7)
-    (found,) = audited(given, capsys, status=1)
-    assert figures(found) == (2 * ROWS + 7, 2 * ROWS, 7, 0, "missing")
-    table, errors = shown(given, capsys, status=1)
-    assert "missing" in table
-    (line,) = errors.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.NOT_AS_DECIDED]")
-    assert f"version 3 has {2 * ROWS} of {2 * ROWS + 7} rows, 7 missing" in line
-
-    claim(given, rows=ROWS)
-    (found,) = audited(given, capsys, status=1)
-    assert figures(found) == (ROWS, 2 * ROWS, 0, 0, "too many")
+    assert "[KAFKA_EOS.NOT_AS_DECIDED]" in shown(given, capsys, status=1)[1]
 
 
 def test_offsets_behind_open_transaction_are_not_readable(
@@ -283,11 +253,3 @@ def test_missing_rows_of_compacted_topic_are_not_readable(
     (found,) = audited(given, capsys)
     assert figures(found) == (ROWS + 1, ROWS, 0, 1, "not readable")
     assert found["partitions"][0]["reason"] == "the topic is compacted"
-
-
-def test_audit_without_batch_fails_with_one_sentence(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = settings_of(kafka)
-    write_all(given, 1)
-    (line,) = shown(given, capsys, "--version", "9", status=1)[1].splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.NO_HISTORY]")
-    assert "no version 9" in line

@@ -8,13 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from certificates import Authority
-from dead_writes import tasks, write_settings
 from documents import all_blocks, output_blocks, words_of
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.security import Secret
@@ -24,10 +21,8 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.java import run_to_end
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.runtime import session
 from kafka_eos_sink.settings.java_properties import read_properties
 from kafka_eos_sink.settings.kafka_properties import kafka_properties_from_file
-from kafka_testing import assert_nothing_open, create_topic, read_committed
 from shown_output import assert_shows
 from terminals import broker as foreground_broker
 
@@ -81,37 +76,6 @@ def test_sasl_ssl_without_files_starts_twice_on_one_folder(tmp_path: Path, capsy
             assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_sasl_with_given_users(
-    mechanism: str, given_users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "client.properties"
-    properties = read_properties(given_users) | {
-        "sasl.mechanism": mechanism,
-        "sasl.username": "bob",
-        "sasl.password": "${env:PASSWORD_OF_BOB}",
-    }
-    del properties["sasl.jaas.config"]
-    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), "utf-8")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PASSWORD_OF_BOB", PASSWORD)
-        everything_works(file, capsys)
-        patched.setenv("PASSWORD_OF_BOB", "battery-staple")
-        assert main(["check", "--properties", str(file)]) == 1
-    captured = capsys.readouterr()
-    assert "SASL_AUTHENTICATION_FAILED" in captured.out + captured.err
-    assert "battery-staple" not in captured.out + captured.err
-
-
-@pytest.fixture(scope="module")
-def given_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("broker")
-    users = folder / "users.properties"
-    users.write_text(f"alice=another.password\nbob={PASSWORD}\n", "utf-8")
-    with broker("--security", "sasl_plaintext", "--users", str(users), folder=folder / "data") as file:
-        yield file
-
-
 def test_kept_folder_rejects_other_users(tmp_path: Path) -> None:
     """Kafka keeps SCRAM credentials in its data: other users would only seem to work."""
     alice = BrokerSecurity(protocol="SASL_PLAINTEXT", users=(("alice", Secret(PASSWORD)),))
@@ -144,47 +108,6 @@ def test_command_line_of_the_format_holds_no_credential(
     assert len(commands) == 1
     assert "alice" not in " ".join(commands[0])
     assert list(tmp_path.rglob("arguments")) == []
-
-
-def test_three_nodes_with_a_given_certificate(tmp_path: Path) -> None:
-    """Clients reach the brokers in the metadata as they reach the bootstrap servers."""
-    authority = Authority(tmp_path)
-    issued = authority.issue("127.0.0.1")
-    certificate = tmp_path / "key-behind-the-chain.pem"
-    certificate.write_text(issued.chain + authority.pem + issued.key())
-    security = BrokerSecurity(protocol="SSL", certificate=certificate)
-    with EmbeddedKafka(brokers=3, security=security, heap="256m") as three:
-        topic = create_topic(three.plaintext_servers, partitions=6)
-        assert Path(three.client_properties["ssl.truststore.location"]).read_text() == authority.pem
-        client = kafka_properties_from_file(three.client_properties_file).client
-        settings = replace(write_settings(three, topic), client=client)
-        plan = session.plan(settings)
-        session.commit(settings, plan, tasks(settings, plan, 2))
-        trusted = {"security.protocol": "SSL", "ssl.ca.location": str(authority.file)}
-        found = read_committed(three.bootstrap_servers, topic, security=trusted)
-        assert sorted(int(record.value or b"") for record in found) == list(range(20))
-        assert_nothing_open(three.plaintext_servers)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--users", "FILE"], "need --security"),
-        (["--security", "ssl", "--users", "FILE"], "SSL takes no users"),
-        (["--security", "sasl_plaintext", "--certificate", "FILE"], "SASL_PLAINTEXT takes no certificates"),
-        (["--security", "sasl_ssl", "--users", "FILE"], "letters, digits"),
-        (["--security", "tls"], "tls"),
-    ],
-)
-def test_invalid_listener_options_are_wrong_usage(
-    options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("alice=with a blank, hunter2\n", "utf-8")
-    assert main(["broker", *(str(file) if each == "FILE" else each for each in options)]) == 2
-    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert reason in said
-    assert "hunter2" not in said
 
 
 def test_secured_broker_prints_what_the_page_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

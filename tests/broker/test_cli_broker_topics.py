@@ -28,12 +28,3 @@ def test_broker_creates_topics_and_keeps_those_it_has(
         monkeypatch.setenv("KAFKA_EOS_BOOTSTRAP_SERVERS", servers)
         assert partitions(capsys) == {"events.v1": 1, "late": 2, "orders": 3}
     assert "Topic orders was kept, with 3 partitions." in printed
-
-
-def test_secured_broker_creates_topics(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "kept"
-    with broker("--security", "sasl_ssl", "--dir", str(folder), "--topic", "orders:3"):
-        monkeypatch.setenv("KAFKA_EOS_PROPERTIES", str(folder / "cluster" / "client.properties"))
-        assert partitions(capsys) == {"orders": 3}

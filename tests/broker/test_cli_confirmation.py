@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from dead_writes import ROWS, tasks, write_all, write_settings
@@ -44,44 +42,11 @@ def test_recover_without_consent_shows_and_changes_nothing(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
-def test_recover_on_a_terminal_acts_after_confirmation(kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    tasks(given, session.plan(given))
-    where = ["recover", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
-    status, shown = on_terminal(where, "y")
-    assert status == 0, shown
-    assert "abort" in shown
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
-
-
 def finished_write(kafka: EmbeddedKafka) -> list[str]:
     """The options that name it."""
     given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
     write_all(given)
     return ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
-
-
-def test_resolve_confirms_on_a_terminal_and_else_needs_yes(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = finished_write(kafka)
-    answer = ["resolve", *where, "--version", "3", "--as", "rewrite", "--allow-duplicates"]
-
-    def state() -> str:
-        assert main(["status", *where, "--json"]) == 0
-        (found,) = json.loads(capsys.readouterr().out)["writes"]
-        return str(found["state"])
-
-    assert main(answer) == 1
-    captured = capsys.readouterr()
-    assert "record version 3 as rewrite: its next run writes it" in captured.out
-    assert "rows that are visible are then there twice" in captured.out
-    assert "Nothing was changed" in captured.err
-    status, shown = on_terminal(answer, "")
-    assert (status, state()) == (1, "finished"), shown
-    status, shown = on_terminal(answer, "y")
-    assert (status, state()) == (0, "resolved"), shown
 
 
 def test_resolve_shows_its_warning_once(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,11 +57,3 @@ def test_resolve_shows_its_warning_once(kafka: EmbeddedKafka, caplog: pytest.Log
     assert shown.count(warning.format("finished")) == 1, shown
     assert main([*finished, "--yes"]) == 0
     assert caplog.text.count(warning.format("resolved as committed")) == 1
-
-
-def test_invalid_resolution_is_rejected_before_confirmation(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = finished_write(kafka)
-    assert main(["resolve", *where, "--version", "2", "--as", "committed"]) == 1
-    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from kafka_eos_sink.commit.log_records import done_record, parse_key
 from kafka_eos_sink.commit.steps import LogRecord, Procedure
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import WriteRefusedError
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
@@ -121,19 +120,6 @@ def test_forget_refuses_a_decision_until_recover_has_ended_it(
     assert_nothing_open(any_kafka.bootstrap_servers, [given.batch.topic or "", given.write.log_topic])
 
 
-def test_forgotten_stream_is_refused_until_a_new_checkpoint(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stream = varied(new_write(kafka), query_id=unique_topic("query"), streaming=True, version=0)
-    write_all(stream, 1)
-    write_all(varied(stream, version=1), 1)
-    assert main(["forget", "--yes", *options(kafka, stream)]) == 0, capsys.readouterr().err
-    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
-        write_all(varied(stream, version=2), 1)
-    write_all(varied(stream, query_id=unique_topic("query")), 1)
-    assert len(read_committed(kafka.bootstrap_servers, stream.batch.topic or "")) == 3 * ROWS
-
-
 def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = new_write(kafka)
     write_all(given)
@@ -146,16 +132,6 @@ def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixtur
     assert (status, states(kafka, given, capsys)) == (1, ["finished"]), shown
     status, shown = on_terminal(["forget", *options(kafka, given)], "y")
     assert (status, states(kafka, given, capsys)) == (0, []), shown
-
-
-def test_forget_rejects_an_unknown_write_id(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = new_write(kafka)
-    write_all(given, 1)
-    typo = varied(given, write_id=f"{given.write.id}x")
-    for consent in ([], ["--yes"]):
-        assert main(["forget", *consent, *options(kafka, typo)]) == 1
-        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in capsys.readouterr().err
-    assert kept_keys(kafka, typo) == set()
 
 
 def test_newer_driver_fences_forget_and_its_tombstones(
@@ -228,17 +204,3 @@ def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     assert {message.outcome for message in write_all(old, 1)} == {TaskOutcome.PREPARED}
     assert main(["recover", "--yes", *options(any_kafka, dead)]) == 0
     assert_nothing_open(any_kafka.bootstrap_servers, of=prefix)
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ([], "give either --write-id W"),
-        (["--prefix", "x"], "--prefix W and --older-than AGE together"),
-        (["--write-id", "x", "--older-than", "1d"], "--prefix W and --older-than AGE together"),
-        (["--prefix", "x", "--older-than", "3m"], "90d or 12h"),
-    ],
-)
-def test_forget_of_a_prefix_needs_an_age(more: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["forget", "--bootstrap-servers", "127.0.0.1:1", *more]) == 2
-    assert why in " ".join(capsys.readouterr().err.replace("│", " ").split())

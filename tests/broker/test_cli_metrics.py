@@ -20,7 +20,7 @@ from kafka_eos_sink.commit.transactional_id import application_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.operations.operator import OperatorSettings, forget
 from kafka_eos_sink.runtime import session
-from kafka_testing import create_topic, open_transaction, unique_topic, wait_until
+from kafka_testing import create_topic, unique_topic, wait_until
 
 PHASES = {"plan", "write", "check", "decide", "end", "verify"}
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -156,22 +156,6 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
             "the end of the metrics of a forgotten write",
         )
         assert running.stop(signal.SIGTERM).splitlines()[-1] == "Stopping ..."
-
-
-def test_transaction_of_another_program_has_no_application(kafka: EmbeddedKafka) -> None:
-    given = new_write(kafka)
-    write_all(given, 1)
-    producer = open_transaction(kafka.bootstrap_servers, unique_topic("another"), given.batch.topic or "", partitions=1)
-    try:
-        with exporter(kafka.bootstrap_servers, *of(given)) as running:
-            where = {"topic": given.batch.topic or "", "partition": "0", "app_id": ""}
-            wait_until(
-                lambda: values(running.scrape(), "blocked_partition_hidden_offsets", **where) == [1],
-                "the blocked partition",
-            )
-            running.stop(signal.SIGINT)
-    finally:
-        producer.abort_transaction(60)
 
 
 @pytest.mark.feature("metrics")

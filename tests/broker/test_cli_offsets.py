@@ -101,12 +101,3 @@ def test_offsets_in_an_open_transaction_are_not_taken_for_none(
     assert main(arguments) == 0
     # The decision was not committed, and its offsets with it.
     assert json.loads(capsys.readouterr().out) == {source: {"0": 3, "1": -2}}
-
-
-def test_group_without_offsets_is_an_error(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["offsets", "--bootstrap-servers", kafka.bootstrap_servers, "--group", "no such group"]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith(
-        "kafka-eos: [KAFKA_EOS.NO_GROUP_OFFSETS] group 'no such group' has no committed offsets"
-    )

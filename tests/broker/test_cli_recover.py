@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import Procedure, Reached
@@ -19,7 +18,7 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import FencedError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.operations.operator import OperatorSettings, connected_to_log, perform, recover, recovery
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, await_markers, create_topic, delete_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed, unique_topic
 
 
 def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def test_recover_finishes_decided_write(
     plan = session.plan(given)
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     found = recovered(any_kafka, given.write.id, capsys)
-    (decision,) = found["decisions"]
+    (decision,) = found["versions"]
     assert (decision["query_id"], decision["version"], decision["state"]) == ("batch", 3, "finished")
     assert decision["finished_now"]
     assert {(each["end"], each["answer"]) for each in found["ended"]} == {("commit", "NONE")}
@@ -45,7 +44,7 @@ def test_recover_finishes_decided_write(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
     again = recovered(any_kafka, given.write.id, capsys)
-    assert not again["decisions"][0]["finished_now"]
+    assert not again["versions"][0]["finished_now"]
     assert again["ended"] == []
     assert (
         main(["recover", "--yes", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write.id])
@@ -98,9 +97,9 @@ def test_recover_names_each_version_that_it_aborts(
     for version, query_id in ((8, "first"), (0, "second")):
         tasks(varied(given, version=version, query_id=query_id), plan)
     found = recovered(any_kafka, given.write.id, capsys)
-    assert [(each["query_id"], each["version"]) for each in found["decisions"]] == [("first", 7)]
-    assert found["aborted"] == [{"query_id": "first", "version": 8}, {"query_id": "second", "version": 0}]
-    assert recovered(any_kafka, given.write.id, capsys)["aborted"] == []
+    shown = [(each["query_id"], each["version"], each["state"]) for each in found["versions"]]
+    assert shown == [("first", 7, "finished"), ("first", 8, "aborted"), ("second", 0, "aborted")]
+    assert len(recovered(any_kafka, given.write.id, capsys)["versions"]) == 1
     assert_nothing_open(servers, [given.batch.topic or ""])
 
 
@@ -152,61 +151,6 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     assert main(["recover", "--yes", *where, "--abort-unknown"]) == 0
     assert "The commit log holds no decision of" in capsys.readouterr().out
     assert_nothing_open(servers, [topic])
-
-
-def test_table_shows_copied_transactions(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.between_ends", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages[1:])
-    await_markers(kafka.bootstrap_servers)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
-    assert main(["status", *where]) == 0
-    assert " decided " in capsys.readouterr().out
-    assert main(["recover", *where]) == 1
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "prove that the rows of 1 decided version are visible, and copy rows that Kafka has aborted" in shown
-    assert main(["recover", "--yes", *where]) == 0
-    shown = capsys.readouterr().out
-    assert (
-        "every row is visible, unless retention or a deleted topic has removed it; finished just now; "
-        "rows of transactions that Kafka had aborted are copies from the log" in " ".join(shown.split())
-    )
-    write_id = re.escape(given.write.id)
-    assert re.search(rf"{write_id}\.1\.1 +commit +had ended before *$", shown, re.MULTILINE)
-    assert re.search(rf"{write_id}\.1\.2 \(copies of lost rows\) +commit +done", shown)
-    assert f"{given.write.id}.driver" not in shown
-
-
-@pytest.mark.parametrize(
-    ("txn_app_id", "says"),
-    [("given", "run the same version again"), ("none", "run the job again")],
-)
-def test_void_version_may_run_again(
-    kafka: EmbeddedKafka,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    txn_app_id: str,
-    says: str,
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    if txn_app_id == "none":
-        given = varied(given, write_id=random_write_id(None, str(uuid.uuid4())))
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    delete_rows(kafka, messages)
-    assert main(["recover", "--yes", "--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"none of its rows is visible: {says}" in said
-    (decision,) = recovered(kafka, given.write.id, capsys)["decisions"]
-    assert decision["state"] == "void"
 
 
 @pytest.mark.parametrize(

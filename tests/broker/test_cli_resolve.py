@@ -5,18 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
-from uuid import uuid4
 
-import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, rows_of, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.transactional_id import random_write_id
 from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import TransactionAbortedError, WriteRefusedError, counted
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
@@ -65,26 +60,6 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     other = write_settings(any_kafka, topic, write_id=given.write.id, schema="value string, other int")
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_uncommitted(servers, topic)) == 2 * ROWS
-
-
-@pytest.mark.parametrize("lost", [[0, 1], [1]], ids=["all", "one of two"])
-def test_resolve_committed_copies_what_timed_out(
-    any_kafka: EmbeddedKafka,
-    lost: list[int],
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = dead_write(any_kafka, topic, monkeypatch, aborted=lost)
-    assert resolve(any_kafka, given.write.id, 3, "committed") == 0
-    assert f"is finished, with {2 * ROWS} rows. Its next run skips it" in capsys.readouterr().out
-    assert f"{len(lost) * ROWS} rows of {counted(len(lost), 'transaction')}" in caplog.text
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    assert_nothing_open(servers, [topic])
-    assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
-    assert len(read_committed(servers, topic)) == 2 * ROWS
 
 
 def test_resolve_committed_gives_up_only_what_is_gone(
@@ -156,79 +131,6 @@ def test_empty_version_warns_and_is_written_after_its_command(
     assert_nothing_open(servers, [topic])
 
 
-def test_version_of_dead_letters_alone_is_not_empty(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    servers = kafka.bootstrap_servers
-    topic, letters = create_topic(servers), create_topic(servers)
-    given = write_settings(kafka, topic)
-    given = replace(given, producer=replace(given.producer, dead_letter_topic=letters))
-    plan = session.plan(given)
-    rows = replace(rows_of(topic, 0), partition=pa.array([99] * ROWS, pa.int32()))
-    task = session.TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    session.commit(given, plan, [session.write_task(given, plan, task, iter([rows]))])
-    assert "with 0 rows" not in caplog.text
-    write_all(given)
-    assert f"is already written, with {ROWS} rows in {letters} (20" in caplog.text
-    assert resolve(kafka, given.write.id, 3, "rewrite") == 1
-    assert "[KAFKA_EOS.ROWS_ARE_VISIBLE]" in capsys.readouterr().err
-
-
-def test_empty_batch_of_a_query_does_not_warn(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
-    """Also of a foreachBatch function, and of a job without txnAppId, whose run writes again."""
-    topic = create_topic(kafka.bootstrap_servers)
-    stream = varied(write_settings(kafka, topic, write_id=unique_topic("stream"), query_id="q"), streaming=True)
-    in_function = varied(write_settings(kafka, topic), foreach_query="q", foreach_call="call", version=0)
-    random = varied(write_settings(kafka, topic), write_id=random_write_id(None, str(uuid4())))
-    for given in (varied(stream, version=0), varied(stream, version=1), in_function, random):
-        without_rows(given)
-    assert caplog.messages == []
-
-
-def test_different_batch_is_skipped_after_resolve_committed(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic)
-    write_all(given)
-    other = write_settings(kafka, topic, write_id=given.write.id, schema="value string, other int")
-    with pytest.raises(
-        WriteRefusedError, match=r"DIFFERENT_BATCH.*: kafka-eos resolve .* --as committed \("
-    ) as refused:
-        session.plan(other)
-    assert main([*shlex.split(refused.value.way_out.rpartition("kafka-eos ")[2]), "--yes"]) == 0
-    assert "is resolved as committed" in capsys.readouterr().out
-    assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-
-
-def test_the_planners_refusal_names_the_commit_log(kafka: EmbeddedKafka) -> None:
-    log = unique_topic("ledger")
-    given = varied(write_settings(kafka, create_topic(kafka.bootstrap_servers)), commit_log_topic=log)
-    write_all(given, 1)
-    with pytest.raises(
-        WriteRefusedError,
-        match=rf"DIFFERENT_BATCH.*resolve --bootstrap-servers \S+ --commit-log-topic {log} --write-id",
-    ):
-        session.plan(varied(given, schema="value string, other int"))
-
-
-@pytest.mark.parametrize("more", [[], ["--allow-duplicates"]], ids=["rewrite", "rewrite with duplicates"])
-def test_open_decision_is_finished_and_not_rewritten(
-    any_kafka: EmbeddedKafka, more: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = dead_write(any_kafka, topic, monkeypatch)
-    assert resolve(any_kafka, given.write.id, 3, "rewrite", *more) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
-    assert "this command has just finished it" in line
-    assert_nothing_open(servers, [topic])
-    write_all(given)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-
-
 def test_aborted_version_is_written_again(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,30 +173,6 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     assert "it counts as written" in capsys.readouterr().err
 
 
-def test_half_a_version_is_rewritten_only_with_duplicates(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One transaction is committed. The other one was aborted, and its rows are gone."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = dead_write(any_kafka, topic, monkeypatch, at="commit.between_ends", aborted=[1], gone=True)
-    visible = len(read_committed(servers, topic))
-    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("kafka-eos: [KAFKA_EOS.ROWS_ARE_VISIBLE]")
-    assert "1 of its 2 transactions are committed" in line
-    assert "--allow-duplicates" in line
-    # Nothing was recorded.
-    assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
-    assert "rows of it that are visible are then there twice." in capsys.readouterr().out
-    assert len(read_committed(servers, topic)) == visible
-    write_all(given)
-    assert len(read_committed(servers, topic)) == visible + 2 * ROWS
-    assert_nothing_open(servers, [topic])
-    assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
-    assert "it counts as written" in capsys.readouterr().err
-
-
 def test_resolve_committed_sets_start_of_unknown_stream(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,32 +201,6 @@ def test_resolve_committed_sets_start_of_unknown_stream(
     assert "The commit log ended at version 8 before." in shown
 
 
-def test_resolve_wrong_version_is_harmless_next_fences_driver(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    first = write_settings(kafka, topic)
-    write_all(first)
-    given = write_settings(kafka, topic, write_id=first.write.id, version=4)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    assert resolve(kafka, given.write.id, 4, "committed") == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in line
-    assert "it is not the newest decided version, which is version 3, finished" in line
-    session.commit(given, plan, messages)
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
-
-    later = write_settings(kafka, topic, write_id=first.write.id, version=5)
-    plan = session.plan(later)
-    messages = tasks(later, plan)
-    assert resolve(kafka, given.write.id, 4, "committed") == 0
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
-    with pytest.raises(TransactionAbortedError, match="TRANSACTION_NOT_OPEN"):
-        session.commit(later, plan, messages)
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 4 * ROWS
-
-
 @pytest.mark.feature("versions in any order")
 def test_version_decided_before_the_newest_is_refused(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
@@ -374,11 +226,3 @@ def test_version_decided_before_the_newest_is_refused(
         write_all(varied(given, version=version))
     assert len(read_committed(servers, topic)) == 4 * 2 * ROWS
     assert_nothing_open(servers, [topic])
-
-
-def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    for answer in (["done"], ["aborted"], ["committed", "--allow-duplicates"], ["committed", "--any-batch"]):
-        assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", *answer]) == 2
-    assert main(["resolve", "--yes", "--write-id", "w", "--version", "-1", "--as", "committed"]) == 2
-    assert main(["resolve", "--yes", "--write-id", "w", "--version", "1", "--as", "committed"]) == 2
-    assert "--bootstrap-servers" in capsys.readouterr().err

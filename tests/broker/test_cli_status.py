@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -103,68 +101,6 @@ def test_a_write_is_followed_from_prepared_to_finished(
     assert_nothing_open(servers, [topic, log])
 
 
-def test_all_writes_of_a_log_are_shown_the_last_finished_first(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    servers = kafka.bootstrap_servers
-    topic, log = create_topic(servers, partitions=1), unique_topic("log")
-    wanted = []
-    for version, app in enumerate((unique_topic("b"), unique_topic("a"), unique_topic("c"))):
-        given = settings(kafka, topic, app, log, version)
-        plan = session.plan(given)
-        session.commit(given, plan, prepared(given, plan, 1))
-        wanted.append((given.write.id, version))
-    properties = tmp_path / "client.properties"
-    properties.write_text(f"bootstrap.servers={servers}\ngroup.id=ours\n", encoding="utf-8")
-    found = json.loads(shown(capsys, "status", "--properties", str(properties), "--commit-log-topic", log, "--json"))
-    assert [(each["write_id"], each["version"]) for each in found["writes"]] == wanted[::-1]
-
-
-def test_history_of_writes_that_the_log_lacks_is_pointed_out(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers, topic = kafka.bootstrap_servers, create_topic(kafka.bootstrap_servers, partitions=1)
-    history, log, other = unique_topic("history"), unique_topic("log"), unique_topic("log")
-    given = replace(settings(kafka, topic, unique_topic("app"), log), history_topic=history)
-    plan = session.plan(given)
-    session.commit(given, plan, prepared(given, plan, 1))
-    session.plan(settings(kafka, topic, unique_topic("app"), other))  # creates the log
-    for shown_log, hints in ((log, 0), (other, 1)):
-        where = ["status", "--bootstrap-servers", servers, "--history-topic", history, "--commit-log-topic", shown_log]
-        assert main(where) == 0
-        found = capsys.readouterr()
-        assert f" UTC: {1 - hints} write" in found.out
-        assert found.err.count("the history holds batches of 1 write that the commit log does not show") == hints
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_unknown_write_id_fails_and_names_the_commit_log(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], as_json: bool
-) -> None:
-    servers, topic, log = kafka.bootstrap_servers, create_topic(kafka.bootstrap_servers), unique_topic("log")
-    given = settings(kafka, topic, "app", log)
-    plan = session.plan(given)
-    where = ["status", "--bootstrap-servers", servers, "--commit-log-topic", log]
-    where += ["--json"] if as_json else []
-    assert main(where) == 0  # an empty log is no failure
-    out = capsys.readouterr().out
-    assert json.loads(out)["writes"] == [] if as_json else " UTC: 0 writes, " in out
-    session.commit(given, plan, prepared(given, plan, 1))
-    assert main([*where, "--write-id", given.write.id]) == 0
-    capsys.readouterr()
-    assert main([*where, "--write-id", "other/write"]) == 1
-    found = capsys.readouterr()
-    assert json.loads(found.out)["writes"] == [] if as_json else " UTC: 0 writes, " in found.out
-    (line,) = found.err.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_WRITE_ID]")
-    assert f"the commit log {log!r} holds nothing of write id 'other/write'. Nothing was changed." in line
-    where = f"--bootstrap-servers {servers} --commit-log-topic {log}"
-    assert (
-        f"To list the write ids of this commit log: kafka-eos status {where} (kafka-eos explain UNKNOWN_WRITE_ID)"
-        in line
-    )
-
-
 @pytest.mark.parametrize("began", ["planned", "prepared"])
 def test_status_and_recover_agree_on_an_id_without_decision(
     kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], began: str
@@ -196,19 +132,3 @@ def test_status_and_recover_agree_on_an_id_without_decision(
         error = capsys.readouterr().err
         assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in error
         assert f"holds nothing of write id {unknown!r}" in error
-
-
-def test_error_of_status_is_one_line_with_its_code(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    missing = unique_topic("log")
-    assert main(["status", "--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", missing]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafka-eos: not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]")
-    assert missing in line
-    assert main(["status"]) == 2
-    assert "--bootstrap-servers" in capsys.readouterr().err
-    assert main(["status", "--bootstrap-servers", "nonsense"]) == 1
-    assert "[KAFKA_EOS.BOOTSTRAP_SERVERS]" in capsys.readouterr().err
-    assert main(["status", "--properties", str(tmp_path / "none.properties")]) == 1
-    assert "[KAFKA_EOS.INVALID_PROPERTIES]" in capsys.readouterr().err

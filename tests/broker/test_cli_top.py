@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -116,64 +115,6 @@ def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka) -> 
     assert took_s < 9
 
 
-def test_view_without_a_terminal_is_printed_once(
-    stuck: tuple[session.WriteSettings, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    given, _ = stuck
-    assert shown(given, capsys).count(" UTC: ") == 1
-
-
-def test_write_without_history_has_no_rate(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = new_write(kafka, history_topic="")
-    write_all(given, 1)
-    given = replace(given, history_topic=unique_topic("none"))
-    found = read(given, capsys)
-    (write,) = found["writes"]
-    assert (write["state"], write["rows"], write["rows_per_second"], write["transactions_copied"]) == (
-        "finished",
-        ROWS,
-        None,
-        None,
-    )
-    assert (found["transactions"], found["blocked"], found["not_read"]) == ([], [], [])
-    assert "finished" in shown(given, capsys)
-
-
-def test_top_shows_prepared_and_decided_versions(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = new_write(any_kafka)
-    plan = session.plan(given)
-    messages = tasks(given, plan, 2)
-    found = read(given, capsys)
-    assert [(each["state"], each["version"], each["rows"]) for each in found["writes"]] == [("prepared", 3, None)]
-    assert [each["transactional_id"] for each in found["transactions"]] == [
-        f"{given.write.id}.{task}.{task}" for task in range(2)
-    ]
-    # The sink reads its commit log with read_uncommitted, so nobody waits there.
-    assert {each["topic"] for each in found["blocked"]} == {given.batch.topic}
-
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    assert [(each["state"], each["version"]) for each in read(given, capsys)["writes"]] == [("decided", 3)]
-    abort_by_hand(given, messages)
-    write_all(given, 2)  # which skips: the version is recovered by its plan
-    (write,) = read(given, capsys)["writes"]
-    assert (write["state"], write["transactions_copied"]) == ("finished", 2)
-
-
-def test_missing_commit_log_is_named_beside_the_rest(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
-    given = new_write(kafka)
-    assert main(arguments(given, "--json")) == 1
-    found = json.loads(capsys.readouterr().out)
-    (line,) = found["not_read"]
-    assert line.startswith("writes: [KAFKA_EOS.NO_COMMIT_LOG]")
-    assert (found["writes"], found["transactions"]) == ([], [])
-    assert main(arguments(given)) == 1
-    said = capsys.readouterr()
-    assert " UTC: 0 writes, 0 open transactions, " in said.out
-    assert said.err.startswith("kafka-eos: not shown: writes: [KAFKA_EOS.NO_COMMIT_LOG]")
-
-
 def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
     write_all(given, 2)
@@ -204,28 +145,6 @@ def test_second_view_reads_only_what_was_appended(kafka: EmbeddedKafka, monkeypa
             assert 0 not in offsets
 
 
-def test_one_watch_follows_a_write_through_its_states(
-    any_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = new_write(any_kafka)
-    later = varied(given, version=4)
-    write_all(given, 2)
-    with connected(any_kafka.bootstrap_servers) as admin:
-        log = CommitLogWatch(admin, given.write.log_topic, timeout_ms=TIMEOUT_MS)
-
-        def states() -> set[tuple[str, int | None, int]]:
-            return {(write.state, write.version, write.transactions) for write in log.writes()}
-
-        assert states() == {("finished", 3, 2)}
-        plan = session.plan(later)
-        messages = tasks(later, plan, 3)
-        assert states() == {("finished", 3, 2), ("prepared", 4, 3)}
-        die_at("commit.decided", later, plan, messages, monkeypatch)
-        assert states() == {("decided", 4, 3)}
-        session.plan(varied(given, version=5))
-        assert states() == {("finished", 4, 3)}
-
-
 def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None:
     servers, given = kafka.bootstrap_servers, new_write(kafka)
     for version in (3, 4):
@@ -244,18 +163,6 @@ def test_views_begin_again_when_the_topics_are_new(kafka: EmbeddedKafka) -> None
         write_all(new_write(kafka, version=1, **topics), 1)
         assert [write.version for write in log.writes()] == [1]
         assert [record.version for record in tail.read()] == [1]
-
-
-def test_tail_holds_the_newest_records_of_the_history(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = new_write(kafka)
-    for version in (3, 4, 5):
-        write_all(varied(given, version=version), 1)
-    monkeypatch.setattr("kafka_eos_sink.runtime.history_reading.WINDOW", 2)
-    with connected(kafka.bootstrap_servers) as admin:
-        tail = HistoryTail(admin, given.history_topic, timeout_ms=TIMEOUT_MS)
-        assert [record.version for record in tail.read()] == [5, 4]
-        write_all(varied(given, version=6), 1)
-        assert [record.version for record in tail.read()] == [6, 5]
 
 
 def test_live_view_changes_and_ends_with_ctrl_c(stuck: tuple[session.WriteSettings, str]) -> None:

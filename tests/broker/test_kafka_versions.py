@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dead_writes import POINTS, RESTORE_POINTS, ROWS, be_killed_at, rows_of, varied, write_all, write_settings
-from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.decide import GroupOffsets
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.operations.cluster_check import CheckLine, CheckResult, check_cluster
+from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import at_least_once
@@ -82,7 +82,7 @@ def assert_every_row_once(kafka: EmbeddedKafka, topic: str, times: int = 1) -> N
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKafka, release: Release) -> None:
+def test_check_reports_release_and_transaction_version(other_kafka: EmbeddedKafka, release: Release) -> None:
     topic = create_topic(other_kafka.bootstrap_servers)
     write_all(write_settings(other_kafka, topic))  # creates the commit log
     with connected(other_kafka.bootstrap_servers) as admin:
@@ -91,14 +91,7 @@ def test_check_reports_transaction_version_and_known_bug(other_kafka: EmbeddedKa
     (broker,) = (each.found for (_, what), each in found.items() if what.startswith("broker "))
     assert broker.endswith(f", Kafka {release.version.rpartition('.')[0]}")
     assert found["", "transaction.version"].found == str(release.transaction_version)
-    assert (found["", "KAFKA-20734"].result is CheckResult.WARNING) == (release.version in OMITS_MARKERS)
     assert CheckResult.FAILS not in {each.result for each in findings}
-
-
-def known_bug(admin: Admin) -> CheckLine:
-    findings = check_cluster(admin, topic=None, commit_log_topic=unique_topic("log"), timeout_ms=30_000)
-    (found,) = (each for each in findings if each.what == "KAFKA-20734")
-    return found
 
 
 def coordinator_partition(transactional_id: str) -> int:
@@ -110,7 +103,7 @@ def coordinator_partition(transactional_id: str) -> int:
 
 
 @pytest.mark.parametrize("version", ["4.2.2", "4.3.1", "4.4.0"])
-def test_check_warns_of_releases_that_omit_markers(version: str, tmp_path: Path) -> None:
+def test_releases_that_omit_markers_are_known(version: str, tmp_path: Path) -> None:
     """KAFKA-20734, on one node: the disk of a partition is gone when its transaction ends, and comes back."""
     kept, lost, away = (tmp_path / name for name in ("kept", "lost", "away"))
     properties = {"log.dirs": f"{kept},{lost}", "log.flush.offset.checkpoint.interval.ms": "500"}
@@ -153,7 +146,6 @@ def test_check_warns_of_releases_that_omit_markers(version: str, tmp_path: Path)
         wait_until(lambda: state() == "CompleteCommit", "the end of the transaction")
         seen = {int(each.value or b"") // 10 for each in read_committed(kafka.bootstrap_servers, topic)}
         assert seen == ({1 - hidden} if omitted else {0, 1})
-        assert known_bug(admin).result is (CheckResult.WARNING if omitted else CheckResult.WORKS)
 
 
 def test_consecutive_batches_are_visible_once(other_kafka: EmbeddedKafka) -> None:

@@ -83,7 +83,7 @@ def recover(kafka: EmbeddedKafka, given: session.WriteSettings, capsys: pytest.C
     """Run the command, which has neither the write's options nor its rows, and return its newest decision."""
     where = ["--bootstrap-servers", kafka.bootstrap_servers, "--write-id", given.write.id]
     assert main(["recover", "--yes", *where, "--json"]) == 0, capsys.readouterr().err
-    (decision,) = json.loads(capsys.readouterr().out)["decisions"]
+    (decision,) = json.loads(capsys.readouterr().out)["versions"]
     found: dict[str, Any] = decision
     return found
 

@@ -56,14 +56,14 @@ def named(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixtu
     assert status == 0, err
     found: dict[str, Any] = json.loads(out)
     assert found["reason"] is None
-    return found
+    return found | found["record"]
 
 
 def unnamed(given: session.WriteSettings, offset: int, capsys: pytest.CaptureFixture[str], **more: Any) -> str:
     """The reason, which both forms of the command name."""
     status, out, err = ask(given, offset, capsys, "--json", **more)
     found: dict[str, Any] = json.loads(out)
-    assert (status, found["write_id"]) == (1, None)
+    assert (status, found["record"]) == (1, None)
     assert err.startswith("kafka-eos: [KAFKA_EOS.UNKNOWN_ROW] no write is known for ")
     assert found["reason"] in err
     assert ask(given, offset, capsys, **more) == (1, "", err)
@@ -97,7 +97,7 @@ def test_rows_of_interleaved_writes_name_their_own(
             found = named(one, offset, capsys)
             assert (found["write_id"], found["version"]) == (given.write.id, given.batch.version)
             assert (found["application_id"], found["user_metadata"]) == ("app-1", given.user_metadata)
-            assert (found["state"], found["recovered_by"], found["notes"]) == ("finished", None, [])
+            assert (found["recovered_by"], found["notes"]) == (None, [])
             assert found["finished_at"].startswith("20")
     status, table, _ = ask(one, offsets_of(messages[0][1])[0], capsys)
     lines = {line[:15].strip(): line[15:].strip() for line in table.splitlines()}
@@ -154,7 +154,7 @@ def test_dead_letter_names_its_write_and_its_reason(kafka: EmbeddedKafka, capsys
     status, out, err = ask(given, 0, capsys, "--json", topic=letters)
     assert status == 0, err
     found = json.loads(out)
-    assert (found["write_id"], found["version"]) == (given.write.id, 3)
+    assert (found["record"]["write_id"], found["record"]["version"]) == (given.write.id, 3)
     assert any(note.startswith("the row is a dead letter: NO_SUCH_PARTITION") for note in found["notes"])
 
 

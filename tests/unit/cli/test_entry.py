@@ -33,3 +33,13 @@ def test_installed_command_returns_its_exit_status(arguments: tuple[str, ...], s
     command = Path(sys.executable).with_name("kafka-eos")
     ended = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
     assert ended.returncode == status, ended.stdout + ended.stderr
+
+
+def test_exporter_without_its_extra_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
+    error = capsys.readouterr().err
+    assert "[KAFKA_EOS.PROMETHEUS_CLIENT_MISSING]" in error
+    assert install_command("metrics") in error

@@ -44,19 +44,6 @@ def test_commands_that_read_take_json(command: str, capsys: pytest.CaptureFixtur
     assert " --json " in capsys.readouterr().out
 
 
-def test_completion_lists_commands_with_the_typed_prefix(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {
-        "_KAFKA_EOS_COMPLETE": "complete_bash",
-        "COMP_WORDS": "kafka-eos co",
-        "COMP_CWORD": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    assert main([]) == 0
-    assert capsys.readouterr().out.split() == ["consume"]
-
-
 CONNECTING = (
     *("topics", "consume", "check", "status", "history", "audit", "top", "metrics"),
     *("recover", "resolve", "forget", "offsets"),

@@ -15,11 +15,6 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"kafka-eos {__version__}\n"
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "broker" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -38,6 +33,11 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["consume"],
         ["consume", "--topic", "orders", "--count", "0"],
         ["forget"],
+        ["forget", "--prefix", "x"],
+        ["forget", "--write-id", "x", "--older-than", "1d"],
+        ["resolve", "--write-id", "w", "--version", "1", "--as", "done"],
+        ["resolve", "--write-id", "w", "--version", "1", "--as", "committed", "--allow-duplicates"],
+        ["resolve", "--write-id", "w", "--version", "-1", "--as", "committed"],
         ["history", "--write-id", "w", "--prefix", "w"],
         ["history", "--topic", "t", "--partition", "0"],
         ["history", "--write-id", "w", "--topic", "t", "--partition", "0", "--offset", "0"],
@@ -46,27 +46,6 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "kafka-eos" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["history", "forget"])
-def test_command_without_arguments_names_what_it_needs(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "600")
-    assert main([command]) == 2
-    said = capsys.readouterr().err
-    needed = {
-        "forget": ("--prefix W and --older-than AGE",),
-        "history": ("--topic T --partition P --offset O", "example"),
-    }
-    for each in ("--write-id W, which kafka-eos status lists", *needed[command]):
-        assert each in said
-
-
-def test_usage_error_of_a_choice_names_the_choices_only(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resolve", "--bootstrap-servers", "a:1", "--write-id", "w", "--version", "1", "--as", "done"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "Invalid value for '--as': 'done' is not one of 'committed'," in said
 
 
 def test_a_failure_is_one_sentence_and_status_1(

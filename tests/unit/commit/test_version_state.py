@@ -16,7 +16,7 @@ from kafka_eos_sink.commit.restore import finish_decisions
 from kafka_eos_sink.commit.steps import Marker, MarkerType
 from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.write_states import _decided
-from kafka_eos_sink.operations import old_writes
+from kafka_eos_sink.operations import write_status
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.runs import run_of
 
@@ -103,4 +103,4 @@ def test_every_place_tells_the_same_state(
     names = {VersionState.DECIDED: "decided", VersionState.FINISHED: "finished", VersionState.VOID: "void"}
     assert shown.state == names.get(state, "resolved")
     assert shown.needs_run == decision.is_unwritten
-    assert bool(old_writes._reason([replace(shown, finished_ms=1)], False, 10)) == (not state.is_settled)
+    assert bool(write_status._reason([replace(shown, finished_ms=1)], False, 10)) == (not state.is_settled)

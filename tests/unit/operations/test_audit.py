@@ -50,10 +50,6 @@ def test_result_counts_hidden_offsets_for_missing_rows(
     assert found.is_as_decided is (result in ("complete", "not readable"))
 
 
-def test_batch_without_rows_is_complete() -> None:
-    assert audit_of(rows=0).result == "complete"
-
-
 @pytest.mark.parametrize(
     ("start", "stable", "end", "hidden", "reason"),
     [

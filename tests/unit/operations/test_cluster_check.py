@@ -64,23 +64,6 @@ def test_negative_feature_level_is_a_protocol_error() -> None:
         list(cluster_check._brokers(admin(level=-1), 0))
 
 
-@pytest.mark.parametrize(
-    ("level", "result"),
-    [
-        (0, cluster_check.CheckResult.UNKNOWN),  # no KRaft
-        (28, cluster_check.CheckResult.WORKS),  # 4.2
-        (29, cluster_check.CheckResult.WORKS),
-        (30, cluster_check.CheckResult.WARNING),  # 4.3
-        (31, cluster_check.CheckResult.WARNING),  # 4.4
-        (34, cluster_check.CheckResult.WARNING),  # newer than this version of kafka-eos
-        (99, cluster_check.CheckResult.WARNING),
-    ],
-)
-def test_every_release_from_4_3_on_may_omit_markers(level: int, result: cluster_check.CheckResult) -> None:
-    (found,) = (each for each in cluster_check._brokers(admin(level=level), 0) if each.what == "KAFKA-20734")
-    assert found.result is result
-
-
 @pytest.mark.parametrize("value", ["", "15 minutes", LINE, "1" * 5_000])
 def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
     topic: Any = SimpleNamespace(partitions=())

@@ -110,10 +110,7 @@ def end_without_markers(
 
 
 def shown(held: Collection[HeldOpen]) -> list[tuple[str, TopicPartition, int, int | None, bool]]:
-    return [
-        (each.transactional_id, each.where, each.producer.producer_epoch, each.version, each.is_forgotten)
-        for each in held
-    ]
+    return [(each.transactional_id, each.where, each.producer_epoch, each.version, each.is_forgotten) for each in held]
 
 
 @BOTH
@@ -174,27 +171,6 @@ def test_attempt_that_begins_during_the_search_does_not_hang(version: int, ends:
     assert found(cluster, leaders) == Found()
 
 
-def test_search_without_a_second_response_of_the_coordinators_says_so() -> None:
-    cluster, logged = decided(partitions=2)
-    first, second = (entry.identity for entry in logged.decision.transactions)
-    end_without_markers(cluster, first, 0, commit=True)
-    end_without_markers(cluster, second, 1, commit=True)
-    cluster.forget(second.transactional_id)
-    responses = iter([cluster.perform])
-
-    def describe(step: steps.DescribeTransactions) -> Any:
-        answer = next(responses, None)
-        if answer is None:
-            raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
-        return answer(step)
-
-    cluster.own[steps.DescribeTransactions] = describe
-    seen = found(cluster)
-    assert [each.where for each in seen.held] == [T1], "no transaction can end what is forgotten"
-    assert seen.not_checked == (f"the coordinators ({SILENT}",)
-    assert not seen.all_ended
-
-
 @BOTH
 @pytest.mark.parametrize("omitted", [(), (1,), (0, 1)], ids=["none", "one", "all"])
 def test_only_what_was_seen_to_end_counts_as_discarded(version: int, omitted: tuple[int, ...]) -> None:
@@ -216,9 +192,7 @@ def test_only_what_was_seen_to_end_counts_as_discarded(version: int, omitted: tu
     began = cluster.now
     ended, left = discarded(cluster, plan.driver)
     seen = [where for number, where in enumerate((T0, T1)) if number not in omitted]
-    assert [(each.where, each.producer.producer_epoch) for each in ended] == [
-        (where, loser.producer_epoch) for where in seen
-    ]
+    assert [(each.where, each.producer_epoch) for each in ended] == [(where, loser.producer_epoch) for where in seen]
     assert sorted(each.where for each in left.held) == [where for where in (T0, T1) if where not in seen]
     assert (cluster.now - began < DISCARD_WITHIN_MS) is (not omitted)
 
@@ -275,18 +249,3 @@ def test_partitions_that_could_not_be_asked_are_listed() -> None:
     assert [each.where for each in seen.held] == [T0]
     no_read = f"{WRITE.log_topic} (missing Read permission). Grant Read and run the command again."
     assert seen.not_checked == (f"t-1, t-2 ({SILENT}", no_read)
-
-
-def test_partition_that_no_longer_responds_was_not_seen_to_end() -> None:
-    cluster, logged = decided()
-    end_without_markers(cluster, logged.decision.transactions[0].identity, 0, commit=True)
-    cluster.forget("w.0.0")
-    held = found(cluster).held
-
-    class Silent(Leaders):
-        def describe_producers(self, *_: Any) -> Any:
-            raise BrokerUnavailableError("REQUEST_DEADLINE", "no response")
-
-    leaders: Any = Silent(cluster)
-    leaders.client.wait = lambda delay_ms, _: setattr(cluster, "now", cluster.now + 1_000)
-    assert discard_forgotten(leaders, held, PATIENCE_MS) == ()

@@ -9,7 +9,7 @@ import typer
 
 from cluster_views import NOW, write
 from kafka_eos_sink.cli.forget import duration_ms
-from kafka_eos_sink.operations.old_writes import sort_out
+from kafka_eos_sink.operations.write_status import sort_out
 
 
 @pytest.mark.feature("many write ids")

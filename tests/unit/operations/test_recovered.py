@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster_views import transaction
-from kafka_eos_sink.cli import view
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.steps import (
@@ -31,11 +29,10 @@ from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, 
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, FencedError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Preview, Recovered
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered, RecoveredVersion
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
-from kafka_eos_sink.protocol.messages import ProducerState
 from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import ScriptedCluster, decided
 from tests.runs import RANDOM, WRITE, run_of
@@ -57,10 +54,13 @@ DECISION = SettledDecision(
 TASK = ProducerIdentity(transactional_id="w.0.0", producer_id=10, producer_epoch=4, transaction_version=2)
 
 
-def ended(error: int | None, identity: ProducerIdentity = TASK, *, committed: bool = False) -> EndedTransaction:
-    return EndedTransaction(identity=identity, committed=committed, error=error)
+def ended(answer: str | None, identity: ProducerIdentity = TASK, *, is_over: bool = True) -> EndedTransaction:
+    return EndedTransaction(identity=identity, end="abort", answer=answer, is_over=is_over)
 
 
+SETTINGS = OperatorSettings(
+    write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
+)
 RECOVER = ("recover", "--bootstrap-servers", "localhost:1", "--write-id", "w")
 
 
@@ -81,73 +81,54 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def test_finished_version_is_reported_visible(
+def test_each_version_is_shown_with_what_it_means(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = Recovered(decisions=(DECISION,), finished_now=frozenset({"batch"}), ended=())
-    status, shown, fields = said(monkeypatch, capsys, done)
+    states = ("finished", "void", "resolved", "aborted")
+    versions = tuple(
+        RecoveredVersion(query_id="batch", version=number, state=state) for number, state in enumerate(states)
+    )
+    status, shown, fields = said(monkeypatch, capsys, Recovered(versions=versions, ended=()))
     assert status == 0
-    assert "every row is visible, unless retention or a deleted topic has removed it; finished just now" in shown
+    for number, state in enumerate(states):
+        assert f"batch {number} {state} " in shown
+        assert fields["versions"][number]["state"] == state
+    assert shown.count("none of its rows is visible") == 2
     assert "No transaction of it was open" in shown
-    assert fields["decisions"][0]["finished_now"] is True
-
-
-def test_void_version_is_reported_with_its_way_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    void = replace(DECISION, status=DecisionStatus.VOID)
-    _, shown, fields = said(monkeypatch, capsys, Recovered(decisions=(void,), finished_now=frozenset(), ended=()))
-    assert "cannot be copied, none of its rows is visible: restart the query from its checkpoint" in shown
-    assert fields["decisions"] == [
-        {"query_id": "batch", "version": 3, "resolution": None, "state": "void", "finished_now": False}
-    ]
 
 
 @pytest.mark.parametrize(
-    ("error", "answer", "status"),
+    ("answer", "is_over", "result", "status"),
     [
-        (ErrorCode.NONE, "done", 0),
-        (ErrorCode.INVALID_TXN_STATE, "had ended before", 0),
-        (ErrorCode.PRODUCER_FENCED, "had ended before", 0),
-        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "not ended: COORDINATOR_NOT_AVAILABLE", 1),
-        (ErrorCode.CONCURRENT_TRANSACTIONS, "not ended: CONCURRENT_TRANSACTIONS", 1),
-        (ErrorCode.UNSUPPORTED_VERSION, "not ended: UNSUPPORTED_VERSION", 1),
-        (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "not ended: TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-            1,
-        ),
-        (None, "no response: may still be open", 1),
+        ("NONE", True, "done", 0),
+        ("INVALID_TXN_STATE", True, "had ended before", 0),
+        ("CONCURRENT_TRANSACTIONS", False, "not ended: CONCURRENT_TRANSACTIONS", 1),
+        (None, False, "no response: may still be open", 1),
     ],
 )
-def test_only_a_conclusive_end_txn_error_is_reported_as_ended(
+def test_transaction_that_may_be_open_comes_first_and_is_status_1(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    error: ErrorCode | None,
-    answer: str,
+    answer: str | None,
+    is_over: bool,
+    result: str,
     status: int,
 ) -> None:
-    one = ended(None if error is None else error.value)
-    found, shown, fields = said(
-        monkeypatch, capsys, Recovered(decisions=(DECISION,), finished_now=frozenset(), ended=(one,))
-    )
-    assert (found, f"w.0.0 abort {answer}" in shown) == (status, True), shown
-    assert fields["ended"][0]["over"] is (status == 0)
+    many = (ended("NONE", replace(TASK, transactional_id=f"w.{task}.0")) for task in range(1, 30))
+    last = ended(answer, is_over=is_over)
+    done = Recovered(versions=(), ended=(*many, last) if not is_over else (last,))
+    found, shown, fields = said(monkeypatch, capsys, done)
+    assert (found, f"w.0.0 abort {result}" in shown) == (status, True), shown
+    assert fields["ended"][-1]["is_over"] is is_over
 
 
-def test_long_list_shows_transactions_not_ended_first(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    many = tuple(ended(0, replace(TASK, transactional_id=f"w.{task}.0")) for task in range(30))
-    late = ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(TASK, transactional_id="w.99.0"))
-    done = Recovered(decisions=(DECISION,), finished_now=frozenset(), ended=(*many, late))
-    _, shown, _ = said(monkeypatch, capsys, done)
-    assert "w.99.0 abort not ended" in shown
+Answer = tuple[int | None, ProducerIdentity, bool]
+"""Error, identity, and whether it was to commit."""
 
 
 def recovered(
-    monkeypatch: pytest.MonkeyPatch, *answers: EndedTransaction, copied: Sequence[ProducerIdentity] = ()
-) -> Recovered:
+    monkeypatch: pytest.MonkeyPatch, *answers: Answer, copied: Sequence[ProducerIdentity] = ()
+) -> tuple[list[tuple[str | None, ProducerIdentity, bool]], Recovered]:
     """What `operator.recover` returns if its procedure sends these EndTxn."""
     plan = Plan(
         write=WRITE,
@@ -158,7 +139,7 @@ def recovered(
         log_offset=0,
         decisions=(DECISION,),
     )
-    ends = [(End(identity=each.identity, commit=each.committed), EndResult(error=each.error)) for each in answers]
+    ends = [(End(identity=identity, commit=commit), EndResult(error=error)) for error, identity, commit in answers]
     executor = SimpleNamespace(ended=ends, copied={*copied}, run=lambda _: plan)
 
     @contextmanager
@@ -166,123 +147,60 @@ def recovered(
         yield SimpleNamespace(unlisted=""), executor, run_of()
 
     monkeypatch.setattr(operator, "connected_to_log", connected)
-    settings = OperatorSettings(
-        write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
-    )
-    return operator.recover(settings)
+    done = operator.recover(SETTINGS)
+    return [(each.answer, each.identity, each.is_over) for each in done.ended], done
 
 
 def test_recover_matches_transactions_by_producer_id_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One under the same id that was refused is not over because an older one of it was committed."""
     named, later = replace(TASK, transaction_version=0), replace(TASK, producer_epoch=6)
-    answers = (
-        ended(0, named, committed=True),
-        ended(ErrorCode.INVALID_TXN_STATE.value, TASK),  # was open at first, and is finished: no line of its own
-        ended(ErrorCode.CONCURRENT_TRANSACTIONS.value, later),
+    shown, done = recovered(
+        monkeypatch,
+        (0, named, True),
+        (ErrorCode.INVALID_TXN_STATE.value, TASK, False),  # was open at first, and is finished: no line of its own
+        (ErrorCode.CONCURRENT_TRANSACTIONS.value, later, False),
     )
-    done = recovered(monkeypatch, *answers)
-    assert done.ended == (answers[0], answers[2])
-    assert done.finished_now == {"batch"}  # the log held no done record before
+    assert shown == [("NONE", named, True), ("CONCURRENT_TRANSACTIONS", later, False)]
+    assert done.versions[0].finished_now  # the log held no done record before
     assert not done.all_ended
 
 
-def test_recovered_names_copies_and_omits_its_own_driver(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recovered_names_copies_and_omits_its_own_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, copy = DECISION.decision.driver, replace(TASK, transactional_id="w.0.1", producer_id=11)
-    may_be_open = ended(None, driver, committed=True)
-    assert recovered(monkeypatch, may_be_open).ended == (may_be_open,)
-    lost = ended(ErrorCode.INVALID_TXN_STATE.value, committed=True)
-    answers = (lost, ended(0, driver, committed=True), ended(0, copy, committed=True))
-    done = recovered(monkeypatch, *answers, copied=[copy])
-    assert done.ended == (lost, replace(answers[2], copies=True))
-    _, shown, fields = said(monkeypatch, capsys, done)
-    assert "w.0.1 (copies of lost rows) commit done" in shown
-    assert [each["copies"] for each in fields["ended"]] == [False, True]
+    assert recovered(monkeypatch, (None, driver, True))[0] == [(None, driver, False)]
+    lost = (ErrorCode.PRODUCER_FENCED.value, TASK, True)
+    shown, done = recovered(monkeypatch, lost, (0, driver, True), (0, copy, True), copied=[copy])
+    assert shown == [("PRODUCER_FENCED", TASK, True), ("NONE", copy, True)]
+    assert [each.copies for each in done.ended] == [False, True]
 
 
 def held_open(name: str, where: TopicPartition, producer_id: int, **changes: Any) -> HeldOpen:
-    producer = ProducerState(producer_id=producer_id, producer_epoch=4, coordinator_epoch=0, current_txn_start_offset=7)
-    hangs = HeldOpen(transactional_id=name, where=where, producer=producer, version=None, is_forgotten=False)
+    hangs = HeldOpen(
+        transactional_id=name,
+        topic=where[0],
+        partition=where[1],
+        start_offset=7,
+        producer_id=producer_id,
+        producer_epoch=4,
+        coordinator_epoch=0,
+        version=None,
+        is_forgotten=False,
+    )
     return replace(hangs, **changes)
 
 
-def as_json(name: str, topic: str, partition: int, producer_id: int, **changes: Any) -> dict[str, Any]:
-    fields = {"transactional_id": name, "topic": topic, "partition": partition, "start_offset": 7}
-    return fields | {"producer_id": producer_id, "producer_epoch": 4, "version": None, "is_forgotten": False} | changes
-
-
-def test_discarded_and_hanging_transactions_have_all_their_fields(
+def test_discarded_and_hanging_transactions_are_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of two forgotten transactions, one was seen to end after its marker."""
     ends = held_open("w.2.0", ("bills", 3), 12, version=3, is_forgotten=True)
     stays = held_open("w.2.1", ("orders", 0), 13, is_forgotten=True)
-    attempts = held_open("w.0.0", ("orders", 0), 10), held_open("w.0.0", ("orders", 1), 10)
-    done = Recovered(
-        decisions=(DECISION,),
-        finished_now=frozenset(),
-        ended=(),
-        discarded=(ends, *attempts),
-        hanging=Found(held=(stays,)),
-    )
+    done = Recovered(versions=(), ended=(), discarded=(ends,), hanging=Found(held=(stays,)))
     status, shown, fields = said(monkeypatch, capsys, done, "--discard")
     assert status == 1
-    assert fields["discarded"] == [
-        as_json("w.2.0", "bills", 3, 12, version=3, is_forgotten=True),
-        as_json("w.0.0", "orders", 0, 10),
-        as_json("w.0.0", "orders", 1, 10),
-    ]
-    assert fields["hanging"] == [as_json("w.2.1", "orders", 0, 13, is_forgotten=True)]
-    assert "Aborted where it hung: w.2.0 on bills-3 from offset 7, w.0.0 on orders-0 from offset 7, w.0.0 on" in shown
-
-
-@pytest.mark.parametrize("more", [(), ("--json",)], ids=["asks", "json"])
-def test_preview_lists_what_was_not_checked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
-) -> None:
-    unchecked = Found(not_checked=("orders-0, bills-3 (no response).", "letters (missing Read permission)."))
-    monkeypatch.setattr(
-        operator, "preview", lambda *_, **__: Preview(writes=(), opened=(), decided=0, hanging=unchecked)
-    )
-    assert main([*RECOVER, *more]) == 1
-    shown = capsys.readouterr()
-    for line in (
-        "Not checked: orders-0, bills-3 (no response).",
-        "Not checked: letters (missing Read permission).",
-    ):
-        assert line in shown.err
-    assert "It would change nothing else that was found." in " ".join((shown.out + shown.err).split())
-
-
-def previewed(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
-    """The preview finds so many open transactions."""
-    opened = tuple(transaction(f"w.{task}.0") for task in range(count))
-    monkeypatch.setattr(operator, "preview", lambda *_, **__: Preview(writes=(), opened=opened))
-
-
-def test_preview_shows_the_first_transactions_and_how_to_see_the_rest(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    previewed(monkeypatch, 150)
-    assert main([*RECOVER]) == 1
-    shown = capsys.readouterr().out
-    assert shown.count("\nw.") == 20
-    rest = "kafka-eos status --bootstrap-servers localhost:1 --prefix w --limit 150"
-    assert f"and 130 more ({rest})" in shown
-    assert "abort 150 open transactions" in shown
-
-
-def test_yes_is_offered_only_where_nobody_can_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    previewed(monkeypatch)
-    assert main([*RECOVER]) == 1
-    assert "--yes" in capsys.readouterr().err
-    monkeypatch.setattr(view, "has_terminal", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
-    assert main([*RECOVER]) == 1
-    assert capsys.readouterr().err == "Nothing was changed.\n"
+    assert fields["discarded"] == [asdict(ends)]
+    assert fields["hanging"] == {"held": [asdict(stays)], "not_checked": []}
+    assert "Aborted where it hung: w.2.0 on bills-3 from offset 7." in shown
 
 
 def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:
@@ -295,9 +213,7 @@ def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs:
 
     monkeypatch.setattr(operator, "connected_to_log", connected)
     monkeypatch.setattr(operator, "find_hanging", lambda *_: hangs)
-    return OperatorSettings(
-        write_id="w", commit_log_topic="log", client=ClientConfig(bootstrap_servers=(("localhost", 1),))
-    )
+    return SETTINGS
 
 
 def test_recovery_is_shown_although_its_search_for_attempts_failed(
@@ -310,11 +226,11 @@ def test_recovery_is_shown_although_its_search_for_attempts_failed(
 
     monkeypatch.setattr(operator, "discard_attempts", fenced)
     done = operator.recover(on_cluster(monkeypatch, cluster, Found()))
-    assert done.finished_now == {"batch"}
+    assert done.versions[0].finished_now
     assert not done.all_ended
     status, _, fields = said(monkeypatch, capsys, done)
     why = "attempts that may hang on partitions. [KAFKA_EOS.FENCED] a newer driver holds w.driver"
-    assert (status, fields["not_checked"]) == (1, [why])
+    assert (status, fields["hanging"]["not_checked"]) == (1, [why])
     assert main([*RECOVER, "--yes"]) == 1
     shown = capsys.readouterr()
     assert "finished just now" in shown.out
@@ -341,28 +257,20 @@ def test_marker_is_written_only_after_the_decision_notes_what_nobody_saw(
 
     if not is_noted:
         cluster.own = {AbortedTransactions: no_leader}
-    producer = ProducerState(
-        producer_id=hangs.identity.producer_id, producer_epoch=0, coordinator_epoch=0, current_txn_start_offset=0
-    )
-    held = HeldOpen(
-        transactional_id=hangs.identity.transactional_id,
-        where=("t", 0),
-        producer=producer,
-        version=1,
-        is_forgotten=True,
-    )
+    owner = hangs.identity.producer_id
+    held = held_open(hangs.identity.transactional_id, ("t", 0), owner, start_offset=0, version=1, is_forgotten=True)
     settings = on_cluster(monkeypatch, cluster, Found(held=(held,)))
     written: list[HeldOpen] = []
 
     def write(admin: Any, each: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:
         written.extend(each)
-        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, producer.producer_id, False)
+        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, owner, False)
         return tuple(each)
 
     monkeypatch.setattr(operator, "discard_forgotten", write)
     monkeypatch.setattr(operator, "discard_attempts", lambda *_: ((), Found()))
     if is_noted:
-        assert operator.recover(settings, discard=True).finished_now == {"batch"}
+        assert operator.recover(settings, discard=True).versions[0].finished_now
         assert written == [held]
         return
     with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*t-2 has no leader"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -14,16 +13,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import EVIL, batch, blocked, letters, transaction, write
-from kafka_eos_sink import __version__
-from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.write_states import CommittedWrite, WriteState
 from kafka_eos_sink.errors import ConfigurationError
-from kafka_eos_sink.extras import install_command
 from kafka_eos_sink.operations import write_metrics
 from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.operations.write_metrics import THE_REST, WriteMetrics, served
 from kafka_eos_sink.runtime.batch_record import BatchRecord
-from kafka_eos_sink.runtime.stopwatch import PHASES
 
 RANDOM = [f"kafka-eos/{number:08x}-0000-4000-8000-000000000000" for number in range(3)]
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -70,15 +65,6 @@ def after(*views: ClusterView) -> Samples:
     return samples(metrics)
 
 
-def test_before_the_first_view_only_the_exporter_is_shown() -> None:
-    found = samples(WriteMetrics())
-    assert value(found, "up") == 0
-    assert value(found, "view_failures_total") == 0
-    assert value(found, "build_info", version=__version__) == 1
-    names = {name for name, _ in found if name.startswith("kafka_eos_")}
-    assert names == {"kafka_eos_up", "kafka_eos_view_failures_total", "kafka_eos_build_info"}
-
-
 @pytest.mark.feature("metrics")
 def test_counters_count_the_batches_after_the_first_view() -> None:
     first = view([write()], [batch(1, rows=10**6)])
@@ -110,14 +96,6 @@ def test_view_that_ends_amid_a_scrape_is_shown_whole() -> None:
         assert ("kafka_eos_batches_total" in names) == ("kafka_eos_versions" in names)
 
 
-@pytest.mark.parametrize("name", ["kafka_eos_rows_total", "kafka_eos_versions"])
-def test_scrape_may_choose_metrics_by_name(name: str) -> None:
-    metrics = WriteMetrics()
-    metrics.viewed(view([write()]), 0.5)
-    found = prometheus_client.generate_latest(metrics.registry.restricted_registry([name])).decode()
-    assert {each.name for family in text_string_to_metric_families(found) for each in family.samples} == {name}
-
-
 def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
     refused = view([write()], not_read=("history: denied",))
     found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
@@ -140,19 +118,6 @@ def test_last_version_is_that_of_the_newest_finished() -> None:
     assert value(found, "least_headroom_duration_seconds", app_id="w") == 1.75
     states = {state: value(found, "versions", app_id="w", state=state) for state in ("finished", "prepared", "void")}
     assert states == {"finished": 2, "prepared": 1, "void": 0}
-
-
-def test_resolved_version_shows_no_figures_of_another_run() -> None:
-    """The resolution has no rows, and the history holds the run that wrote the version before."""
-    record = batch(4, plan_ms=1500, write_ms=250, written_bytes=99, headroom_ms=60_500)
-    resolved = write(version=4, state="resolved", resolution="committed", finished_ms=2_500, rows=0)
-    found = after(view([resolved], [record]))
-    assert value(found, "last_version", app_id="w") == 4
-    assert value(found, "last_version_finished_timestamp_seconds", app_id="w") == 2.5
-    for name in ("rows", "written_bytes"):
-        assert value(found, f"last_version_{name}", app_id="w") is None
-    assert value(found, "least_headroom_seconds", app_id="w") is None
-    assert value(found, "versions", app_id="w", state="resolved") == 1
 
 
 def test_transactions_are_summed_up_per_application() -> None:
@@ -185,11 +150,6 @@ def test_transactions_are_summed_up_per_application() -> None:
     assert value(found, "blocked_partition_hidden_offsets", **orders) == 40
     assert value(found, "blocked_partition_age_seconds", **orders) == pytest.approx(90, abs=5)
     assert len([name for name, _ in found if name.startswith("kafka_eos_blocked_partition")]) == 2
-
-
-def test_partition_blocked_by_another_program_has_no_application() -> None:
-    found = after(view(blocked=(blocked("another program"),)))
-    assert value(found, "blocked_partition_hidden_offsets", topic="orders", partition="0", app_id="") == 40
 
 
 def test_forgotten_write_is_gone_and_begins_at_zero() -> None:
@@ -265,44 +225,6 @@ def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.Monkey
     assert app_ids(after(view(many), view([decided, *many[1:]]))) == {"w0", "w4", THE_REST}
 
 
-@pytest.mark.feature("many write ids")
-def test_topics_of_an_application_share_their_series() -> None:
-    views = [
-        [write(f"kafka-eos/nightly/{topic}", version, finished_ms=version) for topic, version in given]
-        for given in ((("orders", 4), ("items", 6)), (("orders", 7), ("items", 6)))
-    ]
-    batches = [
-        batch(7, rows=10, write_id="kafka-eos/nightly/orders"),
-        batch(6, rows=1, write_id="kafka-eos/nightly/items"),
-    ]
-    found = after(view(views[0]), view(views[1], batches, transactions=(transaction("kafka-eos/nightly/items.0.0"),)))
-    assert app_ids(found) == {"kafka-eos/nightly"}
-    assert value(found, "rows_total", app_id="kafka-eos/nightly") == 11
-    assert value(found, "last_version", app_id="kafka-eos/nightly") == 7
-    assert value(found, "versions", app_id="kafka-eos/nightly", state="finished") == 2
-    assert value(found, "open_transactions", app_id="kafka-eos/nightly") == 1
-
-
-@pytest.mark.feature("many write ids")
-def test_application_has_at_most_forty_series() -> None:
-    measured: dict[str, Any] = {f"{phase}_ms": 5 for phase in PHASES}
-    writes = [
-        write(finished_ms=now_ms()),
-        *(write(version=version, query_id="q", state=each) for version, each in enumerate(STATES, 4)),
-    ]
-    batches = [
-        batch(4, written_bytes=7, headroom_ms=9, **measured),
-        batch(3, headroom_ms=9, written_bytes=7, **measured),
-    ]
-    found = after(view(), view(writes, batches, transactions=(transaction(started_ms=now_ms()),)))
-    series = sorted(name for name, labels in found if dict(labels).get("app_id") == "w")
-    assert len(series) <= 40
-    missing = {f"kafka_eos_{name}" for name, (_, labels) in write_metrics._GAUGES.items() if labels[0] == "app_id"} - {
-        *series
-    }
-    assert missing == set(), "the view has everything"
-
-
 @pytest.mark.parametrize("bound", [10, 0], ids=["own series", "aggregated"])
 def test_unfinished_decision_has_an_age_since_it_was_seen(monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
     monkeypatch.setattr(write_metrics, "APPLICATIONS", bound)
@@ -318,47 +240,6 @@ def test_unfinished_decision_has_an_age_since_it_was_seen(monkeypatch: pytest.Mo
     metrics.viewed(view(not_read=("writes: denied",)), 0.5)
     metrics.viewed(view([other]), 0.5)
     assert not any(name == "kafka_eos_unfinished_age_seconds" for name, _ in samples(metrics))
-
-
-def test_least_headroom_of_the_aggregated_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "APPLICATIONS", 1)
-    writes = [write(each, finished_ms=1) for each in ("a", "b", "c")]
-    records = [
-        batch(3, write_id=each, write_ms=1_000, headroom_ms=left) for each, left in (("a", 1), ("b", 9_000), ("c", 500))
-    ]
-    found = after(view(writes), view(writes, records))
-    assert value(found, "least_headroom_seconds", app_id="a") == 0.001
-    assert value(found, "least_headroom_seconds", app_id=THE_REST) == 0.5
-    assert value(found, "least_headroom_duration_seconds", app_id=THE_REST) == 1
-
-
-def test_forged_value_of_random_ids_displaces_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
-    forged = view([write("x/*"), write("y/*")])
-    found = after(forged, view(), view([write()]))
-    assert app_ids(found) == {"x/*", "w"}
-
-
-def test_transactions_of_strangers_displace_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
-    strangers = tuple(transaction(f"{name}.0.0") for name in ("x", "y"))
-    later = view([write()], transactions=strangers)
-    found = after(view(transactions=strangers), later, later)
-    assert app_ids(found) - {""} == {"w", "x", THE_REST}
-    assert value(found, "last_version", app_id="w") is not None
-
-
-def test_blocked_partitions_beyond_the_bound_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_metrics, "BLOCKED_PARTITIONS", 2)
-    now = now_ms()
-    foreign = [blocked("another program", partition=at, since_ms=now - 90_000) for at in range(3)]
-    ours = blocked("w.0.0", partition=9, since_ms=now - 30_000)
-    unknown = blocked("another program", partition=5, hidden_offsets=None, since_ms=-1)
-    found = after(view([write()], blocked=(*foreign, unknown, ours)))
-    name, orders = "blocked_partition_hidden_offsets", {"topic": "orders"}
-    assert value(found, name, **orders, partition="9", app_id="w") == 40
-    assert value(found, name, **orders, partition="0", app_id="") == 40
-    assert len([each for each, _ in found if each == f"kafka_eos_{name}"]) == 2
 
 
 def test_hostile_texts_are_printable_and_single_series() -> None:
@@ -391,26 +272,3 @@ def test_metrics_are_served_over_http() -> None:
             pass
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         pass
-
-
-def test_client_that_sends_half_a_request_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafka_eos_sink.operations.write_metrics.CLIENT_WITHIN_S", 0.2)
-    with served(WriteMetrics(), "127.0.0.1", 0) as url:
-        port = int(url.rpartition(":")[2].partition("/")[0])
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-            client.sendall(b"GET /metrics")
-            assert client.recv(100) == b""
-
-
-def test_missing_extra_names_the_install_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    for module in ("write_metrics", "metrics"):
-        monkeypatch.delitem(sys.modules, f"kafka_eos_sink.cli.{module}", raising=False)
-    assert main(["--help"]) == 0
-    assert main(["metrics", "--bootstrap-servers", "127.0.0.1:1"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kafka-eos: [KAFKA_EOS.PROMETHEUS_CLIENT_MISSING] ")
-    assert "kafka-eos metrics needs prometheus-client, and this Python does not have it." in line
-    assert f"Run: {install_command('metrics')} (kafka-eos explain " in line

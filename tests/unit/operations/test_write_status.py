@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record, tombstones
+from kafka_eos_sink.commit.log_records import barrier_record, decision_records, done_record, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
@@ -152,59 +152,6 @@ def test_batch_write_shows_which_versions_are_written() -> None:
     assert shown["versions_known_from"] == 0
 
 
-def test_stream_shows_no_set_of_versions() -> None:
-    log = Log()
-    for record in decision_records(replace(log.decide(version=6), query_id="5f1c")):
-        log.append(record, DRIVER)
-    log.end_transaction(DRIVER)
-    stream = next(each for each in log.writes() if each.query_id == "5f1c")
-    assert (stream.state, stream.written) == ("decided", None)
-    assert stream.as_json()["written_versions"] is None
-
-
-def test_a_decision_without_its_end_shows_how_far_it_is() -> None:
-    log = Log()
-    parts = (log.prepare(0), log.prepare(1))
-    log.decide(*parts)
-    log.end_transaction(DRIVER)
-    (write,) = log.writes()
-    assert (write.state, write.transactions, write.finished_at) == ("decided", 2, None)
-
-
-def test_the_done_record_of_an_earlier_version_finishes_nothing() -> None:
-    log = finished_log()
-    part = log.prepare(0, version=4)
-    log.decide(part, version=4, nonce="later")
-    log.end_transaction(DRIVER)
-    (write,) = log.writes()
-    assert (write.state, write.version) == ("decided", 4)
-
-
-def test_prepared_next_version_is_listed_beside_the_finished_one() -> None:
-    log = finished_log()
-    log.prepare(0, version=4)
-    log.prepare(1, version=4)
-    assert [(write.state, write.version, write.transactions) for write in log.writes()] == [
-        ("finished", 3, 2),
-        ("prepared", 4, 2),
-    ]
-
-
-def test_an_open_decision_is_undecided() -> None:
-    log = Log()
-    log.decide(log.prepare(0))
-    (write,) = log.writes()
-    assert (write.state, write.version) == ("in-doubt", 3)
-
-
-def test_undecided_record_that_is_no_decision_has_no_version() -> None:
-    log = finished_log()
-    for record in tombstones(log.decide(log.prepare(0), version=4)):
-        log.append(record, DRIVER, epoch=1)
-    finished, undecided = log.writes()
-    assert (finished.version, undecided.state, undecided.version) == (3, "in-doubt", None)
-
-
 def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
     log = Log()
     part = log.prepare(0)
@@ -212,24 +159,6 @@ def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
     log.end_transaction(DRIVER, kind=MarkerType.ABORT)
     log.end_transaction(part.identity.producer_id, kind=MarkerType.ABORT)
     assert log.writes() == ()
-
-
-def test_finished_write_without_txn_app_id_leaves_no_history() -> None:
-    log = Log()
-    part = log.prepare(0)
-    decision = log.decide(part)
-    log.end_transaction(DRIVER)
-    log.end_transaction(part.identity.producer_id)
-    for record in tombstones(decision):
-        log.append(record, DRIVER, 1)
-    log.end_transaction(DRIVER, 2)
-    assert log.writes() == ()
-
-
-def test_history_is_filtered_by_write_id() -> None:
-    log = finished_log()
-    assert log.writes("kafka-eos/app") == ()
-    assert len(log.writes(W)) == 1
 
 
 class WatchedLog(CommitLogWatch):
@@ -273,3 +202,19 @@ def test_foreign_record_keeps_no_parts_of_other_writes(monkeypatch: pytest.Monke
     assert problem.endswith(f"at offsets {offset}")
     log.end_transaction(500, kind=MarkerType.ABORT)
     assert {write.write_id for write in watch.writes()} == {W, "w2"}
+
+
+def test_each_state_is_read_from_its_records() -> None:
+    """A later version stands beside the finished one; the done record of an earlier version finishes nothing."""
+
+    def states(log: Log) -> list[tuple[str, int | None, int]]:
+        return [(each.state, each.version, each.transactions) for each in log.writes()]
+
+    log = finished_log()
+    parts = log.prepare(0, version=4), log.prepare(1, version=4)
+    assert states(log) == [("finished", 3, 2), ("prepared", 4, 2)]
+    log.decide(*parts, version=4, nonce="later")
+    assert states(log) == [("finished", 3, 2), ("undecided", 4, 0)]
+    log.end_transaction(DRIVER)
+    assert states(log) == [("decided", 4, 2)]
+    assert log.writes("kafka-eos/app") == ()
