@@ -183,7 +183,9 @@ class WriteMetrics(Collector):
     def collect(self) -> Sequence[Metric]:
         """Return what was counted, and what the exporter and the last view show."""
         with self._lock:
-            failures = CounterMetricFamily("kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures)
+            failures = CounterMetricFamily(
+                "kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures
+            )
             return [failures, *_counted(self._sums), *self._gauges(time.time_ns() // 1_000_000)]
 
     def _gauges(self, now_ms: int) -> Iterable[Metric]:

@@ -348,3 +348,21 @@ def test_commit_restores_rows_aborted_behind_its_decision(
         assert main(["recover", "--yes", *where]) == 0
         assert "The commit log holds no decision" in capsys.readouterr().out
     assert_every_row_once(any_kafka, given)
+
+
+def test_commit_without_txn_app_id_needs_new_run_if_rows_gone(kafka: EmbeddedKafka, held_commit: HeldCommit) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=TASKS)
+    write_id = random_write_id(None, str(uuid.uuid4()))
+    given = varied(write_settings(kafka, topic, write_id=write_id))
+    plan = session.plan(given)
+    messages = [partition_task(given, plan, task) for task in range(TASKS)]
+
+    def lose() -> None:
+        abort_by_hand(given, messages)
+        delete_rows(kafka, messages[-1:])
+
+    with pytest.raises(DecisionPendingError, match=r"ALL_PARTS_LOST\].*Run the job again"):
+        held_commit(given, plan, messages, lose)
+    session.abort(given, plan, messages)
+    assert values(kafka, topic) == Counter()
+    assert_none_of_ours_open(kafka, given)

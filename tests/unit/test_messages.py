@@ -50,6 +50,23 @@ def test_every_command_can_be_pasted(key: str, job: Job) -> None:
         assert all(name.startswith("--") for name in rest[::2]), each
 
 
+DECIDED = [
+    key
+    for key in keys()
+    if issubclass(getattr(errors, table().rows[key.partition(".")[0]].raises), errors.DecisionPendingError)
+]
+
+
+@pytest.mark.parametrize("key", [*DECIDED, "NOT_THIS_COMMIT_LOG", "NOT_THIS_COMMIT_LOG.created_again"])
+def test_decided_batch_without_an_id_runs_again_only_under_a_condition(key: str) -> None:
+    """Its next run has another write id, and would write the rows a second time."""
+    if key == "ALL_PARTS_LOST":
+        return  # none of its rows will ever be visible
+    for part in re.split(r"[.;] ", sample(key, Job.RANDOM).way_out):
+        if "un the job again" in part:
+            assert re.search(r"\bif\b|\bTo\b|o not run|then run the job again: kafka-eos resolve", part), part
+
+
 def given(call: ast.Call) -> dict[str, Any]:
     """Sample values of the fields that a call gives."""
     known = samples(Job.STREAM)

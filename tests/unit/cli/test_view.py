@@ -233,7 +233,7 @@ def test_table_of_writes_has_each_case() -> None:
         write(version=4, state="prepared", rows=None, finished_ms=None),
         write("u", None, "unreadable", rows=None, finished_ms=None, problem="no piece 2"),  # type: ignore[arg-type]
     ]
-    records = [batch(3, parts_copied=2), batch(3, query_id="q-1", write_ms=None)]
+    records = [batch(3, transactions_copied=2), batch(3, query_id="q-1", write_ms=None)]
     text = shown(ClusterView(now_ms=NOW, writes=write_lines(given, records)), 400, with_offsets=True)
     assert lines(text)[2:4] == ["u unreadable 0", "w 4 prepared 0"]
     at = lines(text).index("w 3 finished 2023-11-14 22:14:15 1,000 0 4 t-0: 0 to 9")

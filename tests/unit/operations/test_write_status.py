@@ -214,7 +214,7 @@ def test_each_state_is_read_from_its_records() -> None:
     parts = log.prepare(0, version=4), log.prepare(1, version=4)
     assert states(log) == [("finished", 3, 2), ("prepared", 4, 2)]
     log.decide(*parts, version=4, nonce="later")
-    assert states(log) == [("finished", 3, 2), ("undecided", 4, 0)]
+    assert states(log) == [("finished", 3, 2), ("in-doubt", 4, 0)]
     log.end_transaction(DRIVER)
     assert states(log) == [("decided", 4, 2)]
     assert log.writes("kafka-eos/app") == ()
