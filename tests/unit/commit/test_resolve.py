@@ -16,7 +16,15 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskMessage
+from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.commit.values import (
+    BatchIdentity,
+    Decision,
+    Resolution,
+    ResolveRequest,
+    TaskIdentity,
+    TaskMessage,
+)
 from kafka_eos_sink.errors import (
     AuthorizationError,
     BrokerUnavailableError,
@@ -266,6 +274,26 @@ def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
     cluster.before(steps.InitProducerId, lambda: pytest.fail("fenced"))
     with pytest.raises(WriteRefusedError, match="counts as written"):
         cluster.resolve("rewrite")
+
+
+def test_rewrite_of_an_empty_version_is_rejected_if_written_meanwhile() -> None:
+    """Another `resolve` and another run come between the first look and the fence."""
+    cluster = Cluster()
+    cluster.rows = ()
+    task = TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+    cluster.commit([cluster.run(write_attempt(cluster.fence("n"), batch_of(), task))], batch=batch_of())
+    assert cluster.newest().is_empty
+
+    def meanwhile() -> None:
+        cluster.resolve("rewrite")
+        cluster.decided(0)
+        cluster.plan("finishes it")
+
+    cluster.before(steps.InitProducerId, meanwhile)
+    with pytest.raises(WriteRefusedError, match="counts as written") as refused:
+        cluster.resolve("rewrite")
+    assert refused.value.code == "ROWS_ARE_VISIBLE"
+    assert cluster.newest().resolution is None
 
 
 def test_start_version_of_a_query() -> None:
