@@ -295,6 +295,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         Sender._fail_undelivered, _SENDER, ("a batch in doubt does not taint", "self.tainted |= batch.in_doubt", "pass")
     ),
     *of(
+        Sender._send_all,
+        _SENDER,
+        (
+            "partitions are added after a failure",
+            "if transactions.pending and self.failure is None:",
+            "if transactions.pending:",
+        ),
+    ),
+    *of(
         Sender._send_batches,
         "producer",
         (
@@ -341,7 +350,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         TransactionManager._add,
         _MANAGER,
-        ("a failed AddPartitionsToTxn leaves no doubt", "self.in_doubt |= partitions", "pass"),
+        ("an interrupted AddPartitionsToTxn leaves no doubt", "self.in_doubt |= unasked", "pass"),
+        ("a failed AddPartitionsToTxn leaves no doubt", "elif not added.may_be_added:", "else:"),
+        ("a rejected retry settles an older doubt", "self.in_doubt -= unasked", "self.in_doubt -= partitions"),
     ),
     *of(
         TransactionsAdmin.add_partitions,
