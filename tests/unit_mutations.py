@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import Connection
+from kafka_eos_sink.client.requests import Requests
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
@@ -353,6 +354,11 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ("an interrupted AddPartitionsToTxn leaves no doubt", "self.in_doubt |= unasked", "pass"),
         ("a failed AddPartitionsToTxn leaves no doubt", "elif not added.may_be_added:", "else:"),
         ("a rejected retry settles an older doubt", "self.in_doubt -= unasked", "self.in_doubt -= partitions"),
+    ),
+    *of(
+        Requests._round,
+        "client/test_requests.py",
+        ("an interrupted request counts as not sent", "operation.outcomes |= {", "_ = {"),
     ),
     *of(
         TransactionsAdmin.add_partitions,
