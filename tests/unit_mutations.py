@@ -23,7 +23,7 @@ import pytest
 from kafka_eos_sink.client.connection import Connection
 from kafka_eos_sink.client.requests import Requests
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
-from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, restore, settle, take_over
+from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, resolve, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
@@ -262,6 +262,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         take_over.still_to_commit,
         "commit/test_notes.py",
         ("what was opened under a noted identity is spared", " - noted", ""),
+    ),
+    *of(
+        resolve._require_resolvable,
+        "commit/test_resolve.py",
+        (
+            "a version that was written since the first look is rewritten",
+            "if not (was_settled and request.allow_duplicates):",
+            "if not was_settled:",
+        ),
     ),
     # the sender
     *of(Sender._lost, _SENDER, ("a lost batch is not in doubt", "batch.in_doubt = True", "pass")),

@@ -61,6 +61,14 @@ class Cluster(ScriptedCluster):
     def prepare(self, task: int, query_id: str = Q, version: int = 3) -> TaskMessage:
         return self.attempt(self.fence(f"n-{query_id}-{version}"), task, batch=batch_of(query_id, version))
 
+    def write_no_row(self) -> None:
+        """Version 3 is finished by a run without rows."""
+        self.rows = ()
+        task = TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+        message = self.run(write_attempt(self.fence("n"), batch_of(), task))
+        assert self.commit([message], batch=batch_of()) == self.newest()
+        assert self.newest().is_empty
+
     def decided(self, *tasks: int, query_id: str = Q) -> Decision:
         """Version 3, whose driver dies before it has ended a transaction."""
         plan, batch = self.fence(f"n-{query_id}-3"), batch_of(query_id)
@@ -279,10 +287,7 @@ def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
 def test_rewrite_of_an_empty_version_is_rejected_if_written_meanwhile() -> None:
     """Another `resolve` and another run come between the first look and the fence."""
     cluster = Cluster()
-    cluster.rows = ()
-    task = TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
-    cluster.commit([cluster.run(write_attempt(cluster.fence("n"), batch_of(), task))], batch=batch_of())
-    assert cluster.newest().is_empty
+    cluster.write_no_row()
 
     def meanwhile() -> None:
         cluster.resolve("rewrite")

@@ -23,7 +23,7 @@ from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import BATCH, ROWS, ScriptedCluster
 from tests.runs import run_of
 
-from .test_resolve import Cluster, batch_of
+from .test_resolve import Cluster
 
 A, B = replace(BATCH, query_id="a"), replace(BATCH, query_id="b")
 
@@ -142,16 +142,16 @@ def test_next_run_of_the_other_query_writes_each_row_once() -> None:
 def test_rewrite_of_an_empty_version_is_refused_with_a_code() -> None:
     """A decision above it has no marker, and recovery cannot decide it again: nothing is in doubt."""
     cluster = Cluster()
-    cluster.rows = ()
-    cluster.commit([cluster.prepare(0)], batch=batch_of())
+    cluster.write_no_row()
     cluster.undecided(version=4, state=kafka.COMPLETE_COMMIT)
 
     def unavailable(_: steps.AppendInTransaction) -> object:
         raise BrokerUnavailableError("COMMIT_LOG_UNAVAILABLE", "no acknowledgement")
 
     cluster.own[steps.AppendInTransaction] = unavailable
-    with pytest.raises(KafkaEosError):
+    with pytest.raises(KafkaEosError) as failed:
         cluster.resolve("rewrite")
+    assert failed.value.code == "COMMIT_LOG_UNAVAILABLE"
 
 
 @pytest.mark.parametrize("is_known", [True, False])
