@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import Connection
+from kafka_eos_sink.client.requests import Requests
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
-from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, restore, settle, take_over
+from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, resolve, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
@@ -262,6 +263,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "commit/test_notes.py",
         ("what was opened under a noted identity is spared", " - noted", ""),
     ),
+    *of(
+        resolve._require_resolvable,
+        "commit/test_resolve.py",
+        (
+            "a version that was written since the first look is rewritten",
+            "if not (was_settled and request.allow_duplicates):",
+            "if not was_settled:",
+        ),
+    ),
     # the sender
     *of(Sender._lost, _SENDER, ("a lost batch is not in doubt", "batch.in_doubt = True", "pass")),
     *of(
@@ -297,6 +307,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         Sender._fail_undelivered, _SENDER, ("a batch in doubt does not taint", "self.tainted |= batch.in_doubt", "pass")
+    ),
+    *of(
+        Sender._send_all,
+        _SENDER,
+        (
+            "partitions are added after a failure",
+            "if transactions.pending and self.failure is None:",
+            "if transactions.pending:",
+        ),
     ),
     *of(
         Sender._send_batches,
@@ -345,7 +364,14 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     *of(
         TransactionManager._add,
         _MANAGER,
-        ("a failed AddPartitionsToTxn leaves no doubt", "self.in_doubt |= partitions", "pass"),
+        ("an interrupted AddPartitionsToTxn leaves no doubt", "self.in_doubt |= unasked", "pass"),
+        ("a failed AddPartitionsToTxn leaves no doubt", "elif not added.may_be_added:", "else:"),
+        ("a rejected retry settles an older doubt", "self.in_doubt -= unasked", "self.in_doubt -= partitions"),
+    ),
+    *of(
+        Requests._round,
+        "client/test_requests.py",
+        ("an interrupted request counts as not sent", "operation.outcomes |= {", "_ = {"),
     ),
     *of(
         TransactionsAdmin.add_partitions,

@@ -267,7 +267,13 @@ class Requests:
             for at in range(0, len(keys), operation.keys_per_request)
         ]
         requests = [(node_id, call.request(keys, node_id), call.versions(keys[0])) for node_id, keys in batches]
-        responses = self.client.call_all(requests, operation.retry.deadline_ms)
+        try:
+            responses = self.client.call_all(requests, operation.retry.deadline_ms)
+        except KafkaEosError:
+            # Any broker's failure ends the call, for example if DNS does not know the bootstrap servers any more. Requests are in flight.
+            for _node_id, keys in batches:
+                operation.outcomes |= {key: operation.outcomes[key].after_lost_response() for key in keys}
+            raise
         for (node_id, keys), response in zip(batches, responses, strict=True):
             if isinstance(response, KafkaEosError):
                 self._on_error(operation, node_id, keys, response)

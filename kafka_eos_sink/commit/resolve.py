@@ -240,9 +240,12 @@ def _require_resolvable(
     if _is_finished(query, taken):
         if decision.is_empty:
             return  # no row of it is visible
-        if not was_settled:
-            # Also with --allow-duplicates, which was meant for what could not be finished.
-            why = f"this command has just finished it, and {text('all_visible')}"
+        if not (was_settled and request.allow_duplicates):
+            # Another run has written it since the first look, where it was empty, or this command has finished it now. Then also with
+            # --allow-duplicates, which was meant for what could not be finished.
+            why = "it counts as written"
+            if not was_settled:
+                why = f"this command has just finished it, and {text('all_visible')}"
             raise refused("ROWS_ARE_VISIBLE.written", write=write, decision=decision, why=why)
     elif failure is not None and not request.allow_duplicates:
         yield from _require_aborted(query, failure, request)

@@ -113,7 +113,7 @@ class Sender:
             while self._send_batches(now):
                 pass
             # As in Java's Sender, no batch is sent while a request to the coordinator is in flight.
-            if transactions.pending:
+            if transactions.pending and self.failure is None:
                 transactions.add_pending(self._deadline())
                 while not transactions.pending and self._send_batches(self._client.clock()):
                     pass

@@ -146,12 +146,15 @@ class TransactionManager:
             raise refusal(AddPartitionsToTxnRequest, code, in_words(AddPartitionsToTxnRequest, about))
 
     def _add(self, partitions: set[TopicPartition], deadline_ms: int) -> AddedPartitions:
+        # A rejected login at another broker interrupts the call, and the request in flight may still add them.
+        unasked = partitions - self.in_doubt
+        self.in_doubt |= unasked
         added = self._admin.add_partitions(self.full_identity, sorted(partitions), deadline_ms)
         if added.error_code == ErrorCode.NONE:
             self.partitions |= partitions
             self.in_doubt -= partitions
-        elif added.may_be_added:
-            self.in_doubt |= partitions
+        elif not added.may_be_added:
+            self.in_doubt -= unasked
         return added
 
     def prepare(self) -> ProducerIdentity:

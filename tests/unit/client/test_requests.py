@@ -162,6 +162,16 @@ def test_end_txn_code_holds_until_a_later_try_was_sent_and_lost(last: KafkaEosEr
     assert found.has_lost_response is (last is LOST)
 
 
+def test_end_txn_stays_unknown_if_an_error_interrupts_the_call() -> None:
+    """Such as DNS without the bootstrap servers. The request in flight may still reach the coordinator."""
+
+    def interrupted(_node: int, _request: Any) -> Any:
+        raise UNREACHABLE
+
+    own, _ = admin(interrupted)
+    assert own.end_transactions([end(version=3)], DEADLINE_MS) == [KeyResult(has_lost_response=True)]
+
+
 def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     """`DriverTransaction.late_end_possible` relies on it: the try without a response may still reach the coordinator."""
     nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])

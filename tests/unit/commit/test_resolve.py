@@ -16,7 +16,15 @@ from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskMessage
+from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.commit.values import (
+    BatchIdentity,
+    Decision,
+    Resolution,
+    ResolveRequest,
+    TaskIdentity,
+    TaskMessage,
+)
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     DecisionPendingError,
@@ -47,6 +55,14 @@ class Cluster(ScriptedCluster):
 
     def prepare(self, task: int, query_id: str = Q, version: int = 3) -> TaskMessage:
         return self.attempt(self.fence(f"n-{query_id}-{version}"), task, batch=batch_of(query_id, version))
+
+    def write_no_row(self) -> None:
+        """Version 3 is finished by a run without rows."""
+        self.rows = ()
+        task = TaskIdentity(partition=0, attempt_number=0, task_attempt_id=0)
+        message = self.run(write_attempt(self.fence("n"), batch_of(), task))
+        assert self.commit([message], batch=batch_of()) == self.newest()
+        assert self.newest().is_empty
 
     def decided(self, *tasks: int, query_id: str = Q) -> Decision:
         """Version 3, whose driver dies before it has ended a transaction."""
@@ -185,6 +201,33 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
         cluster.resolve("rewrite")
     cluster.resolve("rewrite", allow_duplicates=True)
     assert cluster.newest().resolution == "rewrite"
+
+
+def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
+    """So that the command refuses it before it asks, and no running query is fenced for nothing."""
+    cluster = Cluster()
+    cluster.decided(0)
+    cluster.plan("finishes it")
+    cluster.before(steps.InitProducerId, lambda: pytest.fail("fenced"))
+    with pytest.raises(WriteRefusedError, match="counts as written"):
+        cluster.resolve("rewrite")
+
+
+def test_rewrite_of_an_empty_version_is_rejected_if_written_meanwhile() -> None:
+    """Another `resolve` and another run come between the first look and the fence."""
+    cluster = Cluster()
+    cluster.write_no_row()
+
+    def meanwhile() -> None:
+        cluster.resolve("rewrite")
+        cluster.decided(0)
+        cluster.plan("finishes it")
+
+    cluster.before(steps.InitProducerId, meanwhile)
+    with pytest.raises(WriteRefusedError, match="counts as written") as refused:
+        cluster.resolve("rewrite")
+    assert refused.value.code == "ROWS_ARE_VISIBLE"
+    assert cluster.newest().resolution is None
 
 
 STREAM = "5f1c"

@@ -8,6 +8,7 @@ import pytest
 from hand_driven import UNREACHABLE, Coordinator
 from kafka_eos_sink.errors import (
     AuthorizationError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     InvalidRowError,
     KafkaEosError,
@@ -471,6 +472,24 @@ def test_from_version_two_on_produce_adds_by_itself(bench: Any) -> None:
     b.sender.run_once(0)
     assert b.client.versions == [(12, 12)]
     assert b.transactions.partitions == {("t", 0)}
+
+
+def test_no_partition_is_added_after_a_failure(bench: Any, answer: Any) -> None:
+    b = bench(transaction_version=0)
+    b.client.handler = Coordinator()
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer())
+    b.turn()
+    b.batch(), b.batch(1)
+
+    def send(*_: Any, **__: Any) -> None:
+        raise BrokerRefusedError("NO_COMMON_VERSION", "Produce")
+
+    b.client.send = send
+    b.sender.run_once(0)
+    assert b.sender.failure.code == "NO_COMMON_VERSION"
+    assert len(b.client.requests(AddPartitionsToTxnRequest)) == 1
 
 
 # what interceptors are told

@@ -10,6 +10,7 @@ from hand_driven import UNREACHABLE, Coordinator, HandDrivenClient, added
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import ConnectionLost
 from kafka_eos_sink.errors import (
+    AuthenticationError,
     AuthorizationError,
     BrokerUnavailableError,
     FencedError,
@@ -23,6 +24,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
 )
 
@@ -268,3 +270,49 @@ def test_refused_retry_leaves_a_doubt_that_an_abort_settles(first: Any, again: s
     if again == "rejected":
         assert d.manager.abort(DEADLINE_MS).error_code == 0
         assert d.sent()[-1] == "EndTxn"
+
+
+@pytest.mark.feature("producer states")
+def test_request_that_an_error_interrupts_is_in_doubt() -> None:
+    """A login that another broker rejects ends the blocking call, and the coordinator still gets the request."""
+    d = Dialogue().in_transaction(0)
+    error = AuthenticationError("SASL_AUTHENTICATION_FAILED", "broker 2")
+
+    def interrupted(request: Any) -> Any:
+        if isinstance(request, AddPartitionsToTxnRequest):
+            raise error
+        return d.coordinator(request)
+
+    d.client.handler = interrupted
+    with pytest.raises(AuthenticationError):
+        d.add(0)
+    d.manager.fail()
+    d.client.handler = d.coordinator
+    assert d.manager.abort(DEADLINE_MS).error_code == 0
+    assert d.sent()[-2:] == ["AddPartitionsToTxn", "EndTxn"]
+
+
+def test_rejection_settles_no_older_doubt() -> None:
+    d = Dialogue().in_transaction(0)
+    d.add(LOST)
+    d.client.now = 0
+    with pytest.raises(AuthorizationError):
+        d.add(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert d.manager.in_doubt == {("t", 0)}
+
+
+def test_rejection_at_once_leaves_no_doubt() -> None:
+    d = Dialogue().in_transaction(0)
+    with pytest.raises(AuthorizationError):
+        d.add(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert d.manager.abort(DEADLINE_MS).error_code == 0
+    assert d.sent() == ["FindCoordinator", "AddPartitionsToTxn"]
+
+
+def test_coordinator_that_is_not_found_leaves_no_doubt() -> None:
+    d = Dialogue().in_transaction(0)
+    d.coordinator.find = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    d.add(0)
+    assert d.manager.pending == {("t", 0)}
+    assert not d.manager.in_doubt
+    assert {type(request) for _, request, _ in d.client.called} == {FindCoordinatorRequest}
