@@ -120,7 +120,7 @@ class SearchEntries(SphinxTransform):
     def _rows(self) -> Iterator[tuple[str, str]]:
         for table in self.document.findall(nodes.table):
             heads = next(iter(table.findall(nodes.row)))
-            table["classes"] += ["named", heads[1].astext()]
+            table["classes"] += ["named", nodes.make_id(heads[1].astext())]
         for row in self.document.findall(nodes.row):
             if names := [name.astext() for name in row[0].findall(nodes.literal)]:
                 row["ids"].append(f"named-{names[0].strip('*.')}")

@@ -16,7 +16,7 @@ def main(servers: str, topic: str, folder: str, fail: str) -> None:
     of_spark = Path(folder) / "spark"
     of_spark.mkdir(exist_ok=True)
     with quiet_spark("local[2]", of_spark, (), {}, {failpoints.VARIABLE: fail}) as spark:
-        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(f"{folder}/orders")
+        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(f"{folder}/orders").repartition(2)
         query = (
             rows.writeStream.format("kafka-eos")
             .option("kafka.bootstrap.servers", servers)

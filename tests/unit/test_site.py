@@ -252,3 +252,17 @@ def test_input_has_a_copy_button_and_output_has_none(address: str, reader: Brows
     borders += "kind => getComputedStyle(document.querySelector(kind).querySelector('pre')).borderLeftWidth)"
     output, given = reader.run(borders)
     assert output != given
+
+
+def test_options_are_readable_on_a_phone(address: str, reader: Browser) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    reader.send("POST", "/goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=phone)
+    reader.open(f"{address}/options.html")
+    assert reader.run("return document.documentElement.clientWidth") == 390
+    shown = "[...document.querySelectorAll('table.named td')].filter(cell => cell.offsetWidth)"
+    assert (
+        reader.run(f"return {shown}.filter(cell => cell.getBoundingClientRect().right > 390).map(e => e.textContent)")
+        == []
+    )
+    assert reader.run(f"return {shown}.filter(cell => !cell.textContent.trim()).length") == 0
+    assert reader.run(f"return {shown}.length") > 200
