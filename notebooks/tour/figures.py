@@ -1,4 +1,4 @@
-"""The four figures of the tour."""
+"""The figures of the tour."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
 from tour.kafka_log import Attempt, LoggedBatch, Sample
-from tour.orders import EOS, NAMES
-from tour.stage import Count, Kill
+from tour.orders import EOS, NAMES, SPARKS
+from tour.stage import Count, Kill, Speed
+from tour.visible_rows import VisibleRows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +97,52 @@ def counts(found: Sequence[Count]) -> Image:
     axes.xaxis.set_visible(False)
     axes.spines[["bottom", "left"]].set_visible(False)
     axes.tick_params(length=0)
+    return _image(figure, title)
+
+
+def visible(watched: VisibleRows, title: str) -> Image:
+    """Draw the rows that a consumer has seen of each topic over time, and what happened meanwhile."""
+    figure, (axes,) = _figure(3.0, title)
+    top = max(samples[-1][1] for samples in watched.samples.values())
+    for topic, samples in reversed(watched.samples.items()):
+        of_spark = topic.endswith(f"-{SPARKS}")
+        seconds, rows = zip(*samples, strict=True)
+        axes.step(seconds, rows, where="post", color=RED if of_spark else BLUE, linewidth=1.6 if of_spark else 2.6)
+        name = NAMES[SPARKS if of_spark else EOS]
+        axes.text(
+            seconds[-1], rows[-1], f" {name}:\n {rows[-1]:,}", va="center", fontsize=9, color=RED if of_spark else BLUE
+        )
+    for number, mark in enumerate(watched.marks):
+        axes.axvline(mark.at_s, color=GREY, linewidth=0.9, linestyle=_DASHED, ymax=0.86)
+        axes.text(
+            mark.at_s, top * (1.22 - 0.09 * (number % 2)), mark.text, ha="center", va="center", fontsize=9, color=INK
+        )
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylim(-top * 0.03, top * 1.28)
+    axes.set_xlim(0, max(samples[-1][0] for samples in watched.samples.values()) * 1.17)
+    axes.set_xlabel("seconds", **_STYLE)
+    axes.set_ylabel("rows that a consumer has seen", **_STYLE)
+    return _image(figure, title)
+
+
+def speeds(found: Sequence[Speed]) -> Image:
+    """Draw rows per second of a large batch and milliseconds of a small one, for each sink."""
+    title = "The price: what a batch takes without a failure"
+    figure, (large, small) = _figure(1.3, title, columns=2)
+    for axes, of, head in (
+        (large, [each.rows_per_second for each in found], "rows per second, 200,000 rows of 1 kB"),
+        (small, [each.small_ms for each in found], "milliseconds, 400 rows"),
+    ):
+        for y, (each, value) in enumerate(zip(found, of, strict=True)):
+            axes.barh(y, value, 0.6, color=BLUE if each.sink == NAMES[EOS] else GREY)
+            axes.text(value, y, f" {value:,.0f}", va="center", **_STYLE)
+        axes.set_title(head, loc="left", fontsize=9.5, color=INK)
+        axes.set_yticks(range(len(found)), [each.sink for each in found] if axes is large else ["", ""], **_STYLE)
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_xlim(0, max(of) * 1.2)
+        axes.xaxis.set_visible(False)
+        axes.spines[["bottom", "left"]].set_visible(False)
+        axes.tick_params(length=0)
     return _image(figure, title)
 
 

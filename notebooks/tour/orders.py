@@ -38,13 +38,15 @@ def topic_of(sink: str, name: str = "orders") -> str:
     return f"{name}-{sink}"
 
 
-def orders(spark: SparkSession, version: int, task: Task | None = None, tasks: int = TASKS) -> DataFrame:
+def orders(
+    spark: SparkSession, version: int, task: Task | None = None, tasks: int = TASKS, rows_per_task: int = ROWS_PER_TASK
+) -> DataFrame:
     """Return a batch of orders: the same rows each time.
 
     Args:
         task: What happens to the tasks; None for nothing.
     """
-    named = spark.range(0, tasks * ROWS_PER_TASK, 1, tasks).selectExpr(
+    named = spark.range(0, tasks * rows_per_task, 1, tasks).selectExpr(
         "CAST(CONCAT('customer ', id % 100) AS BINARY) AS key",
         f"CAST(RPAD(CONCAT('batch {version}, order ', id, ' '), {_ROW_BYTES}, '.') AS BINARY) AS value",
     )

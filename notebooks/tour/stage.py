@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import pandas as pd
 import kafka_eos_sink
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.transactional_id import batch_write_id
+from kafka_eos_sink.demo.flights import write_to_kafka
 from kafka_eos_sink.demo.quiet_spark import end_jvm, in_one_sentence, quiet_spark, spark_folder
 from kafka_eos_sink.demo.topic_census import Census, compare, count_records, read_topic
 from kafka_eos_sink.embedded import EmbeddedKafka
@@ -49,6 +51,7 @@ from tour.orders import (
     worker_dies,
     write,
 )
+from tour.visible_rows import VisibleRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +76,11 @@ STEPS = (
 _PARTITIONS = 3
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 """Of the workers: Spark never starts a second copy of a task on the host of the first."""
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_TASK // PIECES),
+    _ARROW_ROWS: str(ROWS_PER_TASK // PIECES),
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.5",
@@ -84,6 +88,11 @@ _SETTINGS = {
 _DEADLINE_S = 120.0
 _KILL_TASKS = 2
 """Of the batches in which a process is killed at a named step."""
+STREAM = "order-stream"
+STREAM_BATCHES, STREAM_ROWS = 9, 1_000
+"""One file is one batch of so many rows."""
+_STREAM_KILLS = ("task.writing", "commit.decided", "commit.between_ends")
+_SPEED_RUNS, _SPEED_ROWS, _SMALL_RUNS, _SMALL_ROWS = 3, 200_000, 11, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +121,15 @@ class Kill:
     lost: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Medians of one sink: rows per second of a large batch, milliseconds of a small one."""
+
+    sink: str
+    rows_per_second: float
+    small_ms: float
+
+
 class Stage:
     """A Kafka, and a Spark application on two executors of one core each. `start` makes one, `close` ends it."""
 
@@ -120,10 +138,13 @@ class Stage:
         self.spark = spark
         self.servers = kafka.bootstrap_servers
         self.counts: list[Count] = []
-        for name in ("orders", "kills"):
-            for sink in SINKS:
-                with connected(self.servers) as admin:
-                    admin.create_topic(topic_of(sink, name), _PARTITIONS, 1, {}, admin.client.clock() + 60_000)
+        for topic in (
+            *(topic_of(sink, name) for name in ("orders", "kills", "speed") for sink in SINKS),
+            STREAM,
+            "first-orders",
+        ):
+            with connected(self.servers) as admin:
+                admin.create_topic(topic, _PARTITIONS, 1, {}, admin.client.clock() + 60_000)
         self.speculate(False)
 
     def __repr__(self) -> str:
@@ -213,6 +234,61 @@ class Stage:
             _wait(lambda: not admin.list_transactions(deadline_ms=admin.client.clock() + 60_000), "the timeout")
         return time.monotonic() - began
 
+    def run_stream_and_kill_it(self) -> VisibleRows:
+        """Run a streaming query until all files are written, and kill its processes at three steps meanwhile."""
+        folder = self._folder / "stream"
+        (folder / "orders").mkdir(parents=True)
+        for number in range(STREAM_BATCHES):
+            lines = (f"order {number * STREAM_ROWS + row}\n" for row in range(STREAM_ROWS))
+            (folder / "orders" / f"{number}.txt").write_text("".join(lines))
+        with VisibleRows(self.servers, STREAM) as watched:
+            for batches, step in enumerate(_STREAM_KILLS, 1):
+                self._run_stream(folder, watched, 2 * batches * STREAM_ROWS, step)
+            self._run_stream(folder, watched)
+        return watched
+
+    def _run_stream(self, folder: Path, watched: VisibleRows, rows: int = 0, step: str = "") -> None:
+        """Run the query; if a step is given, kill it there as soon as so many rows are visible."""
+        mark = folder / f"killed-{step}"
+        mark.touch()
+        command = [sys.executable, "-m", "tour.stream_job", self.servers, STREAM, str(folder)]
+        with (folder / "job.log").open("ab") as log:
+            job = subprocess.Popen(
+                [*command, f"{step}=hang:{mark}" if step else ""],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": _python_path()},
+                start_new_session=True,
+            )
+        try:
+            if step:
+                _wait(lambda: job.poll() is not None or watched.samples[STREAM][-1][1] >= rows, "rows of the stream")
+                mark.unlink()
+                _wait(lambda: job.poll() is not None or (mark.exists() and mark.read_text()), f"the step {step}")
+            else:
+                job.wait(_DEADLINE_S)
+            if (job.poll() is None) != bool(step) or job.returncode:
+                raise RuntimeError(
+                    f"the stream ended too early or too late: {(folder / 'job.log').read_text()[-1_000:]}"
+                )
+        finally:
+            with suppress(OSError):
+                os.killpg(job.pid, signal.SIGKILL)
+            with suppress(OSError, ValueError):
+                os.kill(int(mark.read_text()), signal.SIGKILL)
+            job.wait()
+        if step:
+            watched.mark(f"killed at {step}")
+
+    def distinct_of_the_stream(self) -> int:
+        """Return how many different rows of the stream are visible; raises an error unless each row is visible once."""
+        seen = read_topic(self.servers, STREAM, "read_committed", lambda _: None)
+        sent = count_records((None, b"order %d" % row) for row in range(STREAM_BATCHES * STREAM_ROWS))
+        census = compare(sent, seen)
+        if seen != sent:
+            raise RuntimeError(f"the stream is not exactly once: {census}")
+        return len(seen)
+
     def kill_at_each_step(self) -> list[Kill]:
         """Kill the process that performs a step of kafka-eos, for each of `STEPS`; write the batch again if Spark did not."""
         topic = topic_of(EOS, "kills")
@@ -264,8 +340,8 @@ class Stage:
         sent = [count_records(rows_of(version, tasks)) for version in versions]
         return [compare(each, Counter({row: seen[row] for row in each if seen[row]})) for each in sent]
 
-    def count(self, failure: str, version: int) -> pd.DataFrame:
-        """Count a batch behind both sinks, and keep the counts."""
+    def count(self, failure: str, version: int) -> str:
+        """Count a batch behind both sinks, keep the counts, and return them in a line for each sink."""
         for sink in SINKS:
             (found,) = self._censuses(topic_of(sink), [version])
             self.counts.append(
@@ -278,12 +354,58 @@ class Stage:
                     missing=found.missing,
                 )
             )
-        shown = pd.DataFrame(map(asdict, self.counts[-len(SINKS) :])).drop(columns="failure").set_index("sink")
-        return shown.map("{:,}".format).rename_axis(None)
+        return "\n".join(
+            f"{each.sink}: {each.sent:,} rows sent, {each.visible:,} visible" for each in self.counts[-len(SINKS) :]
+        )
 
     def visible(self, version: int) -> int:
         """Return how many rows of a batch of kafka-eos a `read_committed` consumer sees."""
         return self._censuses(topic_of(EOS), [version])[0].visible
+
+    def watched(self) -> VisibleRows:
+        """Return what follows the orders of both sinks while its block runs."""
+        return VisibleRows(self.servers, *map(topic_of, SINKS))
+
+    def command(self, *words: str) -> str:
+        """Return a command of `kafka-eos` as a terminal shows it, with what it prints."""
+        ran = subprocess.run(
+            [sys.executable, "-m", "kafka_eos_sink.cli.main", *words],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": _python_path(),
+                "KAFKA_EOS_BOOTSTRAP_SERVERS": self.servers,
+                "COLUMNS": "110",
+            },
+            check=False,
+        )
+        return f"$ kafka-eos {' '.join(words)}\n{ran.stdout}{ran.stderr}".rstrip()
+
+    def speeds(self) -> list[Speed]:
+        """Write large and small batches with each sink in turn, without failures, and take the medians."""
+        self.spark.conf.set(_ARROW_ROWS, "10000")
+        seconds: dict[tuple[str, int], list[float]] = {}
+        runs = [(_SPEED_ROWS, _SPEED_RUNS), (_SMALL_ROWS, _SMALL_RUNS)]
+        for rows, times in runs:
+            frame = orders(self.spark, 0, tasks=2, rows_per_task=rows // 2)
+            for number in range(times + 1):
+                for sink in SINKS:
+                    began = time.monotonic()
+                    of_eos = {"txnAppId": "speed", "txnVersion": f"{rows}{number:02}"} if sink == EOS else {}
+                    write_to_kafka(frame, sink, self.servers, topic_of(sink, "speed"), **of_eos)
+                    if number:  # the first one warms up
+                        seconds.setdefault((sink, rows), []).append(time.monotonic() - began)
+        self.spark.conf.set(_ARROW_ROWS, _SETTINGS[_ARROW_ROWS])
+        median = {of: statistics.median(each) for of, each in seconds.items()}
+        return [
+            Speed(
+                sink=NAMES[sink],
+                rows_per_second=_SPEED_ROWS / median[sink, _SPEED_ROWS],
+                small_ms=1000 * median[sink, _SMALL_ROWS],
+            )
+            for sink in SINKS
+        ]
 
     def history(self) -> pd.DataFrame:
         """Return what kafka-eos has recorded of each batch of orders, the oldest first."""
@@ -299,7 +421,7 @@ def _history_row(record: BatchRecord) -> dict[str, object]:
     figures = record.figures()
     notes = [
         f"{record.attempts_aborted} attempt aborted" if record.attempts_aborted else "",
-        "finished by a later run" if record.recovered_by else "",
+        f"finished by {record.recovered_by}" if record.recovered_by else "",
         f"{record.transactions_copied} transactions copied" if record.transactions_copied else "",
     ]
     return {

@@ -42,6 +42,7 @@ def test_readme_program_writes_each_row_once(tmp_path: Path) -> None:
 
 COUNTED = """
 import dataclasses, json
+print("STREAM " + json.dumps([stream.samples[topic][-1][1] for topic in stream.samples]))
 print("FOUND " + json.dumps([[dataclasses.asdict(each) for each in found] for found in (stage.counts, kills)]))
 """
 
@@ -74,6 +75,9 @@ def test_tour_runs_and_its_claims_hold(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout[-5_000:]
     shown = text_of(nbformat.read(copy, as_version=4))
     (line,) = (line for line in shown.splitlines() if line.startswith("FOUND "))
+    # Each of the nine files is one batch of 1,000 rows; the tour itself compares them with what was sent.
+    assert "STREAM [9000]" in shown
+    assert "decided" in shown
     counts, kills = json.loads(line.removeprefix("FOUND "))
 
     assert len({each["failure"] for each in counts}) == 5
@@ -87,5 +91,10 @@ def test_tour_runs_and_its_claims_hold(tmp_path: Path) -> None:
     doubled = [each["doubled"] for each in kills if each["sink"] != "kafka-eos"]
     assert doubled == sorted(doubled)
     assert doubled[-1] > 0
-    for claim in ("attempt aborted", "finished by a later run", "transactions copied"):
+    for claim in (
+        "attempt aborted",
+        "finished by the next run",
+        "finished by kafka-eos recover",
+        "transactions copied",
+    ):
         assert claim in shown, f"the history does not show it: {claim}"

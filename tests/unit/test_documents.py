@@ -75,9 +75,10 @@ def code_of(document: Path) -> list[str]:
 
 
 def words(page: str) -> int:
-    """Words outside blocks of code: tables count, the targets of links and what a tool writes into a page do not."""
+    """Words outside blocks of code: tables count; the targets of links, pictures and what a tool writes into a page do not."""
     lines = [line for line in by_hand(page_of(page)) if page != FIGURES or not is_table(line)]
-    return sum(re.search(r"\w", word) is not None for word in re.split(r"[\s|]+", without_markup("\n".join(lines))))
+    text = re.sub(r"<(picture|source|img|/picture)[^>]*>", "", without_markup("\n".join(lines)))
+    return sum(re.search(r"\w", word) is not None for word in re.split(r"[\s|]+", text))
 
 
 def page_of(name: str) -> Path:
