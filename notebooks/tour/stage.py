@@ -376,11 +376,13 @@ class Stage:
                 **os.environ,
                 "PYTHONPATH": _python_path(),
                 "KAFKA_EOS_BOOTSTRAP_SERVERS": self.servers,
+                "FORCE_COLOR": "",  # which a notebook sets
                 "COLUMNS": "110",
             },
             check=False,
         )
-        return f"$ kafka-eos {' '.join(words)}\n{ran.stdout}{ran.stderr}".rstrip()
+        shown = f"{ran.stdout}{ran.stderr}".replace(f" --bootstrap-servers {self.servers}", "")
+        return f"$ kafka-eos {' '.join(words)}\n{shown}".rstrip()
 
     def speeds(self) -> list[Speed]:
         """Write large and small batches with each sink in turn, without failures, and take the medians."""

@@ -50,7 +50,9 @@ print("FOUND " + json.dumps([[dataclasses.asdict(each) for each in found] for fo
 def text_of(notebook: nbformat.NotebookNode) -> str:
     """What its cells have printed or shown as text."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    return "\n".join(output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in outputs)
+    data = [output.get("data", {}) for output in outputs]
+    shown = [output.get("text", "") for output in outputs] + [each.get("text/plain", "") for each in data]
+    return "\n".join([*shown, *(each.get("text/html", "") for each in data)])
 
 
 def test_tour_runs_and_its_claims_hold(tmp_path: Path) -> None:
