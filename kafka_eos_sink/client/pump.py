@@ -281,9 +281,11 @@ class Pump:
             self._accept(node, node.reauthenticate_if_wanted(now))
         # The poll must end at the first timer: no I/O wakes the client when a request times out or a throttle ends.
         timers = [node.time_to_next_timer(now) for node in self._nodes.values()]
-        for node_id, readable, writable in self._poller.poll(min([timeout_ms, metadata_due, *timers])):
-            self._handle_io(self._nodes[node_id], readable, writable)
+        ready = self._poller.poll(min([timeout_ms, metadata_due, *timers]))
+        # Before the I/O: a login can wait long for a KDC or a token, and responses that arrive meanwhile must be read before they expire.
         now = self.clock()
+        for node_id, readable, writable in ready:
+            self._handle_io(self._nodes[node_id], readable, writable)
         for node in list(self._nodes.values()):
             self._complete(node, node.expire(now))
             self._note_error(node)

@@ -46,6 +46,22 @@ class SimulatedBrokers(BrokerState):
                 return self._describe_transactions(node, request)
             case m.ProduceRequest():
                 return self._produce(node, version, request)
+            case m.DescribeConfigsRequest(resources=resources):
+                # The client wants to know why there is no coordinator, and may not.
+                hidden = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.value
+                return m.DescribeConfigsResponse(
+                    throttle_time_ms=0,
+                    results=tuple(
+                        m.DescribeConfigsResponse.Result(
+                            error_code=hidden,
+                            error_message=None,
+                            resource_type=each.resource_type,
+                            resource_name=each.resource_name,
+                            configs=(),
+                        )
+                        for each in resources
+                    ),
+                )
         raise AssertionError(f"no broker here answers {type(request).__name__}")
 
     def _api_versions(self) -> m.ApiVersionsResponse:

@@ -69,6 +69,16 @@ def machine_of() -> Iterator[Machines]:
 versions = pytest.mark.parametrize("version", [2, 0])
 
 
+@pytest.mark.parametrize("version", [2, 0])
+def test_id_whose_coordinator_is_not_found_in_time_fails(version: int) -> None:
+    """At the deadline the client asks a broker why there is no coordinator."""
+    machine = ProducerMachine(lambda: SimulatedWorld(version))
+    machine.configure()
+    machine.start(faults=(Fault(m.FindCoordinatorRequest, Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE), FOR_THE_CALL),))
+    machine.teardown()
+    assert not machine.actors
+
+
 def ends(machine: ProducerMachine) -> list[bool]:
     """The EndTxn requests that were sent: commit or abort."""
     return [seen.request.committed for seen in machine.world.seen if seen.api is m.EndTxnRequest]
