@@ -407,8 +407,8 @@ _STATES = {
     "resolved as committed, a restart": (12_657, 13_727),
     "resolved as committed, a missing marker": (300_000, 300_000),
     "resolved as rewrite": (520, 469),
-    "resolved as rewrite, a timeout": (300_000, 211_501),
-    "resolved as rewrite, a restart": (11_751, 12_685),
+    "resolved as rewrite, a timeout": (300_000, 219_851),
+    "resolved as rewrite, a restart": (11_351, 12_249),
     "resolved as rewrite, a missing marker": (300_000, 300_000),
     "resolved as rewrite, late requests": (300_000, 300_000),
 }
