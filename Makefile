@@ -32,7 +32,7 @@ check: lint  ## style, types, and the tests that need no broker (3 minutes)
 	@$(BIN)/pytest -q --tier check tests/unit tests/conformance tests/model
 
 .PHONY: test
-test: lint  ## style, types, and the tests with the strongest evidence (12 minutes)
+test: lint  ## style, types, and the tests with the strongest evidence (10 minutes)
 	@$(TESTS) --tier test
 
 .PHONY: test-all
