@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -23,9 +23,10 @@ from kafka_eos_sink.commit import values
 from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.errors import one_line, printable
-from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.runtime import batch_record
-from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
+
+if TYPE_CHECKING:
+    from kafka_eos_sink.operations.operator import OperatorSettings
 
 COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
@@ -105,6 +106,9 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
                 f"{PROPERTIES_VARIABLE})"
             )
         return ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers), client_id="kafka-eos-cli")
+    # A command without a properties file does not need its parser.
+    from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
+
     of_file = client_part(file)[0].get("bootstrap.servers")
     # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
     if properties is None and bootstrap_servers and of_file not in (None, bootstrap_servers):
@@ -132,6 +136,9 @@ def operator_settings(
     Args:
         history_topic, command: As in `OperatorSettings`, for a command that finishes batches.
     """
+    # Most commands that read need no executor, and its import takes longer than the rest of this module.
+    from kafka_eos_sink.operations.operator import OperatorSettings
+
     return OperatorSettings(
         write_id=write_id,
         commit_log_topic=commit_log_topic,
