@@ -27,7 +27,6 @@ from kafka_eos_sink.protocol.schema import Request
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MARKERS_FIRST_BACKOFF_MS = 20

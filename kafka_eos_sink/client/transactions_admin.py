@@ -8,15 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_eos_sink.client.connection import ANY_VERSION, API_VERSIONS, BrokerVersions
-from kafka_eos_sink.client.requests import (
-    MARKERS_FIRST_BACKOFF_MS,
-    Call,
-    KeyResult,
-    OnCode,
-    Requests,
-    Route,
-    single,
-)
+from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, Call, KeyResult, OnCode, Requests, Route, single
 from kafka_eos_sink.client.retry import Retry
 from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, KafkaEosError, ProtocolError, peer_text
 from kafka_eos_sink.logs import warn_once

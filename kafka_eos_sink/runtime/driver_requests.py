@@ -46,7 +46,7 @@ def add_partitions(
     admin: Admin, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline_ms: int
 ) -> Answered:
     """Add partitions to the transaction (AddPartitionsToTxn); return the first error."""
-    return _answered(admin.add_partitions(identity, partitions, deadline_ms, _OPTIONS["on_code"]))
+    return _answered(admin.add_partitions(identity, partitions, deadline_ms, OnCode.RAISE_CONFIGURATION))
 
 
 def _answered(outcome: KeyResult[Any] | AddedPartitions) -> Answered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,6 +45,7 @@ _EXTENSIONS = "sasl.oauthbearer.extensions"
 _EXTENSION_PREFIX = "extension_"
 _EXTENSION = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
+_Credentials = security.PasswordCredentials | security.TokenCredentials | security.KerberosCredentials
 
 
 @dataclass(slots=True, repr=False)
@@ -97,16 +98,22 @@ class SaslReader(SecurityValues):
         self.require(mechanism, "sasl.mechanism", required)
         if mechanism is None or not self._read_jaas(mechanism):
             return None
-        read: Callable[[security.SaslMechanism], Any] = self._password_credentials
-        if mechanism in ("OAUTHBEARER", "GSSAPI"):
-            read = self._token_credentials if mechanism == "OAUTHBEARER" else self._kerberos_credentials
-            for name in ("sasl.username", "sasl.password"):
-                what = (
-                    f"is for PLAIN and SCRAM; {mechanism} takes a {'token' if mechanism == 'OAUTHBEARER' else 'ticket'}"
-                )
-                self.require(name not in self.values, name, f"{what}; remove it")
-        credentials = read(mechanism)
+        credentials: _Credentials | None
+        match mechanism:
+            case "OAUTHBEARER":
+                self._require_no_password(mechanism, "token")
+                credentials = self._token_credentials()
+            case "GSSAPI":
+                self._require_no_password(mechanism, "ticket")
+                credentials = self._kerberos_credentials()
+            case _:
+                credentials = self._password_credentials(mechanism)
         return None if credentials is None else security.SaslConfig(mechanism=mechanism, credentials=credentials)
+
+    def _require_no_password(self, mechanism: security.SaslMechanism, taken: str) -> None:
+        for name in ("sasl.username", "sasl.password"):
+            what = f"is for PLAIN and SCRAM; {mechanism} takes a {taken}; remove it"
+            self.require(name not in self.values, name, what)
 
     def _read_jaas(self, mechanism: security.SaslMechanism) -> bool:
         """Store the options of the login module. Return False if the text cannot be used."""
@@ -161,7 +168,7 @@ class SaslReader(SecurityValues):
         )
         return value == "true"
 
-    def _kerberos_credentials(self, _: security.SaslMechanism) -> security.KerberosCredentials | None:
+    def _kerberos_credentials(self) -> security.KerberosCredentials | None:
         before, place = len(self.problems), "sasl.jaas.config"
         if reason := kerberos.missing_library():
             self.problems.append(
@@ -209,7 +216,7 @@ class SaslReader(SecurityValues):
                 "every executor, for example with --files",
             )
 
-    def _token_credentials(self, _: security.SaslMechanism) -> security.TokenCredentials | None:
+    def _token_credentials(self) -> security.TokenCredentials | None:
         extensions = self._extensions()
         source = self._token_source()
         if source is None:
