@@ -27,6 +27,7 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.protocol.messages import FindCoordinatorRequest
 from kafka_eos_sink.runtime import part_producer
+from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 
 PATIENCE_S = 60.0
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -44,6 +45,15 @@ class ReadRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int
+
+
+def of_properties(properties: Mapping[str, str]) -> ClientConfig:
+    """The client of a properties file with these lines, which has no problem."""
+    problems: list[str] = []
+    found = read_kafka_properties({"client.id": "test", **properties}, problems)
+    assert problems == []
+    assert found is not None
+    return found.client
 
 
 def started_producer(

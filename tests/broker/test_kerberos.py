@@ -15,7 +15,6 @@ from dead_writes import tasks, varied, write_settings
 from documents import ROOT, read
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import Dialogue
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.oauth import authentication_for
@@ -24,8 +23,7 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import PATIENCE_S, assert_nothing_open, create_topic, read_committed
+from kafka_testing import PATIENCE_S, assert_nothing_open, create_topic, of_properties, read_committed, wait_until
 from kerberos_realm import MODULE, PASSWORD, Kerberized, Realm, started_broker, started_realm, with_keytab
 
 TICKET_S = 4
@@ -71,23 +69,15 @@ def new_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     return path
 
 
-def config(properties: Mapping[str, str]) -> ClientConfig:
-    problems: list[str] = []
-    found = read_kafka_properties({"client.id": "test", **properties}, problems)
-    assert problems == []
-    assert found is not None
-    return found.client
-
-
 def reached(properties: Mapping[str, str]) -> int:
     """The transaction version that the cluster says."""
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         return Admin(client).transaction_version(client.clock() + PATIENCE_MS)
 
 
 def refused(properties: Mapping[str, str]) -> AuthenticationError:
     """The error of the first attempt; there is no second one, however much patience there is."""
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         began = client.clock()
         with pytest.raises(AuthenticationError) as error:
             client.any_node(began + PATIENCE_MS)
@@ -98,7 +88,7 @@ def refused(properties: Mapping[str, str]) -> AuthenticationError:
 def assert_written(broker: Kerberized, properties: Mapping[str, str]) -> None:
     """A transactional write of three tasks has its rows, each once."""
     topic = create_topic(broker.kafka.plaintext_servers)
-    settings = varied(write_settings(broker.kafka, topic), client=config(properties))
+    settings = varied(write_settings(broker.kafka, topic), client=of_properties(properties))
     plan = session.plan(settings)
     session.commit(settings, plan, tasks(settings, plan, 3))
     found = read_committed(broker.kafka.plaintext_servers, topic)
@@ -122,6 +112,18 @@ def ticket_cache(keytab: Path, path: Path) -> str:
     return f"FILE:{path}"
 
 
+def await_expiry(cache: str) -> None:
+    import gssapi
+
+    def has_expired() -> bool:
+        try:
+            return gssapi.Credentials(usage="initiate", store={"ccache": cache}).lifetime == 0
+        except gssapi.exceptions.ExpiredCredentialsError:
+            return True
+
+    wait_until(has_expired, f"the end of the ticket in {cache}")
+
+
 @pytest.mark.feature("Kerberos")
 def test_ticket_cache_authenticates(
     broker: Kerberized, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,15 +144,17 @@ def test_connection_outlives_session_and_ticket(
     """KIP-368 and the keytab. Mutation: a ticket from the keytab only if no ticket is there; the third re-authentication fails."""
     monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime=f"{TICKET_S}s")))
     properties = broker.properties(with_keytab(alice, "alice"))
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         until = client.clock() + PATIENCE_MS
         assert client.wait_for_metadata(until)
         node_id = client.any_node(until)
         connection = client._nodes[node_id].connection
         ends = time.monotonic() + 3 * TICKET_S
-        while time.monotonic() < ends:
+
+        def request() -> None:
             assert Admin(client).topic("absent", client.clock() + PATIENCE_MS) is None
-            time.sleep(0.2)
+
+        wait_until(lambda: time.monotonic() >= ends, "three lifetimes", meanwhile=request, pause_s=0.2)
         assert client._nodes[node_id].connection is connection
     assert new_tickets.read_text().count(NEW_TICKET) >= 3
 
@@ -182,7 +186,7 @@ def test_expired_ticket_cache_is_reported(
 ) -> None:
     monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime="1s")))
     cache = ticket_cache(alice, tmp_path / "cache")
-    time.sleep(2)
+    await_expiry(cache)
     error = refused(broker.properties(f'useTicketCache=true ticketCache="{cache}"'))
     assert error.code == "KERBEROS_TICKET_UNAVAILABLE"
     for part in (cache, "kafka@127.0.0.1", "Ticket expired", "kinit"):
@@ -252,7 +256,7 @@ def test_clock_skew_is_reported(
 
 @pytest.mark.parametrize("had_ticket", [False, True])
 def test_kdc_that_is_down_is_tried_until_the_deadline(
-    broker: Kerberized, realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_ticket: bool
+    broker: Kerberized, realm: Realm, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_ticket: bool
 ) -> None:
     down = tmp_path / "krb5.conf"
     down.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", realm.config().read_text()))
@@ -262,9 +266,11 @@ def test_kdc_that_is_down_is_tried_until_the_deadline(
     if had_ticket:
         monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime="1s")))
         reached(properties)
-        time.sleep(2)
+        # The library still uses a ticket in the second in which it ends. This one ends in a later second.
+        monkeypatch.setenv("KRB5_CONFIG", str(realm.config(ticket_lifetime="2s")))
+        await_expiry(ticket_cache(alice, tmp_path / "longer"))
         monkeypatch.setenv("KRB5_CONFIG", str(down))
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         with pytest.raises(BrokerUnavailableError, match="Cannot contact any KDC") as error:
             client.any_node(client.clock() + 3_000)
         assert error.value.code == "BROKER_UNREACHABLE"
@@ -280,7 +286,7 @@ def login(realm: Realm, keytab: Path) -> Dialogue:
         "sasl.kerberos.service.name": "kafka",
         "sasl.jaas.config": f"{MODULE} {with_keytab(keytab)};",
     }
-    begin = authentication_for(config(properties).security)
+    begin = authentication_for(of_properties(properties).security)
     assert begin is not None
     realm.keytab("kafka/127.0.0.1")
     return begin("127.0.0.1")

@@ -1,4 +1,4 @@
-"""Equal keys go to equal partitions, whoever writes them: librdkafka, or this producer."""
+"""librdkafka and this producer write equal keys to equal partitions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ import pytest
 from certificates import Authority, Certificate
 from dead_writes import rows_of, tasks, varied, write_settings
 from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import ANY_VERSION, Connection
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
@@ -33,8 +32,7 @@ from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
 from kafka_eos_sink.runtime import session
-from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
-from kafka_testing import assert_nothing_open, create_topic, read_committed
+from kafka_testing import assert_nothing_open, create_topic, of_properties, read_committed
 
 PASSWORD = "correct-horse"
 WRONG = "battery-staple"
@@ -69,14 +67,6 @@ def mutual_tls(authority: Authority) -> Iterator[EmbeddedKafka]:
         yield started
 
 
-def config(properties: Mapping[str, str]) -> ClientConfig:
-    problems: list[str] = []
-    found = read_kafka_properties({"client.id": "test", **properties}, problems)
-    assert problems == []
-    assert found is not None
-    return found.client
-
-
 def scram(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str, str]:
     return {
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -101,7 +91,7 @@ def ssl(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str, 
 
 def reached(properties: Mapping[str, str]) -> int:
     """The transaction version that the cluster says, once a broker that metadata named has been asked."""
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         connected_broker(client)
         return Admin(client).transaction_version(client.clock() + PATIENCE_MS)
 
@@ -116,7 +106,7 @@ def connected_broker(client: NetworkClient) -> int:
 
 def refused(properties: Mapping[str, str]) -> AuthenticationError:
     """The error of the first attempt; there is no second one, however much patience there is."""
-    with NetworkClient(config(properties)) as client:
+    with NetworkClient(of_properties(properties)) as client:
         began = client.clock()
         with pytest.raises(AuthenticationError) as error:
             client.any_node(began + PATIENCE_MS)
@@ -199,7 +189,7 @@ def test_wrong_password_shows_message_of_broker(
 
 def test_wrong_password_fails_write_before_it_begins(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     settings = write_settings(sasl_ssl, "never-written")
-    client = config(scram(sasl_ssl, authority, sasl__password=WRONG))
+    client = of_properties(scram(sasl_ssl, authority, sasl__password=WRONG))
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED\].*invalid credentials"):
         session.plan(varied(settings, client=client))
@@ -242,7 +232,7 @@ def test_final_dot_is_not_part_of_the_server_name_indication(authority: Authorit
     server.sni_callback = lambda _socket, name, _context: asked.append(name)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         servers = f"b1.svc.test.:{listener.getsockname()[1]}"
-        with NetworkClient(config(ssl(Servers(servers), authority))) as client:
+        with NetworkClient(of_properties(ssl(Servers(servers), authority))) as client:
             assert client.ready(-1) is False
             peer, _ = listener.accept()
             greeting = threading.Thread(target=lambda: server.wrap_socket(peer, server_side=True).close())
@@ -296,7 +286,7 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
 
 
 def unreachable(properties: Mapping[str, str], patience_ms: int = 2_000) -> str:
-    with NetworkClient(config(properties)) as client, pytest.raises(BrokerUnavailableError) as error:
+    with NetworkClient(of_properties(properties)) as client, pytest.raises(BrokerUnavailableError) as error:
         client.any_node(client.clock() + patience_ms)
     assert error.value.code == "BROKER_UNREACHABLE"
     return str(error.value)
@@ -320,7 +310,7 @@ class Servers:
 
 def test_messages_larger_than_buffers_pass_through_tls(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
     ids = [f"{number:08}".ljust(100, "x") for number in range(60_000)]
-    with NetworkClient(config(scram(sasl_ssl, authority))) as client:
+    with NetworkClient(of_properties(scram(sasl_ssl, authority))) as client:
         node_id = connected_broker(client)
         until = client.clock() + PATIENCE_MS
         response = client.call(node_id, DescribeTransactionsRequest(transactional_ids=tuple(ids)), deadline_ms=until)
@@ -356,7 +346,7 @@ def describe(client: NetworkClient, node_id: int) -> Any:
 def test_idle_connection_works_after_its_session_expired(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:
-    with NetworkClient(config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
+    with NetworkClient(of_properties(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))) as client:
         node_id = connected_broker(client)
         prolonged.clear()  # connecting may have taken longer than a session
         ended = client.clock() + 2 * SESSION_MS
@@ -387,7 +377,7 @@ def test_transactional_write_succeeds_through_sasl_and_tls(
     properties = scram(sasl_ssl, authority)
     if mechanism == "OAUTHBEARER":
         properties = {**oauth(sasl_ssl, authority), **unsecured_token("alice")}
-    settings = replace(write_settings(sasl_ssl, topic), client=config(properties))
+    settings = replace(write_settings(sasl_ssl, topic), client=of_properties(properties))
     plan = session.plan(settings)
     session.commit(settings, plan, tasks(settings, plan, 3))
     assert re.search(r"response: SaslAuthenticate v\d, node -?\d+, correlation id \d+, \d+ ms: no error\n", caplog.text)
@@ -406,7 +396,7 @@ def test_sessions_are_renewed_while_task_writes(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:
     topic = create_topic(sasl_ssl.plaintext_servers)
-    client = config(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))
+    client = of_properties(scram(sasl_ssl, authority, sasl__mechanism="SCRAM-SHA-256"))
     settings = write_settings(sasl_ssl, topic)
     settings = varied(settings, client=client, producer=replace(settings.producer, linger_ms=0))
     plan = session.plan(settings)

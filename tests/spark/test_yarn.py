@@ -102,13 +102,28 @@ def kill_jvm_of(process: int, main: str) -> None:
     raise AssertionError(f"no {main} above {process}")
 
 
+def killed_at_gate(submit: SparkSubmit, gate: Gate, main: str, job: str, *arguments: str) -> str:
+    """Kill the JVM of the process that comes to the gate; return what the job prints until it ends well."""
+    gate.close()
+    with submit.started(job, *arguments) as process:
+        wait_until(
+            lambda: gate.waits_here() or process.poll() is not None, "a process at the gate", patience_s=DEADLINE_S
+        )
+        caught = gate.waits_here()
+        assert caught is not None, process.communicate()[0][-3000:]
+        kill_jvm_of(caught, main)
+        gate.open()
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, said[-3000:]
+    return said
+
+
 def test_second_application_master_continues_the_stream(
     yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
 ) -> None:
     """Nobody starts the query again: YARN does. The checkpoint is a path of fs.defaultFS."""
     servers = kafka.bootstrap_servers
     topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
-    gate.close()
     submit = yarn.submit(
         "cluster",
         **{
@@ -118,14 +133,8 @@ def test_second_application_master_continues_the_stream(
     )
     words = ("--bootstrap-servers", servers, "--topic", topic, "--files", f"file:{folder}/rows", "--format", "json")
     words += ("--schema", "id BIGINT", "--value", "struct(id)", "--checkpoint", f"/checkpoints/{topic}")
-    with submit.started("stream_to_kafka", *words, "--trigger", "available-now") as process:
-        wait_until(lambda: gate.waits_here() or process.poll() is not None, "a decided batch", patience_s=DEADLINE_S)
-        caught = gate.waits_here()
-        assert caught is not None, process.communicate()[0][-3000:]
-        kill_jvm_of(caught, "org.apache.spark.deploy.yarn.ApplicationMaster")
-        gate.open()
-        said, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said[-3000:]
+    words += ("--trigger", "available-now")
+    killed_at_gate(submit, gate, "org.apache.spark.deploy.yarn.ApplicationMaster", "stream_to_kafka", *words)
     assert_every_row_once(servers, topic)
 
 
@@ -134,20 +143,12 @@ def test_rows_are_visible_once_after_a_container_was_killed(
 ) -> None:
     servers = kafka.bootstrap_servers
     topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
-    gate.close()
     submit = yarn.submit(
         "client", **{f"spark.executorEnv.{failpoints.VARIABLE}": f"task.flushed=wait:{tmp_path / 'gate'}"}
     )
     job, *arguments = batch(servers, topic, folder)
-    with submit.started(job, *arguments) as process:
-        wait_until(
-            lambda: gate.waits_here() or process.poll() is not None, "a task with rows in Kafka", patience_s=DEADLINE_S
-        )
-        caught = gate.waits_here()
-        assert caught is not None, process.communicate()[0][-3000:]
-        kill_jvm_of(caught, "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend")
-        said, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said[-3000:]
+    main = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
+    said = killed_at_gate(submit, gate, main, job, *arguments)
     assert own_lines(said, job) == [f"batch_to_kafka: topic {topic} holds the rows"]
     assert_every_row_once(servers, topic)
 
