@@ -60,7 +60,6 @@ def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
         bootstrap_servers, cluster_id = first.bootstrap_servers, first.cluster_id
         with pytest.raises(KafkaEosError, match="Another embedded Kafka is running on"):
             EmbeddedKafka(directory=folder).start()
-    (folder / "cluster").chmod(0o755)
     with pytest.raises(KafkaEosError, match=r"was made with transaction\.version 1, not 2"):
         EmbeddedKafka(directory=folder, transaction_version=2).start()
     with pytest.raises(KafkaEosError, match=r"was made with nodes 1, not 3"):
