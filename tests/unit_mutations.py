@@ -275,6 +275,11 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ("what was opened under a noted identity is spared", " - noted", ""),
     ),
     *of(
+        take_over.taking_over,
+        "commit/test_resolve.py",
+        ("only the last list counts", "before |= dict.fromkeys(opened)", "before = dict.fromkeys(opened)"),
+    ),
+    *of(
         commit_batch.commit,
         "commit/test_decide.py",
         ("a decision below its plan's barrier", "[plan.log_offset, *(", "[-1, *("),
