@@ -23,7 +23,18 @@ import pytest
 from kafka_eos_sink.client.connection import Connection
 from kafka_eos_sink.client.requests import Requests
 from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
-from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, resolve, restore, settle, take_over
+from kafka_eos_sink.commit import (
+    commit_batch,
+    decide,
+    evidence,
+    log_standing,
+    log_view,
+    outcome,
+    resolve,
+    restore,
+    settle,
+    take_over,
+)
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
@@ -262,6 +273,22 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         take_over.still_to_commit,
         "commit/test_notes.py",
         ("what was opened under a noted identity is spared", " - noted", ""),
+    ),
+    *of(
+        take_over.taking_over,
+        "commit/test_resolve.py",
+        ("only the last list counts", "before |= dict.fromkeys(opened)", "before = dict.fromkeys(opened)"),
+    ),
+    *of(
+        commit_batch.commit,
+        "commit/test_decide.py",
+        ("a decision below its plan's barrier", "[plan.log_offset, *(", "[-1, *("),
+        ("a decision below its part records", "*(entry.part_offset for entry in prepared)", ""),
+    ),
+    *of(
+        decide.decide_again,
+        "commit/test_decide.py",
+        ("a decision repeated in another log", "if repeated.offset < logged.offset:", "if False:"),
     ),
     *of(
         resolve._require_resolvable,

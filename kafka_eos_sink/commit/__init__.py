@@ -95,11 +95,11 @@ NEW LOG: the commit log was deleted and created again, or the job reads another 
     4. B writes the batch again: the rows of the committed transaction are there twice.
   Guards: log_standing.py: take_over refuses, before it fences, the open transactions of a write that its log does not
     know, and a log without a record of W if W.driver's coordinator or the history knows W. Every plan leaves a barrier
-    with the topic id of its log, and Fetch is by topic id (read_on, read_to_barrier). commit refuses a decision whose
-    offset is lower than its part records' offset. _restore decides copies in the log of their decision only, and abort
-    reads the plan's log. require_whole: a log begins at offset 0. admit: the versions of a stream have no gap. The first
-    plan of a write id appends its barrier before its first InitProducerId, so a coordinator that knows W.driver, next to a log
-    without a record of W, proves that the log is another one.
+    with the topic id of its log, and Fetch is by topic id (read_on, read_to_barrier). A decision whose offset is lower
+    than the plan's barrier, its part records or the decision that it repeats is refused. _restore decides copies in the
+    log of their decision only, and abort reads the plan's log. require_whole: a log begins at offset 0. admit: the
+    versions of a stream have no gap. The first plan of a write id appends its barrier before its first InitProducerId,
+    so a coordinator that knows W.driver, next to a log without a record of W, proves that the log is another one.
   I6, I16, I17. Mutations: "an ignored gap in the versions of a stream", "no barrier before the first fence", "the log
     not read again before it counts as lost". The simulated log is never created again, so the other guards have tests
     in tests/unit/commit/: test_lost_log.py, test_restore.py, test_decide.py, test_abort.py.

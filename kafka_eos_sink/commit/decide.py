@@ -234,12 +234,15 @@ def decide_again(
     try:
         entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
-        logged = yield from append_decision(again, driver, logged.log_id)
-        yield from decide(run, logged, driver)
+        repeated = yield from append_decision(again, driver, logged.log_id)
+        if repeated.offset < logged.offset:
+            # NEW LOG, as in commit.
+            raise refused("NOT_THIS_COMMIT_LOG.created_again", write=run.write)
+        yield from decide(run, repeated, driver)
     except KafkaEosError as failure:
         why = f"the driver could not write its decision once more ({failure.brief})"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
-    return logged
+    return repeated
 
 
 def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Procedure[None]:

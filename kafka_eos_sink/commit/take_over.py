@@ -79,7 +79,7 @@ def _plan(run: Run, driver: ProducerIdentity, started_ms: int, barrier: int) -> 
 class TakenOver:
     """The plan, the decisions that could not be finished, and what was open.
 
-    ``failures`` are by query id. ``driver`` is W.driver's next transaction. ``opened`` was open before the fence, ``left_open`` still is.
+    ``failures`` are by query id. ``driver`` is W.driver's next transaction. ``opened`` was open before a fence, ``left_open`` still is.
     """
 
     plan: Plan
@@ -107,9 +107,11 @@ def taking_over(request: TakeOver) -> Procedure[TakenOver]:
     """As `take_over`, but return the failures."""
     run = request.run
     view = LogView(run.write.id) if request.view is None else request.view
+    before: dict[ProducerIdentity, None] = {}
     while True:
         started = yield from WallClock()
         standing, opened = yield from look(request, view)
+        before |= dict.fromkeys(opened)
         if standing is Standing.NEW:
             yield from Append((barrier_record(run.write.id, run.nonce, view.topic_id),))
             yield from Reached("plan.begun")
@@ -128,7 +130,9 @@ def taking_over(request: TakeOver) -> Procedure[TakenOver]:
             continue
         begun = _plan(run, identity, started, barrier)
         plan = replace(begun, decisions=tuple(finished.decisions), log_id=view.topic_id)
-        return TakenOver(plan=plan, driver=driver, failures=finished.failures, opened=opened, left_open=left_open)
+        return TakenOver(
+            plan=plan, driver=driver, failures=finished.failures, opened=tuple(before), left_open=left_open
+        )
 
 
 def look(request: TakeOver, view: LogView) -> Procedure[tuple[Standing, tuple[ProducerIdentity, ...]]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
 from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
@@ -32,7 +33,7 @@ from kafka_eos_sink.errors import (
 )
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster, written
-from tests.runs import RANDOM, WRITE
+from tests.runs import RANDOM, WRITE, run_of
 
 
 def unreachable(_: Any) -> Any:
@@ -44,13 +45,39 @@ def prepared_of(message: TaskMessage) -> PreparedTransaction:
     return message.prepared
 
 
-def test_decision_in_a_log_without_its_parts_is_not_committed() -> None:
-    """The log was deleted and created again between plan and commit, so no later run could finish the decision."""
+@pytest.mark.parametrize("created_again", ["after the tasks", "before the tasks", "before an empty batch"])
+def test_decision_in_a_log_without_its_plan_is_not_committed(created_again: str) -> None:
+    """Otherwise the new log would count as the write's own, and a query whose decision was lost would write its batch again."""
     cluster, messages = written()
-    cluster.delete_log()
+    cluster.commit(messages)
+    other = replace(BATCH, query_id="other")
+    plan = cluster.plan("other")
+    if created_again != "after the tasks":
+        cluster.delete_log()
+    message = cluster.attempt(plan, batch=other)
+    if created_again == "after the tasks":
+        cluster.delete_log()
+        cluster.perform(steps.Append((barrier_record("another write", "n"),) * plan.log_offset))
+    elif created_again == "before an empty batch":
+        message = replace(message, outcome=TaskOutcome.EMPTY, prepared=None)
+    cluster.ends.clear()
     with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
-        cluster.commit(messages)
+        cluster.commit([message], plan=plan, batch=other)
     assert cluster.ends == []
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG|COMMIT_LOG_LOST"):
+        cluster.plan("batch again")
+
+
+def test_decision_is_not_repeated_in_a_log_that_was_created_again() -> None:
+    cluster, messages = written()
+    cluster.commit(messages)
+    plan, logged = cluster.plan("next"), cluster.newest_logged()
+    cluster.delete_log()
+    with pytest.raises(DecisionPendingError, match="NOT_THIS_COMMIT_LOG"):
+        cluster.run(decide_again(run_of("next"), logged, DriverTransaction(plan.driver)))
+    assert cluster.records("barrier") == []
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST"):
+        cluster.plan("batch again")
 
 
 @pytest.mark.parametrize("fails", [steps.AppendInTransaction, steps.EndTransactions])

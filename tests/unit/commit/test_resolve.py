@@ -203,6 +203,18 @@ def test_committed_resolution_is_rewritten_only_on_demand() -> None:
     assert cluster.newest().resolution == "rewrite"
 
 
+def test_batch_that_begins_before_a_recovery_that_decides_is_noticed() -> None:
+    """The recovery of another query begins again, and its second list lacks the batch that it has aborted, which would count as written."""
+    cluster = Cluster()
+    lost = cluster.decided(0, query_id="other")
+    cluster.end(identity(lost), commit=False)
+    cluster.before(steps.InitProducerId, lambda: cluster.open("w.1.0"))
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*w\.1\.0"):
+        cluster.resolve("committed", 0, "q")
+    assert cluster.newest("other").is_void, "so it has decided, and begun again"
+    assert cluster.view().query("q").newest is None
+
+
 def test_rewrite_of_a_finished_version_is_refused_before_the_fence() -> None:
     """So that the command refuses it before it asks, and no running query is fenced for nothing."""
     cluster = Cluster()
