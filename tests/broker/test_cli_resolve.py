@@ -10,10 +10,10 @@ import pytest
 
 from dead_writes import ROWS, abort_by_hand, delete_rows, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.values import DecisionStatus, TaskOutcome
+from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted
 
 
 def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *more: str) -> int:
@@ -60,26 +60,6 @@ def test_resolve_committed_ends_open_parts_and_skips_any_rerun(
     other = write_settings(any_kafka, topic, write_id=given.write.id, schema="value string, other int")
     assert {message.outcome for message in write_all(other)} == {TaskOutcome.ALREADY_COMMITTED}
     assert len(read_uncommitted(servers, topic)) == 2 * ROWS
-
-
-def test_resolve_committed_gives_up_only_what_is_gone(
-    any_kafka: EmbeddedKafka,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=2)
-    given = dead_write(any_kafka, topic, monkeypatch, aborted=[1], gone=True)
-    left = len(read_uncommitted(servers, topic))
-    assert resolve(any_kafka, given.write.id, 3, "committed") == 0
-    assert "counts as written and will be skipped" in capsys.readouterr().out
-    # Below version 2, no coordinator proves an abort (LATE ADD).
-    code = "LOST_PARTS" if any_kafka.transaction_version == 2 else "UNRESOLVED"
-    assert f"in spite of this error of recovery: [KAFKA_EOS.{code}]" in caplog.text
-    assert len(read_committed(servers, topic)) == left
-    assert_nothing_open(servers, [topic])
-    assert {message.outcome for message in write_all(given)} == {TaskOutcome.ALREADY_COMMITTED}
 
 
 def without_rows(given: session.WriteSettings) -> None:
@@ -171,58 +151,3 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     assert_nothing_open(servers, [topic])
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     assert "it counts as written" in capsys.readouterr().err
-
-
-def test_resolve_committed_sets_start_of_unknown_stream(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    given = write_settings(kafka, topic, write_id=unique_topic("stream"), query_id="5f1c", version=8)
-    session.plan(given)  # creates the commit log
-    assert resolve(kafka, given.write.id, 7, "committed") == 1
-    assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
-    assert resolve(kafka, given.write.id, 7, "rewrite", "--query-id", "5f1c") == 1
-    assert "[KAFKA_EOS.NOTHING_TO_RESOLVE]" in capsys.readouterr().err
-    assert resolve(kafka, given.write.id, 7, "committed", "--query-id", "5f1c") == 0
-    assert "every batch below it count as written: the query continues with batch 8" in capsys.readouterr().out
-    newest = session.plan(given).newest_decision("5f1c")
-    assert newest is not None
-    assert (newest.decision.version, newest.status) == (7, DecisionStatus.FINISHED)
-    write_all(given)
-    assert len(read_committed(kafka.bootstrap_servers, topic)) == 2 * ROWS
-
-    write_all(write_settings(kafka, topic, write_id=given.write.id, query_id="77aa", version=0))
-    assert resolve(kafka, given.write.id, 8, "committed") == 1
-    assert "'5f1c', '77aa'" in capsys.readouterr().err
-    assert resolve(kafka, given.write.id, 8, "committed", "--query-id", "5f1c") == 0
-    capsys.readouterr()
-    assert resolve(kafka, given.write.id, 11, "committed", "--query-id", "5f1c") == 0
-    assert "Version 11 of" in (shown := capsys.readouterr().out)
-    assert "The commit log ended at version 8 before." in shown
-
-
-@pytest.mark.feature("versions in any order")
-def test_version_decided_before_the_newest_is_refused(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The newest version is the last one that was decided, here 3. A correction of the other one is a new version."""
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = write_settings(any_kafka, topic)
-    for version in (5, 3):
-        write_all(varied(given, version=version))
-    for answer in (["committed"], ["rewrite"], ["rewrite", "--allow-duplicates"]):
-        for more in ([], ["--query-id", "batch"]):
-            assert resolve(any_kafka, given.write.id, 5, *answer, *more) == 1
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith("kafka-eos: [KAFKA_EOS.NOTHING_TO_RESOLVE] version 5 of write id")
-            assert "it is not the newest decided version, which is version 3, finished. Nothing was changed" in line
-            assert "to correct version 5, or to add rows that it lacks, write them with a new txnVersion" in line
-    # Nothing was changed, so both are skipped. The newest one is written again after its command.
-    for version in (5, 3):
-        assert {each.outcome for each in write_all(varied(given, version=version))} == {TaskOutcome.ALREADY_COMMITTED}
-    assert resolve(any_kafka, given.write.id, 3, "rewrite", "--allow-duplicates") == 0
-    for version in (5, 3, 501):  # 501 corrects version 5
-        write_all(varied(given, version=version))
-    assert len(read_committed(servers, topic)) == 4 * 2 * ROWS
-    assert_nothing_open(servers, [topic])
