@@ -227,7 +227,6 @@ RULES: tuple[Rule, ...] = (
         "faults/test_restore.py::test_restore_survives_a_lost_message_at_any_stage",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
-    Rule("faults/test_produce_responses.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
@@ -242,7 +241,6 @@ RULES: tuple[Rule, ...] = (
         ALL,
         one_of("transactional_id", None),
     ),
-    Rule("faults/test_quotas.py::test_whole_write_succeeds_above_its_quota", ALL),
     Rule("faults", TEST),
     # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
     Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),

@@ -123,19 +123,9 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     assert_nothing_open(servers, [topic])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["recover", "--yes"],
-        ["resolve", "--yes", "--version", "0", "--as", "rewrite"],
-        ["resolve", "--yes", "--version", "0", "--as", "rewrite", "--query-id", "batch"],
-        ["status"],
-    ],
-    ids=["recover", "resolve", "resolve of a query", "status"],
-)
 @pytest.mark.parametrize("is_cleaned", [False, True], ids=["tombstones", "nothing left"])
 def test_finished_write_without_txn_app_id_is_not_declared_invisible(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], command: list[str], is_cleaned: bool
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], is_cleaned: bool
 ) -> None:
     """Its driver has written tombstones for its records; once the cleaner has run, the log looks as if it had never begun."""
     servers = kafka.bootstrap_servers
@@ -144,23 +134,21 @@ def test_finished_write_without_txn_app_id_is_not_declared_invisible(
         write_settings(kafka, topic), write_id=random_write_id(None, str(uuid.uuid4())), commit_log_topic=log
     )
     write_all(given)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
     if is_cleaned:
         delete_topic(servers, log)
         write_all(varied(write_settings(kafka, topic), commit_log_topic=log), 1)
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log, "--write-id", given.write.id]
-    main([*command, *where])
-    shown = capsys.readouterr()
-    text = shown.out + shown.err
-    assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
-    assert "A batch without txnAppId leaves no record here if it has finished: then all its rows are visible" in text
-    assert "If this lists it, do not run the job again: kafka-eos history --write-id" in text
-    if is_cleaned:
-        assert main(["explain", text]) == 0
-        text += capsys.readouterr().out
-        assert "An error of a command: it says nothing about rows." in text
-    for claim in ("Rows visible", "Safe to run again", "its next run writes", "Run the job again"):
-        assert claim not in text
+    for command in (
+        ["recover", "--yes"],
+        ["resolve", "--yes", "--version", "0", "--as", "rewrite"],
+        ["resolve", "--yes", "--version", "0", "--as", "rewrite", "--query-id", "batch"],
+        ["status"],
+    ):
+        main([*command, *where])
+        text = "".join(capsys.readouterr())
+        assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
+        for claim in ("Rows visible", "Safe to run again", "its next run writes", "Run the job again"):
+            assert claim not in text
 
 
 def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

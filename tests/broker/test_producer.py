@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -20,9 +18,9 @@ from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_testing import (
-    BEING_ENDED,
     READERS,
     assert_nothing_open,
+    await_markers,
     commit_as_driver,
     create_topic,
     read_committed,
@@ -31,17 +29,11 @@ from kafka_testing import (
     wait_until,
 )
 
-DEADLINE_MS = 30_000
-
 
 @pytest.fixture
 def client(any_kafka: EmbeddedKafka) -> Iterator[NetworkClient]:
-    with connect(any_kafka) as connected:
-        yield connected
-
-
-def connect(kafka: EmbeddedKafka, **settings: Any) -> NetworkClient:
-    return NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(kafka.bootstrap_servers), **settings))
+    with connected(any_kafka.bootstrap_servers) as admin:
+        yield admin.client
 
 
 @pytest.fixture
@@ -60,47 +52,26 @@ def started(client: NetworkClient) -> Iterator[Callable[..., Producer]]:
         producer.close()
 
 
-def deadline(client: NetworkClient) -> int:
-    return client.clock() + DEADLINE_MS
-
-
-def commit(client: NetworkClient, producer: Producer) -> None:
+def commit(kafka: EmbeddedKafka, client: NetworkClient, producer: Producer) -> None:
     """Returns when the rows can be read."""
     commit_as_driver(client, producer)
-    if (name := producer._transactions.transactional_id) is not None:
-        wait_until(lambda: not is_being_ended(client, name), "the markers")
+    await_markers(kafka.bootstrap_servers)
 
 
-def is_being_ended(client: NetworkClient, transactional_id: str) -> bool:
-    """A coordinator answers EndTxn before it has the markers written."""
-    found = Admin(client).describe_transactions([transactional_id], deadline(client))[transactional_id]
-    return found is not None and found.transaction_state in BEING_ENDED
-
-
-def columns(first: int, count: int, *, keyed: bool = True, size: int = 0) -> RecordColumns:
+def rows(topic: str, first: int, count: int, partition: int | None = None) -> Rows:
     numbers = range(first, first + count)
-    return RecordColumns(
-        value=pa.array([(b"%d" % n).ljust(size, b".") for n in numbers], pa.binary()),
-        key=pa.array([b"key-%d" % (n % 997) for n in numbers], pa.binary()) if keyed else None,
-        headers=None,
-        timestamp=None,
+    columns = RecordColumns(
+        value=pa.array([b"%d" % n for n in numbers], pa.binary()),
+        key=pa.array([b"key-%d" % (n % 997) for n in numbers], pa.binary()),
     )
-
-
-def rows(topic: Any, first: int, count: int, partition: Any = None, **shape: Any) -> Rows:
-    return Rows(topic=topic, partition=partition, columns=columns(first, count, **shape))
-
-
-def write_all(producer: Producer, batches: list[Rows]) -> None:
-    for batch in batches:
-        producer.write(batch)
-    producer.flush()
+    where = None if partition is None else pa.array([partition] * count, pa.int32())
+    return Rows(topic=topic, partition=where, columns=columns)
 
 
 def assert_exactly_once_in_order(kafka: EmbeddedKafka, topic: str, count: int, reader: str = "confluent") -> None:
     """Numbers 0 to count - 1, each once, ascending in every partition."""
     records = read_committed(kafka.bootstrap_servers, topic, reader=reader)  # type: ignore[arg-type]
-    numbers = [int((record.value or b"").rstrip(b".")) for record in records]
+    numbers = [int(record.value or b"") for record in records]
     assert Counter(numbers) == Counter(range(count))
     for partition in {record.partition for record in records}:
         own = [n for n, record in zip(numbers, records, strict=True) if record.partition == partition]
@@ -116,16 +87,33 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     producer = started(compression=codec, batch_size=20_000)
     for first in range(0, 30_000, 10_000):
         producer.write(rows(topic, first, 10_000))
-    commit(client, producer)
+    commit(any_kafka, client, producer)
     for reader in READERS:
         assert_exactly_once_in_order(any_kafka, topic, 30_000, reader)
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-@pytest.mark.feature("epoch bump", "producer without transactions")
-def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(
-    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
+@pytest.mark.feature("results per partition")
+@pytest.mark.parametrize("transactional_id", ["", None], ids=["transactional", "idempotent"])
+def test_batch_that_one_topic_rejects_is_split_beside_another(
+    any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, transactional_id: str | None
 ) -> None:
+    """One response acknowledges a topic, and answers MESSAGE_TOO_LARGE for the other."""
+    servers = any_kafka.bootstrap_servers
+    small = create_topic(servers, partitions=1, configs={"max.message.bytes": "2000"})
+    topics = (small, create_topic(servers, partitions=1))
+    producer = started(transactional_id)
+    for topic in topics:
+        producer.write(rows(topic, 0, 1_000))
+    producer.flush()
+    if transactional_id is not None:
+        commit(any_kafka, client, producer)
+    for topic in topics:
+        assert_exactly_once_in_order(any_kafka, topic, 1_000)
+
+
+@pytest.mark.feature("epoch bump", "producer without transactions")
+def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(any_kafka: EmbeddedKafka, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     producer = started(None)
     producer.write(rows(topic, 0, 10))
@@ -161,7 +149,7 @@ def test_rows_that_broker_rejects_reach_dead_letter_topic(
         timestamp=pa.array([1_500_000_000_000 if n in old else None for n in numbers], pa.int64()),
     )
     producer.write(Rows(topic=topic, partition=None, columns=given))
-    commit(client, producer)
+    commit(any_kafka, client, producer)
     kept = [int(r.value or b"") for r in read_committed(any_kafka.bootstrap_servers, topic)]
     assert kept == [n for n in numbers if n not in without_key | old]
     letters = {int(r.value or b""): dict(r.headers) for r in read_committed(any_kafka.bootstrap_servers, dlq)}
@@ -184,6 +172,6 @@ def test_partitions_added_while_writing_are_found(
     for future in admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, 3)]).values():
         future.result(30)
     wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 3, "the new partitions")
-    producer.write(rows(topic, 10, 10, partition=pa.array(np.full(10, 2), pa.int32())))
-    commit(client, producer)
+    producer.write(rows(topic, 10, 10, partition=2))
+    commit(any_kafka, client, producer)
     assert sum(r.partition == 2 for r in read_committed(any_kafka.bootstrap_servers, topic)) == 10

@@ -140,11 +140,7 @@ def test_wrong_password_shows_message_of_broker(
 ) -> None:
     error = refused({**scram(sasl_ssl, authority, sasl__mechanism=mechanism), **wrong})
     assert error.code == "SASL_AUTHENTICATION_FAILED"
-    assert (
-        f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
-        in str(error)
-    )
-    assert f"127.0.0.1:{sasl_ssl.bootstrap_servers.rpartition(':')[2]}" in str(error)
+    assert f"invalid credentials with SASL mechanism {mechanism}" in str(error)
 
 
 # TLS

@@ -14,14 +14,13 @@ replaced by those, so that nothing goes past the proxy. What no rule takes goes 
     LoseRequest     never reaches the broker          Answer        an error code, the broker is not asked
     LoseResponse    done, but the client is not told   AnswerAfter   done, and an error code all the same
     Cut             half a frame, then the end         Reply         an answer that the test makes itself
-    Delay, Hold     later: after ms, or when a gate    Change        the broker's answer, changed
-                    opens (order over connections)     Throttle      throttle_time_ms in the broker's answer
+    Delay           later: after ms                    Change        the broker's answer, changed
     DeliverLate     lost for the client; it reaches    OpenGate      goes through, then a gate opens
                     the broker when a gate opens       Twice         goes through, and once more when a gate opens
 
 A rule counts the requests that it matches, also those that an earlier rule takes; the first rule in turn acts. Instead of
 rules, `RandomFaults` draws from a menu, by the seed and the number of the request among those of its API; what it did is
-in `faults`, and `replay` makes rules of that.
+in `faults`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
@@ -80,14 +79,6 @@ class Delay:
     """The request, or the answer, and what comes behind it on the connection, waits."""
 
     ms: int
-    side: Side = "request"
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """As Delay, until a gate is opened by `OpenGate` or `FaultProxy.open_gate`."""
-
-    gate: str
     side: Side = "request"
 
 
@@ -146,27 +137,8 @@ class Change:
     change: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
-    """Forwarded; the answer asks for so many ms of silence (KIP-219)."""
-
-    ms: int
-
-
 Action = (
-    LoseRequest
-    | LoseResponse
-    | Cut
-    | Delay
-    | Hold
-    | OpenGate
-    | DeliverLate
-    | Twice
-    | Answer
-    | AnswerAfter
-    | Reply
-    | Change
-    | Throttle
+    LoseRequest | LoseResponse | Cut | Delay | OpenGate | DeliverLate | Twice | Answer | AnswerAfter | Reply | Change
 )
 
 
@@ -221,11 +193,6 @@ class Fault:
     api: type[Request[Any]]
     occurrence: int
     action: Action
-
-
-def replay(faults: Iterable[Fault]) -> tuple[Rule, ...]:
-    """Rules that do the same to the same requests again."""
-    return tuple(Rule(fault.api, fault.action, nth=fault.occurrence) for fault in faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +286,7 @@ class FaultProxy:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What was done, in order; `replay` makes rules of it."""
+        """What was done, in order."""
         return tuple(
             Fault(api=seen.api, occurrence=seen.occurrence, action=seen.fault)
             for seen in self.requests
@@ -591,8 +558,6 @@ class _Connection:
                 return
             case Delay(ms=ms, side="request"):
                 await asyncio.sleep(ms / 1000)
-            case Hold(gate=gate, side="request"):
-                await self._proxy.gate(gate).wait()
         self._forwarded.append(exchange)
         broker.write(exchange.frame)
         await broker.drain()
@@ -608,7 +573,7 @@ class _Connection:
     async def _answer_to(self, exchange: _Exchange, frame: bytes) -> bytes:
         """The answer for the client, made of the broker's."""
         seen = exchange.seen
-        changes = isinstance(seen.fault, Answer | AnswerAfter | Change | Throttle)
+        changes = isinstance(seen.fault, Answer | AnswerAfter | Change)
         if not changes and seen.api not in _MOVES:
             return frame
         response = decode_response(seen.api, seen.version, memoryview(frame)[SIZE.size :], exchange.correlation_id)
@@ -625,8 +590,6 @@ class _Connection:
                 response = error_after(response, seen.request, seen.version, code, siblings)
             case Change(change=change):
                 response = change(response)
-            case Throttle(ms=ms):
-                response = replace(response, throttle_time_ms=ms)
         return self._encoded(exchange, response)
 
     def _encoded(self, exchange: _Exchange, response: Any) -> bytes:
@@ -647,8 +610,6 @@ class _Connection:
                     raise _Ended
                 case Delay(ms=ms, side="response"):
                     await asyncio.sleep(ms / 1000)
-                case Hold(gate=gate, side="response"):
-                    await self._proxy.gate(gate).wait()
             self._writer.write(frame)
             await self._writer.drain()
             self._proxy.note_answered(exchange.seen)

@@ -35,11 +35,8 @@ from .fault_proxy import (
     FaultProxy,
     LoseRequest,
     LoseResponse,
-    RandomFaults,
     Rule,
-    Throttle,
     Twice,
-    replay,
 )
 
 DEADLINE_MS, SILENCE_MS = 30_000, 1_000
@@ -102,7 +99,6 @@ def taken(client: NetworkClient) -> str:
         (AnswerAfter(ErrorCode.NOT_COORDINATOR), False, True),
         (Delay(30), False, True),
         (Delay(30, "response"), False, True),
-        (Throttle(5), False, True),
         (Change(lambda answer: replace(answer, producer_epoch=77)), False, True),
     ],
     ids=str,
@@ -122,8 +118,6 @@ def test_fault_rule_affects_exactly_one_request(
         assert answer.error_code == ErrorCode.NOT_COORDINATOR
     if isinstance(action, Change):
         assert answer.producer_epoch == 77
-    if isinstance(action, Throttle):
-        assert answer.throttle_time_ms == 5
     assert ask(client, take_id(taken)).error_code == 0
     assert epoch_of(client, taken) == (3 if done else 2)
     assert [(fault.occurrence, fault.action) for fault in bench.proxy.faults] == [(2, action)]
@@ -147,26 +141,6 @@ def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient,
     bench.proxy.open_gate("late")
     bench.proxy.wait_until(lambda: not bench.proxy.late)
     assert epoch_of(client, taken) == 2
-
-
-def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: NetworkClient, taken: str) -> None:
-    menu: dict[Any, tuple[Action, ...]] = {
-        m.InitProducerIdRequest: (LoseRequest(), LoseResponse(), Answer(ErrorCode.NOT_COORDINATOR)),
-        m.DescribeTransactionsRequest: (LoseResponse(), Cut()),
-    }
-
-    def drive() -> tuple[list[Any], Any]:
-        answers = [ask(client, request) for _ in range(20) for request in (take_id(taken), describe(taken))]
-        return [getattr(answer, "error_code", type(answer)) for answer in answers], bench.proxy.faults
-
-    drawn = RandomFaults(seed=1, rate=0.4, menu=menu)
-    bench.proxy.inject(random_faults=drawn)
-    answers, faults = drive()
-    assert {fault.action for fault in faults} == {action for actions in menu.values() for action in actions}
-    bench.proxy.inject(random_faults=drawn)
-    assert drive() == (answers, faults)
-    bench.proxy.inject(*replay(faults))
-    assert drive() == (answers, faults)
 
 
 @pytest.mark.feature("metadata")
