@@ -15,6 +15,7 @@ replaced by those, so that nothing goes past the proxy. What no rule takes goes 
     LoseResponse    done, but the client is not told   AnswerAfter   done, and an error code all the same
     Cut             half a frame, then the end         Reply         an answer that the test makes itself
     Delay           later: after ms                    Change        the broker's answer, changed
+    Throttle        throttle_time_ms in its answer
     DeliverLate     lost for the client; it reaches    OpenGate      goes through, then a gate opens
                     the broker when a gate opens       Twice         goes through, and once more when a gate opens
 
@@ -137,8 +138,26 @@ class Change:
     change: Callable[[Any], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Forwarded; the answer asks for so many ms of silence (KIP-219)."""
+
+    ms: int
+
+
 Action = (
-    LoseRequest | LoseResponse | Cut | Delay | OpenGate | DeliverLate | Twice | Answer | AnswerAfter | Reply | Change
+    LoseRequest
+    | LoseResponse
+    | Cut
+    | Delay
+    | OpenGate
+    | DeliverLate
+    | Twice
+    | Answer
+    | AnswerAfter
+    | Reply
+    | Change
+    | Throttle
 )
 
 
@@ -573,7 +592,7 @@ class _Connection:
     async def _answer_to(self, exchange: _Exchange, frame: bytes) -> bytes:
         """The answer for the client, made of the broker's."""
         seen = exchange.seen
-        changes = isinstance(seen.fault, Answer | AnswerAfter | Change)
+        changes = isinstance(seen.fault, Answer | AnswerAfter | Change | Throttle)
         if not changes and seen.api not in _MOVES:
             return frame
         response = decode_response(seen.api, seen.version, memoryview(frame)[SIZE.size :], exchange.correlation_id)
@@ -590,6 +609,8 @@ class _Connection:
                 response = error_after(response, seen.request, seen.version, code, siblings)
             case Change(change=change):
                 response = change(response)
+            case Throttle(ms=ms):
+                response = replace(response, throttle_time_ms=ms)
         return self._encoded(exchange, response)
 
     def _encoded(self, exchange: _Exchange, response: Any) -> bytes:

@@ -36,6 +36,7 @@ from .fault_proxy import (
     LoseRequest,
     LoseResponse,
     Rule,
+    Throttle,
     Twice,
 )
 
@@ -99,6 +100,7 @@ def taken(client: NetworkClient) -> str:
         (AnswerAfter(ErrorCode.NOT_COORDINATOR), False, True),
         (Delay(30), False, True),
         (Delay(30, "response"), False, True),
+        (Throttle(5), False, True),
         (Change(lambda answer: replace(answer, producer_epoch=77)), False, True),
     ],
     ids=str,
@@ -118,6 +120,8 @@ def test_fault_rule_affects_exactly_one_request(
         assert answer.error_code == ErrorCode.NOT_COORDINATOR
     if isinstance(action, Change):
         assert answer.producer_epoch == 77
+    if isinstance(action, Throttle):
+        assert answer.throttle_time_ms == 5
     assert ask(client, take_id(taken)).error_code == 0
     assert epoch_of(client, taken) == (3 if done else 2)
     assert [(fault.occurrence, fault.action) for fault in bench.proxy.faults] == [(2, action)]
