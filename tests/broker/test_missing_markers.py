@@ -95,11 +95,8 @@ def test_what_hangs_is_discarded_and_copied(
     assert read_committed(servers, topic) == []
     if by == "recover":
         assert recover(any_kafka, given.write.id) == 1, "not confirmed"
-        would = " ".join(capsys.readouterr().out.split())
-        assert "are visible, and copy rows that Kafka has aborted; abort 1 transaction hanging on partitions." in would
         assert read_committed(servers, topic) == []
         assert recover(any_kafka, given.write.id, "--yes") == 0
-        assert "are copies from the log" in " ".join(capsys.readouterr().out.split())
     elif by == "resolve":
         assert resolve_as_committed(any_kafka, given) == 0
     else:
@@ -157,10 +154,7 @@ def test_aborted_attempt_that_hangs_is_discarded(any_kafka: EmbeddedKafka, capsy
     shown = capsys.readouterr()
     assert loser.transactional_id in shown.out
     assert f"on {topic}-0 from offset {ROWS + 1}, an attempt" in shown.out
-    assert "abort 1 transaction hanging on partitions" in " ".join(shown.out.split())
     assert recover(any_kafka, given.write.id, "--yes") == 0
-    place = f"{loser.transactional_id} on {topic}-0 from offset {ROWS + 1}"
-    assert f"Aborted where it hung: {place}." in " ".join(capsys.readouterr().out.split())
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])

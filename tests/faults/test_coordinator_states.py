@@ -5,7 +5,6 @@ The proxy puts them into the answers to DescribeTransactions. Whatever is not kn
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 
 from dead_writes import die_at
-from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
@@ -26,7 +23,7 @@ from kafka_eos_sink.runtime import session
 from kafka_testing import open_transaction
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
-from .fault_proxy import Answer, AnswerAfter, Change, Rule
+from .fault_proxy import AnswerAfter, Change, Rule
 
 STATES = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence", "Dead", "HeldByTheMoon")
 """The last one no Kafka has today."""
@@ -169,18 +166,3 @@ def test_recovery_follows_markers_despite_coordinator_state(
     bench.assert_nothing_open(topic)
     write_whole(settings)
     bench.assert_exactly_once(topic)
-
-
-def test_status_shows_the_writes_if_a_broker_lists_nothing(
-    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = bench_of(2)
-    settings = bench.write_settings(bench.topic())
-    write_whole(settings)
-    monkeypatch.setattr(console, "TIMEOUT_MS", 3_000)
-    bench.proxy.inject(Rule(m.ListTransactionsRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), count=None))
-    servers = bench.proxy.bootstrap_servers
-    assert main(["status", "--bootstrap-servers", servers, "--write-id", settings.write.id, "--json"]) == 1
-    said = capsys.readouterr()
-    assert [each["state"] for each in json.loads(said.out)["writes"]] == ["finished"]
-    assert said.err.startswith("kafka-eos: not shown: transactions: [KAFKA_EOS.REQUEST_DEADLINE]")

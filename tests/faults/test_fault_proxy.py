@@ -31,7 +31,6 @@ from .fault_proxy import (
     Change,
     Cut,
     Delay,
-    DeliverLate,
     FaultProxy,
     LoseRequest,
     LoseResponse,
@@ -126,16 +125,6 @@ def test_fault_rule_affects_exactly_one_request(
     assert epoch_of(client, taken) == (3 if done else 2)
     assert [(fault.occurrence, fault.action) for fault in bench.proxy.faults] == [(2, action)]
     assert not bench.proxy.unfired
-
-
-def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, client: NetworkClient, taken: str) -> None:
-    bench.proxy.inject(Rule(m.InitProducerIdRequest, DeliverLate("late")))
-    assert isinstance(ask(client, take_id(taken)), LostResponse)
-    assert ask(client, take_id(taken)).producer_epoch == 1
-    bench.proxy.open_gate("late")
-    give_up_at = client.clock() + DEADLINE_MS
-    while epoch_of(client, taken) < 2:
-        assert client.clock() < give_up_at
 
 
 def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient, taken: str) -> None:
