@@ -124,35 +124,26 @@ def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka) -> N
     assert_nothing_open(servers)
 
 
-def ended_without_a_marker(
-    kafka: EmbeddedKafka, given: session.WriteSettings, value: bytes, *, commit: bool, task: int = 0
-) -> ProducerIdentity:
-    """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
-    with unverified_partitions(kafka), NetworkClient(given.client) as client:
-        admin = Admin(client)
-        executor = Executor(admin, given.write.commit_log, SETTINGS)
-
-        part = part_record(given.write.id, given.batch.query_id, task, given.batch.version, 5)
-        identity = executor.run(begin(task_transactional_id(given.write.id, task, 5), part))
-        produce_without_adding(admin, identity, (given.batch.topic or "", 0), [(None, value)])
-        executor.run(commit_at_coordinator(identity, commit))
-        return identity
-
-
 def test_aborted_attempt_that_hangs_is_discarded(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """The batch is decided without it, its ABORT was omitted on a data partition, and nobody uses its id again."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     write_all(given, 1)
-    loser = ended_without_a_marker(any_kafka, given, b"lost", commit=False, task=57)
+    name = task_transactional_id(given.write.id, 57, 5)
+    part = part_record(given.write.id, given.batch.query_id, 57, given.batch.version, 5)
+    with unverified_partitions(any_kafka), NetworkClient(given.client) as client:
+        executor = Executor(Admin(client), given.write.commit_log, SETTINGS)
+        loser = executor.run(begin(name, part))
+        produce_without_adding(executor.admin, loser, (topic, 0), [(None, b"lost")])
+        executor.run(commit_at_coordinator(loser, False))
     later = varied(given, version=given.batch.version + 1)
     write_all(later, 1)
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
     assert recover(any_kafka, given.write.id) == 1, "not confirmed"
     shown = capsys.readouterr()
-    assert loser.transactional_id in shown.out
+    assert name in shown.out
     assert f"on {topic}-0 from offset {ROWS + 1}, an attempt" in shown.out
     assert recover(any_kafka, given.write.id, "--yes") == 0
     finishes(any_kafka, given.write.id, capsys)
