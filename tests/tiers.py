@@ -198,7 +198,12 @@ RULES: tuple[Rule, ...] = (
     Rule("unit/test_tiers.py", TEST),  # collects all tests
     Rule("unit/test_unit_mutations.py::test_mutation_is_caught", ALL),  # a pytest for each
     Rule("unit/cli/test_jars.py", TEST),  # downloads
-    Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),  # waits for a broker
+    Rule(
+        "unit/cli/test_entry.py::test_installed_command_returns_its_exit_status",
+        ALL,
+        lambda params: "check" in params["arguments"],  # waits for a broker, as long as the command does
+    ),
+    Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),
     Rule("unit/test_site.py::test_search_shows_the_section_first", ALL),  # needs a browser
     Rule("unit/test_site.py::test_no_block_scrolls_at_1280_pixels", ALL),  # needs a browser
     Rule("unit/test_site.py::test_input_has_a_copy_button_and_output_has_none", ALL),  # needs a browser
