@@ -12,7 +12,7 @@ from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import session
-from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted
+from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, unique_topic
 
 
 def resolve(kafka: EmbeddedKafka, write_id: str, version: int, answer: str, *more: str) -> int:
@@ -125,3 +125,16 @@ def test_visible_rows_reject_rewrite_unless_duplicates_allowed(
     assert_nothing_open(servers, [topic])
     assert resolve(any_kafka, given.write.id, 3, "rewrite") == 1
     assert "it counts as written" in capsys.readouterr().err
+
+
+def test_query_id_is_needed_where_two_queries_share_a_write_id(
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: the command takes the first query id."""
+    topic = create_topic(kafka.bootstrap_servers)
+    given = write_settings(kafka, topic, write_id=unique_topic("stream"), query_id="5f1c", version=0)
+    for query_id in ("5f1c", "77aa"):
+        write_all(varied(given, query_id=query_id))
+    assert resolve(kafka, given.write.id, 0, "committed") == 1
+    assert "[KAFKA_EOS.QUERY_ID_NEEDED]" in capsys.readouterr().err
+    assert resolve(kafka, given.write.id, 0, "committed", "--query-id", "77aa") == 0
