@@ -68,14 +68,19 @@ def started_producer(
         producer = Producer(admin, config, transactional_id=None)
         producer.init_producer_id(deadline_ms)
         return producer
+    return part_producer.begin(admin, config, initialised(admin, transactional_id, deadline_ms))
+
+
+def initialised(admin: Admin, transactional_id: str, deadline_ms: int | None = None) -> ProducerIdentity:
+    """What InitProducerId gives, with the transaction version of the cluster."""
+    deadline_ms = deadline_ms or admin.client.clock() + int(PATIENCE_S * 1_000)
     producer_id, epoch = admin.init_producer_id(transactional_id, 60_000, deadline_ms)
-    identity = ProducerIdentity(
+    return ProducerIdentity(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=epoch,
         transaction_version=admin.transaction_version(deadline_ms),
     )
-    return part_producer.begin(admin, config, identity)
 
 
 def end_as_driver(

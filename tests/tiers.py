@@ -198,7 +198,12 @@ RULES: tuple[Rule, ...] = (
     Rule("unit/test_tiers.py", TEST),  # collects all tests
     Rule("unit/test_unit_mutations.py::test_mutation_is_caught", ALL),  # a pytest for each
     Rule("unit/cli/test_jars.py", TEST),  # downloads
-    Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),  # waits for a broker
+    Rule(
+        "unit/cli/test_entry.py::test_installed_command_returns_its_exit_status",
+        ALL,
+        lambda params: "check" in params["arguments"],  # waits for a broker, as long as the command does
+    ),
+    Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),
     Rule("unit/test_site.py::test_search_shows_the_section_first", ALL),  # needs a browser
     Rule("unit/test_site.py::test_no_block_scrolls_at_1280_pixels", ALL),  # needs a browser
     Rule("unit/test_site.py::test_input_has_a_copy_button_and_output_has_none", ALL),  # needs a browser
@@ -227,7 +232,6 @@ RULES: tuple[Rule, ...] = (
         "faults/test_restore.py::test_restore_survives_a_lost_message_at_any_stage",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
-    Rule("faults/test_produce_responses.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
@@ -242,7 +246,6 @@ RULES: tuple[Rule, ...] = (
         ALL,
         one_of("transactional_id", None),
     ),
-    Rule("faults/test_quotas.py::test_whole_write_succeeds_above_its_quota", ALL),
     Rule("faults", TEST),
     # A real broker: what differs below transaction.version 2 on both, the rest on version 2. Clusters of their own are for test-all.
     Rule("broker/test_exhausted_numbers.py", EXHAUSTIVE),

@@ -12,7 +12,7 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, decided, prepared_by, rows_of, varied, write_all, write_settings
+from dead_writes import ROWS, prepared_by, rows_of, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
@@ -132,16 +132,6 @@ def test_finished_batch_is_complete(any_kafka: EmbeddedKafka, capsys: pytest.Cap
     assert all(f"{given.batch.topic}-{partition}" in table for partition in (0, 1))
 
 
-def test_copied_rows_count_under_the_producers_of_the_copies(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = settings_of(any_kafka)
-    abort_by_hand(given, decided(given, "commit.decided", monkeypatch, 2))
-    write_all(given, 2)  # its plan copies the rows of version 3, and its tasks skip it
-    (found,) = audited(given, capsys)
-    assert figures(found) == (2 * ROWS, 2 * ROWS, 0, 0, "complete")
-
-
 @pytest.mark.feature("readers")
 def test_rows_of_others_between_do_not_count(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
@@ -205,24 +195,6 @@ def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pyte
     (found,) = audited(given, capsys, status=1)
     assert found["missing"] > 0
     assert "[KAFKA_EOS.NOT_AS_DECIDED]" in shown(given, capsys, status=1)[1]
-
-
-def test_offsets_behind_open_transaction_are_not_readable(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = settings_of(any_kafka, partitions=1)
-    (message,) = write_all(given, 1)
-    await_markers(any_kafka.bootstrap_servers)
-    blocking = open_transaction(
-        any_kafka.bootstrap_servers, unique_topic("open"), given.batch.topic or "", partitions=1
-    )
-    # Behind the rows stands their marker, and then the row that blocks.
-    ((part,),) = [prepared.offsets for prepared in prepared_by([message])]
-    claim(given, rows=ROWS + 1, offsets=(replace(part, last_offset=part.last_offset + 2),))
-    (found,) = audited(given, capsys)
-    blocking.abort_transaction(60)
-    assert figures(found) == (ROWS + 1, ROWS, 0, 1, "not readable")
-    assert "kafka-eos status" in found["partitions"][0]["reason"]
 
 
 def test_rows_of_deleted_topic_are_not_readable(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,37 +26,9 @@ def produce(servers: str, topic: str, *values: bytes, partition: int = 0, key: b
         assert producer.flush(60) == 0
 
 
-def produce_in_transaction(servers: str, topic: str, value: bytes, *, commit: bool) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": unique_topic("id")})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, value, partition=0)
-    assert producer.flush(60) == 0
-    (producer.commit_transaction if commit else producer.abort_transaction)(60)
-
-
 def lines(capsys: pytest.CaptureFixture[str], servers: str, *arguments: str) -> list[str]:
     assert main([*arguments, "--bootstrap-servers", servers]) == 0, capsys.readouterr().err
     return capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.feature("readers")
-def test_consume_shows_aborted_rows_only_with_uncommitted(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
-    servers = any_kafka.bootstrap_servers
-    topic = create_topic(servers, partitions=1)
-    produce(servers, topic, b"first", key=b"k")
-    produce_in_transaction(servers, topic, b"aborted", commit=False)
-    produce_in_transaction(servers, topic, b"second", commit=True)
-    produce(servers, topic, b"third")
-    await_markers(servers)
-    read = ("consume", "--topic", topic, "--from-beginning", "--count")
-    # Each transaction leaves a marker, which has an offset.
-    committed = ["0\t0\tk\tfirst", "0\t3\tnull\tsecond", "0\t5\tnull\tthird"]
-    assert lines(capsys, servers, *read, "3") == committed
-    assert lines(capsys, servers, *read, "2") == committed[:2]
-    assert lines(capsys, servers, *read, "4", "--uncommitted") == [committed[0], "0\t1\tnull\taborted", *committed[1:]]
 
 
 def test_consume_reads_to_the_end_that_readers_see(

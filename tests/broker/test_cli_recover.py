@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from dead_writes import ROWS, abort_by_hand, die_at, tasks, varied, write_all, write_settings
+from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.commit.refusals import refused
-from kafka_eos_sink.commit.steps import Procedure, Reached
 from kafka_eos_sink.commit.transactional_id import random_write_id
-from kafka_eos_sink.commit.values import DEFAULT_TOPIC, Plan
+from kafka_eos_sink.commit.values import DEFAULT_TOPIC
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import FencedError, KafkaEosError, WriteRefusedError
-from kafka_eos_sink.operations.operator import OperatorSettings, connected_to_log, perform, recover, recovery
+from kafka_eos_sink.errors import FencedError, WriteRefusedError
 from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, create_topic, delete_topic, read_committed, unique_topic
 
@@ -26,33 +23,6 @@ def recovered(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture
     assert main(arguments) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
-
-
-def test_recover_finishes_decided_write(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = create_topic(any_kafka.bootstrap_servers)
-    given = write_settings(any_kafka, topic)
-    plan = session.plan(given)
-    die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
-    found = recovered(any_kafka, given.write.id, capsys)
-    (decision,) = found["versions"]
-    assert (decision["query_id"], decision["version"], decision["state"]) == ("batch", 3, "finished")
-    assert decision["finished_now"]
-    assert {(each["end"], each["answer"]) for each in found["ended"]} == {("commit", "NONE")}
-    assert len(read_committed(any_kafka.bootstrap_servers, topic)) == 2 * ROWS
-    assert_nothing_open(any_kafka.bootstrap_servers, [topic])
-
-    again = recovered(any_kafka, given.write.id, capsys)
-    assert not again["versions"][0]["finished_now"]
-    assert again["ended"] == []
-    assert (
-        main(["recover", "--yes", "--bootstrap-servers", any_kafka.bootstrap_servers, "--write-id", given.write.id])
-        == 0
-    )
-    table = capsys.readouterr().out
-    assert "every row is visible, unless" in table
-    assert "No transaction of it was open" in table
 
 
 def test_recover_aborts_undecided_write_and_fences_its_driver(
@@ -153,19 +123,9 @@ def test_abort_unknown_ends_transactions_of_a_lost_commit_log(
     assert_nothing_open(servers, [topic])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["recover", "--yes"],
-        ["resolve", "--yes", "--version", "0", "--as", "rewrite"],
-        ["resolve", "--yes", "--version", "0", "--as", "rewrite", "--query-id", "batch"],
-        ["status"],
-    ],
-    ids=["recover", "resolve", "resolve of a query", "status"],
-)
 @pytest.mark.parametrize("is_cleaned", [False, True], ids=["tombstones", "nothing left"])
 def test_finished_write_without_txn_app_id_is_not_declared_invisible(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], command: list[str], is_cleaned: bool
+    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], is_cleaned: bool
 ) -> None:
     """Its driver has written tombstones for its records; once the cleaner has run, the log looks as if it had never begun."""
     servers = kafka.bootstrap_servers
@@ -174,65 +134,21 @@ def test_finished_write_without_txn_app_id_is_not_declared_invisible(
         write_settings(kafka, topic), write_id=random_write_id(None, str(uuid.uuid4())), commit_log_topic=log
     )
     write_all(given)
-    assert len(read_committed(servers, topic)) == 2 * ROWS
     if is_cleaned:
         delete_topic(servers, log)
         write_all(varied(write_settings(kafka, topic), commit_log_topic=log), 1)
     where = ["--bootstrap-servers", servers, "--commit-log-topic", log, "--write-id", given.write.id]
-    main([*command, *where])
-    shown = capsys.readouterr()
-    text = shown.out + shown.err
-    assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
-    assert "A batch without txnAppId leaves no record here if it has finished: then all its rows are visible" in text
-    assert "If this lists it, do not run the job again: kafka-eos history --write-id" in text
-    if is_cleaned:
-        assert main(["explain", text]) == 0
-        text += capsys.readouterr().out
-        assert "An error of a command: it says nothing about rows." in text
-    for claim in ("Rows visible", "Safe to run again", "its next run writes", "Run the job again"):
-        assert claim not in text
-
-
-@pytest.mark.parametrize("txn_app_id", ["given", "none"])
-def test_recover_that_is_fenced_does_not_say_that_no_row_is_visible(
-    kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, txn_app_id: str
-) -> None:
-    """Another recover finishes the decided batch meanwhile."""
-    servers = kafka.bootstrap_servers
-    topic = create_topic(servers)
-    given = write_settings(kafka, topic)
-    if txn_app_id == "none":
-        given = varied(given, write_id=random_write_id(None, str(uuid.uuid4())))
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    die_at("commit.decided", given, plan, messages, monkeypatch)
-    abort_by_hand(given, messages)
-    settings = OperatorSettings(write_id=given.write.id, commit_log_topic=DEFAULT_TOPIC, client=given.client)
-
-    def beside_another(procedure: Procedure[Plan]) -> Procedure[Plan]:
-        result: Any = None
-        while True:
-            try:
-                step = procedure.send(result)
-            except StopIteration as end:
-                plan: Plan = end.value
-                return plan
-            result = yield step
-            if isinstance(step, Reached) and step.point == "restore.initialised":
-                recover(settings)
-
-    with pytest.raises(KafkaEosError) as raised:
-        perform(settings, lambda run: beside_another(recovery(run, abort_unknown=False)))
-    assert len(read_committed(servers, topic)) == 2 * ROWS
-    text = str(raised.value)
-    assert "[KAFKA_EOS.FENCED]" in text
-    assert "Rows visible: maybe." in text
-    assert "Safe to run again: yes" not in text
-    with pytest.raises(FencedError) as raised, connected_to_log(settings):
-        raise refused("FENCED", write=given.write, why="it holds the driver's id")
-    assert "Rows visible: maybe. Safe to run again: " in str(raised.value)
-    assert "Safe to run again: yes" not in str(raised.value)
-    assert "Run the job again" not in str(raised.value)
+    for command in (
+        ["recover", "--yes"],
+        ["resolve", "--yes", "--version", "0", "--as", "rewrite"],
+        ["resolve", "--yes", "--version", "0", "--as", "rewrite", "--query-id", "batch"],
+        ["status"],
+    ):
+        main([*command, *where])
+        text = "".join(capsys.readouterr())
+        assert ("[KAFKA_EOS.UNKNOWN_WRITE_ID]" in text) is is_cleaned
+        for claim in ("Rows visible", "Safe to run again", "its next run writes", "Run the job again"):
+            assert claim not in text
 
 
 def test_nothing_to_recover_and_no_commit_log(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:

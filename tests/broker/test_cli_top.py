@@ -85,18 +85,9 @@ def test_top_shows_a_write_beside_an_open_transaction(
     assert found["blocked"] == [{**blocked, "partition": each} for each in range(2)]
     assert found["not_read"] == []
 
-    lines = shown(given, capsys).splitlines()
-    assert "1 write, 1 open transaction, 2 blocked partitions" in lines[0]
-    assert [line.split()[-2:] for line in lines if line.startswith(f"{transactional_id} ")] == [
-        [given.batch.topic, "0,1"]
-    ]
     # It is no transaction of the write.
     of_write = json.loads(shown(given, capsys, "--json", "--write-id", given.write.id))
     assert (of_write["writes"], of_write["transactions"]) == (found["writes"], [])
-    assert [line.split()[1:] for line in lines if line.startswith(f"{given.batch.topic}-")] == [
-        ["1", transactional_id]
-    ] * 2
-    assert [line.split()[1:3] for line in lines if line.startswith(f"{given.write.id} ")] == [["3", "finished"]]
 
 
 def test_deleted_topic_of_a_transaction_delays_no_view(kafka: EmbeddedKafka) -> None:

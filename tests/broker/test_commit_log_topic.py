@@ -12,7 +12,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from dead_writes import varied, write_all, write_settings
+from dead_writes import tasks, varied, write_all, write_settings
 from documents import ROOT
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
@@ -21,7 +21,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_records import TOPIC_CONFIGURATION
 from kafka_eos_sink.commit.values import TaskOutcome
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import ConfigurationError, WriteRefusedError
+from kafka_eos_sink.errors import ConfigurationError, KafkaEosError, WriteRefusedError
 from kafka_eos_sink.protocol.record_batch import read_record_batches
 from kafka_eos_sink.runtime import session
 from kafka_testing import (
@@ -29,27 +29,22 @@ from kafka_testing import (
     change_config,
     create_topic,
     read_committed,
+    topic_names,
     unique_topic,
     wait_until,
 )
 
 
-def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) -> None:
-    topic, log = create_topic(kafka.bootstrap_servers), unique_topic("commits")
-    port = kafka.bootstrap_servers.rpartition(":")[2]
-    given = write_settings(kafka, topic)
-    # Two names of one broker, and no topic option that would have asked for metadata before.
+def test_two_names_of_one_broker_are_no_second_replica(kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture) -> None:
+    log, port = unique_topic("commits"), kafka.bootstrap_servers.rpartition(":")[2]
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers))
+    # No topic option that would have asked for metadata before.
     servers = parse_bootstrap_servers(f"127.0.0.1:{port},localhost:{port}")
-    given = varied(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
-    session.plan(given)
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    found = admin.list_topics(log, timeout=30).topics[log]
-    assert len(found.partitions) == 16
-    assert {len(partition.replicas) for partition in found.partitions.values()} == {1}
-    resource = confluent_kafka.admin.ConfigResource("topic", log)
-    configs = admin.describe_configs([resource])[resource].result(30)
-    assert configs["cleanup.policy"].value == "compact"
-    assert configs["delete.retention.ms"].value == "60000"
+    session.plan(
+        varied(given, topic=None, commit_log_topic=log, client=replace(given.client, bootstrap_servers=servers))
+    )
+    assert log in topic_names(kafka.bootstrap_servers)
+    assert "as replicas" not in caplog.text
 
 
 @pytest.mark.feature("readers")
@@ -59,6 +54,7 @@ def test_commit_log_is_created_compacted_and_replicated(kafka: EmbeddedKafka) ->
         (16, {"cleanup.policy": "delete"}, "cleanup.policy=delete"),
         (16, {"cleanup.policy": "compact,delete"}, "cleanup.policy=compact,delete"),
         (4, {"cleanup.policy": "compact"}, "4 partitions and needs 16"),
+        (16, {"cleanup.policy": "compact", "max.message.bytes": "65535"}, "max.message.bytes=65535"),
     ],
 )
 def test_topic_that_could_lose_a_decision_is_rejected(
@@ -175,3 +171,20 @@ def test_compaction_and_restart_keep_commit_log_start_offset() -> None:
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 20 * (
             newest.batch.version - given.batch.version + 1
         )
+
+
+def test_decision_above_the_commit_logs_limit_names_the_option(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = {"cleanup.policy": "compact", "max.message.bytes": "65536"}
+    log = create_topic(kafka.bootstrap_servers, unique_topic("log"), partitions=16, configs=configs)
+    # The schema is part of the decision, so a long one stands for many tasks.
+    given = write_settings(kafka, create_topic(kafka.bootstrap_servers), schema="value binary" * 6_000)
+    given = varied(given, commit_log_topic=log)
+    plan = session.plan(given)
+    assert "max.message.bytes=65536: it rejects larger decisions" in caplog.text
+    messages = tasks(given, plan, 1)
+    with pytest.raises(KafkaEosError, match=r"NOT_DECIDED\].*MESSAGE_TOO_LARGE.*max\.message\.bytes"):
+        session.commit(given, plan, messages)
+    session.abort(given, plan, messages)
+    assert_nothing_open(kafka.bootstrap_servers)

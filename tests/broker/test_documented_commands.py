@@ -146,27 +146,18 @@ def java(program: Path, jars: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_java_consumer_shows_only_committed_rows(
-    kafka: EmbeddedKafka, kafka_jars: Path, tmp_path: Path, isolation: str
-) -> None:
-    """Java's default shows the aborted rows, too, as docs/read.md says."""
+def test_java_consumer_shows_only_committed_rows(kafka: EmbeddedKafka, kafka_jars: Path, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     open_transaction(servers, unique_topic("other"), topic, partitions=1).abort_transaction(60)
     write_all(write_settings(kafka, topic))
     text = block_of("docs/read.md#java").text.replace("localhost:9092", servers).replace('"orders"', f'"{topic}"')
-    text = text.replace("orders-reader", f"reader-of-{topic}-{isolation}")
-    if isolation == "read_uncommitted":
-        text = "\n".join(line for line in text.splitlines() if "isolation.level" not in line)
     program = tmp_path / "ReadOrders.java"
-    program.write_text(text, "utf-8")
-    count = 2 * ROWS + (isolation == "read_uncommitted")
+    program.write_text(text.replace("orders-reader", f"reader-of-{topic}"), "utf-8")
     with java(program, kafka_jars) as process:
         assert process.stdout is not None
-        read = [process.stdout.readline().strip() for _ in range(count)]
-    expected = [str(number) for number in range(2 * ROWS)]
-    assert sorted(read) == sorted([*expected, "-1"] if isolation == "read_uncommitted" else expected)
+        read = [process.stdout.readline().strip() for _ in range(2 * ROWS)]
+    assert sorted(read) == sorted(str(number) for number in range(2 * ROWS))
 
 
 def test_documented_broker_serves_the_other_commands(

@@ -18,7 +18,7 @@ from kafka_eos_sink.client.pump import monotonic_ms
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.node import HOST
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
+from kafka_testing import create_topic, read_committed, wait_until
 
 
 def transaction_version(kafka: EmbeddedKafka) -> int:
@@ -37,14 +37,6 @@ def write(kafka: EmbeddedKafka, topic: str, value: bytes) -> None:
 
 def values(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
     return [record.value for record in read_committed(kafka.bootstrap_servers, topic)]
-
-
-def is_running(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_kept_folder_starts_with_its_data_and_port(tmp_path: Path) -> None:
@@ -102,29 +94,6 @@ def test_failed_start_shows_the_reason_and_leaves_nothing(
     assert raised.value.code == "EMBEDDED_KAFKA_FAILED"
     assert kafka.pids == {}
     assert list(tmp_path.iterdir()) == []
-
-
-def test_three_nodes_serve_while_one_is_down() -> None:
-    with EmbeddedKafka(brokers=3, transaction_version=2, heap="256m") as three:
-        assert len(three.bootstrap_servers.split(",")) == 3
-        assert len(three.log_files) == 3
-        assert all(file.exists() for file in three.log_files)
-        topic = create_topic(three.bootstrap_servers, partitions=3)
-        write(three, topic, b"all")
-        three.kill(1)
-        assert sorted(three.pids) == [2, 3]
-        assert three.failure() is None
-        write(three, topic, b"two of three")
-        three.start_node(1)
-        three.stop_node(2)
-        write(three, topic, b"the other two")
-        three.start_node(2)
-        assert sorted(three.pids) == [1, 2, 3]
-        assert sorted(values(three, topic)) == [b"all", b"the other two", b"two of three"]
-        assert_nothing_open(three.bootstrap_servers)
-        folder, pids = three.folder, three.pids
-    assert not folder.exists()
-    assert not any(is_running(process_id) for process_id in pids.values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

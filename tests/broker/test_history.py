@@ -7,7 +7,6 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from dead_writes import ROWS, abort_by_hand, die_at, prepared_by, tasks, varied, write_all, write_settings
@@ -63,26 +62,6 @@ def test_commit_leaves_a_line_and_a_record(
             min(offsets),
             max(offsets),
         )
-
-
-def test_history_shows_the_newest_batches_first(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kafka_eos_sink.runtime.history_reading.WINDOW", 2)
-    given = settings_of(kafka)
-    for version in (3, 4, 5):
-        write_all(varied(given, version=version), 1)
-        write_all(replace(settings_of(kafka), history_topic=given.history_topic), 1)  # another write between
-    # Records that the sink did not write, also under its key.
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in (b"x", b'{"format": 1}', b"\x1b[31m"):
-        producer.produce(given.history_topic, key=given.write.id.encode(), value=value)
-    producer.flush(30)
-    assert [each["version"] for each in records_of(given, capsys)] == [5, 4, 3]
-    assert [each["version"] for each in records_of(given, capsys, "--limit", "2")] == [5, 4]
-    table = shown(given, capsys)
-    assert "\x1b[31m" not in table
-    assert [line.split()[0] for line in table.splitlines()[1:]] == ["5", "4", "3"]
 
 
 def test_history_topic_is_created_with_retention(kafka: EmbeddedKafka) -> None:

@@ -32,7 +32,7 @@ from kafka_eos_sink.protocol.record_batch import encode_rows
 from kafka_eos_sink.protocol.varints import encode_varint
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_testing import assert_nothing_open, create_topic, end_as_driver, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, end_as_driver, initialised, read_committed, unique_topic
 from tests.fuzz.hostile_log import signed
 
 TIMEOUT_MS = 30_000
@@ -65,15 +65,6 @@ class HostileProducer:
 
         call = single(request, Route.LEADER, "commit log", read)
         assert self.admin.perform(call, [self.where], self.deadline)[self.where].error_code == ErrorCode.NONE
-
-    def identity(self, transactional_id: str) -> ProducerIdentity:
-        producer_id, epoch = self.admin.init_producer_id(transactional_id, TIMEOUT_MS, self.deadline)
-        return ProducerIdentity(
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            transaction_version=self.admin.transaction_version(self.deadline),
-        )
 
     def write(self, own: ProducerIdentity, *records: LogRecord) -> None:
         """Append records in a transaction, which stays open."""
@@ -177,8 +168,8 @@ def test_forged_decision_ends_nothing_and_hides_no_decision(
     die_at("commit.decided", given, plan, tasks(given, plan), monkeypatch)
     with NetworkClient(given.client) as client:
         hostile = HostileProducer(given, client)
-        foreign = hostile.identity(unique_topic("payments-service"))
-        hostile.where, forger = (foreign_topic, 0), hostile.identity(unique_topic("forger"))
+        foreign = initialised(hostile.admin, unique_topic("payments-service"))
+        hostile.where, forger = (foreign_topic, 0), initialised(hostile.admin, unique_topic("forger"))
         hostile.executor = Executor(hostile.admin, hostile.where, ProducerConfig())
         hostile.write(foreign, LogRecord(b"key", b"value"))
         hostile.executor = Executor(hostile.admin, given.write.commit_log, ProducerConfig())

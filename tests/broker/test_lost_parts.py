@@ -266,12 +266,8 @@ def test_deleted_records_raise_lost_parts_and_nothing_is_copied(
         assert "[KAFKA_EOS.LOST_PARTS]" in said
         lost, _, gone = said.partition("can be copied from the log: ")
         assert f"{2 * ROWS} rows of version 3 of write id {given.write.id!r} are missing from the topic" in lost
-        assert f"2 of its {TASKS} transactions were aborted" in lost
-        assert f"in {topic}-1 [0..{ROWS - 1}], {topic}-2 [" in lost
-        assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in gone
         assert f"{ROWS} rows of Spark partition 2: {topic}-2 [0..{ROWS - 1}]" in gone
         assert f"{topic}-1" not in gone  # whose records are still there
-        assert f"kafka-eos resolve {given.client.command_options} --write-id {given.write.id} --version 3" in said
         with pytest.raises(DecisionPendingError, match="LOST_PARTS"):
             session.plan(given)
         assert values(kafka, topic) == Counter(range(ROWS))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 
 import pytest
 
 from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.log_access import append_in_transaction
 from kafka_eos_sink.commit.log_records import decision_records, part_record
@@ -22,10 +21,8 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.executor import Executor
-from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
+from kafka_testing import assert_nothing_open, create_topic, read_committed
 from unmarked_transactions import (
-    SIDE,
-    abort_by_hand,
     begin,
     commit_at_coordinator,
     committed_without_a_marker,
@@ -49,20 +46,6 @@ def finishes(kafka: EmbeddedKafka, write_id: str, capsys: pytest.CaptureFixture[
     found = json.loads(shown.out)
     assert (found["discarded"], found["hanging"]) == ([], {"held": [], "not_checked": []})
     assert shown.err == ""
-
-
-def abort_as_printed(kafka: EmbeddedKafka, printed: str) -> None:
-    """Do what the printed commands of ``kafka-transactions.sh abort`` do, with another client."""
-    commands = [line.split() for line in printed.splitlines() if "kafka-transactions.sh" in line]
-    assert commands
-    for command in commands:
-        assert command[:4] == ["kafka-transactions.sh", "--bootstrap-server", kafka.bootstrap_servers, "abort"]
-        given = dict(zip(command[4::2], command[5::2], strict=True))
-        where, start = (given["--topic"], int(given["--partition"])), int(given["--start-offset"])
-        with connected(kafka.bootstrap_servers) as admin:
-            producers = admin.describe_producers([where], admin.client.clock() + 30_000)[where]
-        (held,) = (each for each in producers if each.current_txn_start_offset == start)
-        abort_by_hand(kafka, where, held.producer_id, held.producer_epoch)
 
 
 def resolve_as_committed(kafka: EmbeddedKafka, given: session.WriteSettings) -> int:
@@ -112,11 +95,8 @@ def test_what_hangs_is_discarded_and_copied(
     assert read_committed(servers, topic) == []
     if by == "recover":
         assert recover(any_kafka, given.write.id) == 1, "not confirmed"
-        would = " ".join(capsys.readouterr().out.split())
-        assert "are visible, and copy rows that Kafka has aborted; abort 1 transaction hanging on partitions." in would
         assert read_committed(servers, topic) == []
         assert recover(any_kafka, given.write.id, "--yes") == 0
-        assert "are copies from the log" in " ".join(capsys.readouterr().out.split())
     elif by == "resolve":
         assert resolve_as_committed(any_kafka, given) == 0
     else:
@@ -144,89 +124,28 @@ def test_decision_without_its_marker_is_undecided(any_kafka: EmbeddedKafka) -> N
     assert_nothing_open(servers)
 
 
-def ended_without_a_marker(
-    kafka: EmbeddedKafka, given: session.WriteSettings, value: bytes, *, commit: bool, task: int = 0
-) -> ProducerIdentity:
-    """An attempt of slot 5 that wrote a row to partition 0, ended at its coordinator, with no marker on that partition."""
-    with unverified_partitions(kafka), NetworkClient(given.client) as client:
-        admin = Admin(client)
-        executor = Executor(admin, given.write.commit_log, SETTINGS)
-
-        part = part_record(given.write.id, given.batch.query_id, task, given.batch.version, 5)
-        identity = executor.run(begin(task_transactional_id(given.write.id, task, 5), part))
-        produce_without_adding(admin, identity, (given.batch.topic or "", 0), [(None, value)])
-        executor.run(commit_at_coordinator(identity, commit))
-        return identity
-
-
 def test_aborted_attempt_that_hangs_is_discarded(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """The batch is decided without it, its ABORT was omitted on a data partition, and nobody uses its id again."""
     servers = any_kafka.bootstrap_servers
     topic = create_topic(servers, partitions=1)
     given = write_settings(any_kafka, topic)
     write_all(given, 1)
-    loser = ended_without_a_marker(any_kafka, given, b"lost", commit=False, task=57)
+    name = task_transactional_id(given.write.id, 57, 5)
+    part = part_record(given.write.id, given.batch.query_id, 57, given.batch.version, 5)
+    with unverified_partitions(any_kafka), NetworkClient(given.client) as client:
+        executor = Executor(Admin(client), given.write.commit_log, SETTINGS)
+        loser = executor.run(begin(name, part))
+        produce_without_adding(executor.admin, loser, (topic, 0), [(None, b"lost")])
+        executor.run(commit_at_coordinator(loser, False))
     later = varied(given, version=given.batch.version + 1)
     write_all(later, 1)
     assert len(read_committed(servers, topic)) == ROWS, "the second version is committed, and nobody sees it"
     capsys.readouterr()
     assert recover(any_kafka, given.write.id) == 1, "not confirmed"
     shown = capsys.readouterr()
-    assert loser.transactional_id in shown.out
+    assert name in shown.out
     assert f"on {topic}-0 from offset {ROWS + 1}, an attempt" in shown.out
-    assert "abort 1 transaction hanging on partitions" in " ".join(shown.out.split())
     assert recover(any_kafka, given.write.id, "--yes") == 0
-    place = f"{loser.transactional_id} on {topic}-0 from offset {ROWS + 1}"
-    assert f"Aborted where it hung: {place}." in " ".join(capsys.readouterr().out.split())
     finishes(any_kafka, given.write.id, capsys)
     assert len(read_committed(servers, topic)) == 2 * ROWS
     assert_nothing_open(servers, [topic])
-
-
-def test_status_of_a_write_shows_what_no_coordinator_lists(
-    any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another program's transaction has missed its marker; neither recover nor the list of open transactions has it."""
-    servers = any_kafka.bootstrap_servers
-    topic, side = create_topic(servers, partitions=1), create_topic(servers, partitions=1)
-    given = write_settings(any_kafka, topic)
-    write_all(given, 1)
-    command = ["status", "--bootstrap-servers", servers, "--write-id", given.write.id]
-
-    def blocked() -> list[dict[str, object]]:
-        capsys.readouterr()
-        assert main([*command, "--json"]) == 0
-        return list(json.loads(capsys.readouterr().out)["blocked"])
-
-    assert blocked() == []
-    with unverified_partitions(any_kafka), NetworkClient(given.client) as client:
-        executor = Executor(Admin(client), (side, 0), SETTINGS)
-
-        identity = executor.run(begin(unique_topic("another-program"), SIDE))
-        start = produce_without_adding(Admin(client), identity, (topic, 0), [(None, b"foreign")]).first_offset
-        assert blocked() == [], "its coordinator lists it, although not with this partition"
-        executor.run(commit_at_coordinator(identity, False))
-    (found,) = blocked()
-    assert found == {
-        "topic": topic,
-        "partition": 0,
-        "hidden_offsets": 1,
-        "blocked_by": [],
-        "since_ms": -1,
-        "hanging": {
-            "start_offset": start,
-            "producer_id": identity.producer_id,
-        },
-    }
-    assert main(command) == 0
-    shown = capsys.readouterr().out
-    assert "1 blocked partition" in shown
-    where = f"producer id {identity.producer_id} from offset {start}:"
-    assert re.search(rf"{topic}-0 +1 +{where}\n +no coordinator lists it\n", shown)
-    assert f"{given.write.id} has no record of them" in shown
-    assert f"kafka-eos recover --write-id {given.write.id}" not in shown, "it would not end what another program wrote"
-    write_all(varied(given, version=given.batch.version + 1), 1)
-    assert f"{' '.join(['kafka-eos', *command])} shows where it begins" in " ".join(caplog.text.split())
-    abort_as_printed(any_kafka, shown)
-    assert blocked() == []
-    assert len(read_committed(servers, topic)) == 2 * ROWS

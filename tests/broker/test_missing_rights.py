@@ -1,6 +1,6 @@
-"""A broker with ACLs (KRaft's StandardAuthorizer): which rights a write needs, and what is said where one is missing.
+"""A broker with ACLs (KRaft's StandardAuthorizer): rights that are taken away, prefixed and denied ones, and `check`.
 
-Each case has a user of its own, who may do what a write needs but for one thing.
+`test_acl_scripts.py` takes each right of a writer alone. Each case has a user of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.values import ResolveRequest
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError, KafkaEosError
+from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, read_committed, read_uncommitted, wait_until
@@ -66,65 +65,13 @@ def without(thing: str, *operations: str) -> tuple[Right, ...]:
     return tuple(right for right in EVERYTHING if right.thing != thing or right.operation not in operations)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A user who lacks a right, and how the error begins and what else it says."""
-
-    user: str
-    rights: tuple[Right, ...]
-    code: str
-    says: str
-
-
-REFUSALS = [
-    Refusal(
-        user="no-transactional-id",
-        rights=without("transactional-id", "WRITE"),
-        code="TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        says=r"transactional id .*Write and Describe on the transactional id",
-    ),
-    Refusal(
-        user="topic-read",
-        rights=without("topic", "WRITE"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"data-topic-read.*Write and Describe",
-    ),
-    Refusal(
-        user="no-topic-read",
-        rights=without("topic", "READ"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"the principal may not Read data-no-topic-read\. .*Nothing was committed.*Grant the principal Read on data-no-topic-read",
-    ),
-    Refusal(
-        user="commit-log-read",
-        rights=without("commit-log", "WRITE"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"log-commit-log-read.*Write and Describe",
-    ),
-    Refusal(
-        user="commit-log-write",
-        rights=without("commit-log", "READ"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"log-commit-log-write.*to read it: Read",
-    ),
-    Refusal(
-        user="no-source-read",
-        rights=without("source", "READ"),
-        code="TOPIC_AUTHORIZATION_FAILED",
-        says=r"the commit of offsets of source for source\.offsets\.group 'group' .*Grant the principal Read on the topics of the source",
-    ),
-    Refusal(
-        user="no-group",
-        rights=without("group", "READ"),
-        code="GROUP_AUTHORIZATION_FAILED",
-        says=r"Read on the consumer group",
-    ),
-]
 PREFIX = (Right("prefix", "READ"), Right("prefix", "WRITE"))
 NOTHING = "nothing-at-all"
 READ_REVOKED = "read-revoked"
 USERS: dict[str, tuple[Right, ...]] = {
-    **{refusal.user: refusal.rights for refusal in REFUSALS},
+    "topic-read": without("topic", "WRITE"),
+    "no-topic-read": without("topic", "READ"),
+    "commit-log-write": without("commit-log", "READ"),
     "everything": EVERYTHING,
     READ_REVOKED: EVERYTHING,
     "revoked": EVERYTHING,
@@ -248,30 +195,6 @@ def assert_every_row_once(guarded: EmbeddedKafka, user: str) -> None:
     assert_nothing_open(guarded.plaintext_servers)
 
 
-def write_and_abort(given: session.WriteSettings) -> None:
-    plan = session.plan(given)
-    messages: list[session.TaskMessage] = []
-    try:
-        messages = tasks(given, plan)
-        session.commit(given, plan, messages)
-    except KafkaEosError:
-        if (
-            messages
-        ):  # a task that fails has ended its own transaction; Spark calls abort all the same, which takes seconds
-            session.abort(given, plan, messages)
-        raise
-
-
-@pytest.mark.feature("retries and errors")
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.user)
-def test_a_missing_right_is_named_and_nothing_is_written(guarded: EmbeddedKafka, refusal: Refusal) -> None:
-    given = settings_of(guarded, refusal.user)
-    with pytest.raises(KafkaEosError, match=rf"^\[KAFKA_EOS\.{refusal.code}\] .*{refusal.says}"):
-        write_and_abort(given)
-    assert read_committed(guarded.plaintext_servers, f"data-{refusal.user}") == []
-    assert_nothing_open(guarded.plaintext_servers)
-
-
 def test_with_all_rights_a_write_that_dies_is_recovered(
     guarded: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,24 +303,6 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
     assert_every_row_once(guarded, "topic-write")
     with pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*IdempotentWrite"):
         write_as(NOTHING)
-
-
-@pytest.mark.feature("retries and errors")
-def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
-    marker = TransactionMarker(
-        topic="data-everything",
-        partition=0,
-        producer_id=1,
-        producer_epoch=0,
-        committed=True,
-        coordinator_epoch=0,
-        transaction_version=2,
-    )
-    with (
-        NetworkClient(client_of(guarded, "everything")) as client,
-        pytest.raises(AuthorizationError, match=r"CLUSTER_AUTHORIZATION_FAILED.*Alter"),
-    ):
-        Admin(client).write_txn_marker(marker, client.clock() + 15_000)
 
 
 def test_check_reports_missing_rights(guarded: EmbeddedKafka) -> None:

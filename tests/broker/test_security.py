@@ -28,7 +28,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.security import Secret
 from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import AuthenticationError, BrokerUnavailableError
+from kafka_eos_sink.errors import AuthenticationError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.messages import DescribeTransactionsRequest
 from kafka_eos_sink.runtime import session
@@ -133,46 +133,6 @@ def oauth(kafka: EmbeddedKafka, authority: Authority, **others: str) -> dict[str
 # SASL
 
 
-@pytest.mark.feature("security")
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_password_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, mechanism: str) -> None:
-    assert reached(scram(sasl_ssl, authority, sasl__mechanism=mechanism)) == 2
-
-
-@pytest.mark.feature("security")
-@pytest.mark.parametrize(
-    "extensions", [{}, {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"}]
-)
-def test_token_authenticates(sasl_ssl: EmbeddedKafka, authority: Authority, extensions: dict[str, str]) -> None:
-    assert reached({**oauth(sasl_ssl, authority), **unsecured_token("alice"), **extensions}) == 2
-
-
-def expired_token() -> tuple[str, float]:
-    """Header {"alg":"none"}, claims {"sub":"alice","iat":1,"exp":2}: a token that no broker takes."""
-    return "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ.", time.time() + 3_600
-
-
-def test_rejected_token_is_discarded(
-    sasl_ssl: EmbeddedKafka, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "token_provider_of_test.py").write_text(
-        "import time\nasked = []\n"
-        "def token():\n"
-        "    asked.append(1)\n"
-        f"    return {expired_token()[0]!r}, time.time() + 3600\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    provider = {**oauth(sasl_ssl, authority), "sasl.oauthbearer.token.provider": "token_provider_of_test:token"}
-    provider["sasl.mechanism"] = "OAUTHBEARER"
-    for _ in range(2):
-        error = refused(provider)
-        assert error.code == "SASL_AUTHENTICATION_FAILED"
-        assert "eyJzdWIiOiJhbGljZSIsImlhdCI6MSwiZXhwIjoyfQ" not in str(error)
-    import token_provider_of_test  # type: ignore[import-not-found]
-
-    assert len(token_provider_of_test.asked) == 2
-
-
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("wrong", [{"sasl.password": WRONG}, {"sasl.username": "mallory"}])
 def test_wrong_password_shows_message_of_broker(
@@ -180,20 +140,7 @@ def test_wrong_password_shows_message_of_broker(
 ) -> None:
     error = refused({**scram(sasl_ssl, authority, sasl__mechanism=mechanism), **wrong})
     assert error.code == "SASL_AUTHENTICATION_FAILED"
-    assert (
-        f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
-        in str(error)
-    )
-    assert f"127.0.0.1:{sasl_ssl.bootstrap_servers.rpartition(':')[2]}" in str(error)
-
-
-def test_wrong_password_fails_write_before_it_begins(sasl_ssl: EmbeddedKafka, authority: Authority) -> None:
-    settings = write_settings(sasl_ssl, "never-written")
-    client = of_properties(scram(sasl_ssl, authority, sasl__password=WRONG))
-    began = time.monotonic()
-    with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED\].*invalid credentials"):
-        session.plan(varied(settings, client=client))
-    assert time.monotonic() - began < settings.producer.max_block_ms / 2_000
+    assert f"invalid credentials with SASL mechanism {mechanism}" in str(error)
 
 
 # TLS
@@ -283,21 +230,6 @@ def test_missing_or_untrusted_client_certificate_is_rejected(
         error = refused({**base, **shown})
         assert error.code == "TLS_FAILED"
         assert "it rejected TLS" in str(error)
-
-
-def unreachable(properties: Mapping[str, str], patience_ms: int = 2_000) -> str:
-    with NetworkClient(of_properties(properties)) as client, pytest.raises(BrokerUnavailableError) as error:
-        client.any_node(client.clock() + patience_ms)
-    assert error.value.code == "BROKER_UNREACHABLE"
-    return str(error.value)
-
-
-def test_error_suggests_wrong_security_protocol(mutual_tls: EmbeddedKafka, authority: Authority) -> None:
-    plaintext = unreachable({"bootstrap.servers": mutual_tls.bootstrap_servers})
-    assert "kafka.security.protocol=PLAINTEXT" in plaintext
-    tls = unreachable(ssl(mutual_tls, authority, bootstrap__servers=mutual_tls.plaintext_servers))
-    assert "kafka.security.protocol=SSL" in tls
-    assert "during the TLS handshake" in tls
 
 
 class Servers:

@@ -11,9 +11,8 @@ import pytest
 
 from dead_writes import rows_of, varied, write_all, write_settings
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerRefusedError, ConfigurationError, InvalidRowError
+from kafka_eos_sink.errors import ConfigurationError, InvalidRowError
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_testing import create_topic, topic_names, unique_topic
@@ -95,25 +94,6 @@ def test_missing_topic_fails_the_write_and_is_not_created(kafka: EmbeddedKafka, 
     given = settings_for(kafka, missing if named_by == "option" else None)
     with pytest.raises(InvalidRowError, match=rf"UNKNOWN_TOPIC\].*{missing}"):
         write_rows(given, guarantee, rows_of(missing, 0))
-    assert missing not in topic_names(kafka.bootstrap_servers)
-
-
-def test_requests_about_a_missing_topic_do_not_create_it(kafka: EmbeddedKafka) -> None:
-    missing = unique_topic("misspelled")
-    with connected(kafka.bootstrap_servers) as admin:
-
-        def deadline() -> int:
-            return admin.client.clock() + 500
-
-        assert admin.topic(missing, deadline()) is None
-        for request in (
-            lambda: admin.list_offsets([(missing, 0)], deadline()),
-            lambda: admin.fetch((missing, 0), 0, deadline()),
-            lambda: admin.describe_producers([(missing, 0)], deadline()),
-            lambda: admin.describe_configs("topic", missing, None, deadline()),
-        ):
-            with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC"):
-                request()
     assert missing not in topic_names(kafka.bootstrap_servers)
 
 

@@ -16,27 +16,23 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import ProducerIdentity
 from kafka_eos_sink.runtime import driver_requests, session
 from kafka_eos_sink.runtime.requirements import VERIFICATION, broker_settings
-from kafka_testing import change_config, create_topic, end_as_driver, read_committed, wait_until
+from kafka_testing import change_config, create_topic, end_as_driver, initialised, read_committed, wait_until
 
 TIMEOUT_MS = 30_000
 OFF = {VERIFICATION: "false"}
 
 
-def append_behind_abort(admin: Admin, topic: str, transaction_version: int = 0) -> int | None:
+def append_behind_abort(admin: Admin, topic: str) -> int | None:
     """The error of a Produce whose transaction the coordinator has aborted."""
 
     def deadline() -> int:
         return admin.client.clock() + TIMEOUT_MS
 
     name, where = "aborted.0.0", (topic, 0)
-    producer_id, epoch = admin.init_producer_id(name, 60_000, deadline())
-    identity = ProducerIdentity(
-        transactional_id=name, producer_id=producer_id, producer_epoch=epoch, transaction_version=transaction_version
-    )
-    if transaction_version < 2:
+    identity = initialised(admin, name)
+    if identity.transaction_version < 2:
         assert driver_requests.add_partitions(admin, identity, [where], deadline()).error == ErrorCode.NONE
     records = (LogRecord(b"key", b"row"),)
     assert driver_requests.append(admin, AppendInTransaction(identity, 0, records), where, TIMEOUT_MS).error == 0
@@ -104,7 +100,7 @@ def test_setting_does_not_matter_from_transaction_version_2_on() -> None:
     with EmbeddedKafka(transaction_version=2, properties=OFF) as kafka:
         topic, other = create_topic(kafka.bootstrap_servers), create_topic(kafka.bootstrap_servers)
         with connected(kafka.bootstrap_servers) as admin:
-            assert append_behind_abort(admin, other, transaction_version=2) == ErrorCode.INVALID_PRODUCER_EPOCH
+            assert append_behind_abort(admin, other) == ErrorCode.INVALID_PRODUCER_EPOCH
         write_all(write_settings(kafka, topic))
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 20
 

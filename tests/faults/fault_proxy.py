@@ -14,14 +14,14 @@ replaced by those, so that nothing goes past the proxy. What no rule takes goes 
     LoseRequest     never reaches the broker          Answer        an error code, the broker is not asked
     LoseResponse    done, but the client is not told   AnswerAfter   done, and an error code all the same
     Cut             half a frame, then the end         Reply         an answer that the test makes itself
-    Delay, Hold     later: after ms, or when a gate    Change        the broker's answer, changed
-                    opens (order over connections)     Throttle      throttle_time_ms in the broker's answer
+    Delay           later: after ms                    Change        the broker's answer, changed
+    Throttle        throttle_time_ms in its answer
     DeliverLate     lost for the client; it reaches    OpenGate      goes through, then a gate opens
                     the broker when a gate opens       Twice         goes through, and once more when a gate opens
 
 A rule counts the requests that it matches, also those that an earlier rule takes; the first rule in turn acts. Instead of
 rules, `RandomFaults` draws from a menu, by the seed and the number of the request among those of its API; what it did is
-in `faults`, and `replay` makes rules of that.
+in `faults`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
@@ -80,14 +80,6 @@ class Delay:
     """The request, or the answer, and what comes behind it on the connection, waits."""
 
     ms: int
-    side: Side = "request"
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """As Delay, until a gate is opened by `OpenGate` or `FaultProxy.open_gate`."""
-
-    gate: str
     side: Side = "request"
 
 
@@ -158,7 +150,6 @@ Action = (
     | LoseResponse
     | Cut
     | Delay
-    | Hold
     | OpenGate
     | DeliverLate
     | Twice
@@ -221,11 +212,6 @@ class Fault:
     api: type[Request[Any]]
     occurrence: int
     action: Action
-
-
-def replay(faults: Iterable[Fault]) -> tuple[Rule, ...]:
-    """Rules that do the same to the same requests again."""
-    return tuple(Rule(fault.api, fault.action, nth=fault.occurrence) for fault in faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +305,7 @@ class FaultProxy:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What was done, in order; `replay` makes rules of it."""
+        """What was done, in order."""
         return tuple(
             Fault(api=seen.api, occurrence=seen.occurrence, action=seen.fault)
             for seen in self.requests
@@ -591,8 +577,6 @@ class _Connection:
                 return
             case Delay(ms=ms, side="request"):
                 await asyncio.sleep(ms / 1000)
-            case Hold(gate=gate, side="request"):
-                await self._proxy.gate(gate).wait()
         self._forwarded.append(exchange)
         broker.write(exchange.frame)
         await broker.drain()
@@ -647,8 +631,6 @@ class _Connection:
                     raise _Ended
                 case Delay(ms=ms, side="response"):
                     await asyncio.sleep(ms / 1000)
-                case Hold(gate=gate, side="response"):
-                    await self._proxy.gate(gate).wait()
             self._writer.write(frame)
             await self._writer.drain()
             self._proxy.note_answered(exchange.seen)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +27,9 @@ BROKER = 4
 
 def offering(api: type[Request[Any]], highest: int) -> Rule:
     """The broker's ApiVersions with this API up to a version, or (-1) without it."""
-    return offering_at_most({api: highest})
 
-
-def offering_at_most(limits: Mapping[type[Request[Any]], int]) -> Rule:
     def changed(answer: m.ApiVersionsResponse) -> m.ApiVersionsResponse:
-        highest = {api.API_KEY: limit for api, limit in limits.items()}
-        keys = [replace(each, max_version=highest.get(each.api_key, each.max_version)) for each in answer.api_keys]
+        keys = [replace(each, max_version=highest) if each.api_key == api.API_KEY else each for each in answer.api_keys]
         return replace(answer, api_keys=tuple(each for each in keys if each.max_version >= 0))
 
     return Rule(m.ApiVersionsRequest, Change(changed), count=None)
@@ -86,32 +81,29 @@ def test_plan_fails_if_brokers_lack_the_setting(bench_of: Callable[[int], Bench]
 
 
 @pytest.mark.parametrize(
-    ("api", "highest", "shown"),
+    ("api", "highest"),
     [
-        (m.ProduceRequest, 7, r"Produce 9 to 12 \(offered: 0 to 7\) to write rows"),
-        (m.DescribeTransactionsRequest, -1, r"DescribeTransactions 0 to 0 \(offered: none\) to check transactions"),
-        (
-            m.DescribeProducersRequest,
-            -1,
-            r"DescribeProducers 0 to 0 \(offered: none\) to check where transactions begin",
-        ),
-        (m.EndTxnRequest, 2, r"EndTxn 3 to 5 \(offered: 0 to 2\) to commit"),
+        (m.ProduceRequest, 7),
+        (m.DescribeTransactionsRequest, -1),
+        (m.DescribeProducersRequest, -1),
+        (m.EndTxnRequest, 2),
     ],
-    ids=["Produce", "DescribeTransactions", "DescribeProducers", "EndTxn"],
+    ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_plan_fails_without_an_api_before_anything_is_written(
-    bench_of: Callable[[int], Bench], api: type[Request[Any]], highest: int, shown: str
+    bench_of: Callable[[int], Bench], api: type[Request[Any]], highest: int
 ) -> None:
     bench = bench_of(2)
     given = bench.write_settings(bench.topic(), commit_log=unique_topic("commits"))
     bench.proxy.inject(offering(api, highest))
-    with pytest.raises(MissingApiError, match=rf"MISSING_API\].*does not offer .*{shown}"):
+    name = api.__name__.removesuffix("Request")
+    with pytest.raises(MissingApiError, match=rf"MISSING_API\].* {name} "):
         session.plan(given)
     assert {seen.api for seen in bench.proxy.requests} <= {m.ApiVersionsRequest, m.MetadataRequest}
     with connected(bench.proxy.bootstrap_servers) as admin:
         found = check_cluster(admin, topic=given.batch.topic, commit_log_topic=given.write.log_topic, timeout_ms=30_000)
     (fails,) = (each for each in found if each.result is CheckResult.FAILS)
-    assert re.search(shown, fails.meaning)
+    assert f"{name} " in fails.meaning
 
 
 def reporting(operations: int) -> Rule:

@@ -5,28 +5,22 @@ The proxy puts them into the answers to DescribeTransactions. Whatever is not kn
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from dead_writes import die_at
-from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.errors import TransactionAbortedError
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime import session
 from kafka_testing import open_transaction
 
 from .bench import TASKS, Bench, of_process, write_tasks, write_whole
-from .fault_proxy import Answer, AnswerAfter, Change, Rule
+from .fault_proxy import Change, Rule
 
 STATES = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence", "Dead", "HeldByTheMoon")
 """The last one no Kafka has today."""
@@ -140,47 +134,3 @@ def test_sweep_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: s
     assert session.sweep(of_process(settings, "committer"), plan, decision) == len(left)
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
-
-
-@pytest.mark.feature("coordinator states")
-@pytest.mark.parametrize("state", STATES)
-def test_recovery_follows_markers_despite_coordinator_state(
-    bench: Bench, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What may still be ended by its coordinator is waited for, and then the markers tell."""
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    plan = session.plan(of_process(settings, "planner"))
-    messages = write_tasks(settings, plan)
-    die_at("commit.decided", of_process(settings, "committer"), plan, messages, monkeypatch)
-    identities = [message.prepared.identity for message in messages if message.prepared is not None]
-    own = [identity.transactional_id for identity in identities]
-
-    def of_task(request: Any) -> bool:
-        return set(request.transactional_ids) <= set(own)
-
-    bench.proxy.inject(
-        # The transactions are committed, and those who ask are told something else: the witness is asked.
-        Rule(m.EndTxnRequest, AnswerAfter(ErrorCode.INVALID_TXN_STATE), count=len(own)),
-        Rule(m.DescribeTransactionsRequest, as_if(state, *own), count=2, where=of_task),
-    )
-    session.plan(of_process(settings, "second-planner"))
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-    write_whole(settings)
-    bench.assert_exactly_once(topic)
-
-
-def test_status_shows_the_writes_if_a_broker_lists_nothing(
-    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = bench_of(2)
-    settings = bench.write_settings(bench.topic())
-    write_whole(settings)
-    monkeypatch.setattr(console, "TIMEOUT_MS", 3_000)
-    bench.proxy.inject(Rule(m.ListTransactionsRequest, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), count=None))
-    servers = bench.proxy.bootstrap_servers
-    assert main(["status", "--bootstrap-servers", servers, "--write-id", settings.write.id, "--json"]) == 1
-    said = capsys.readouterr()
-    assert [each["state"] for each in json.loads(said.out)["writes"]] == ["finished"]
-    assert said.err.startswith("kafka-eos: not shown: transactions: [KAFKA_EOS.REQUEST_DEADLINE]")

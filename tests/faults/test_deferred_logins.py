@@ -20,7 +20,7 @@ from kafka_eos_sink.client.security import (
     Secret,
     SecurityConfig,
 )
-from kafka_eos_sink.errors import AuthenticationError, KafkaEosError
+from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime import session
@@ -85,14 +85,6 @@ def test_login_is_retried_after_the_longest_backoff(bench_of: Callable[[int], Be
     came = [each.at for each in logins(bench)]
     assert len(came) >= 4
     assert min(later - earlier for earlier, later in pairwise(came[:4])) >= 0.5 * 0.75
-
-
-def test_rejected_password_is_not_retried(bench_of: Callable[[int], Bench]) -> None:
-    bench = bench_of(2)
-    bench.proxy.inject(*handshakes_then(Rule(m.SaslAuthenticateRequest, rejected("Access denied"), count=None)))
-    with pytest.raises(AuthenticationError, match="SASL_AUTHENTICATION_FAILED"):
-        session.plan(bench.write_settings(bench.topic(), client=CLIENT))
-    assert len(logins(bench)) == 1
 
 
 def test_reauthentication_rejected_for_now_connects_again(bench_of: Callable[[int], Bench]) -> None:

@@ -31,15 +31,12 @@ from .fault_proxy import (
     Change,
     Cut,
     Delay,
-    DeliverLate,
     FaultProxy,
     LoseRequest,
     LoseResponse,
-    RandomFaults,
     Rule,
     Throttle,
     Twice,
-    replay,
 )
 
 DEADLINE_MS, SILENCE_MS = 30_000, 1_000
@@ -130,16 +127,6 @@ def test_fault_rule_affects_exactly_one_request(
     assert not bench.proxy.unfired
 
 
-def test_a_request_that_was_given_up_reaches_the_broker_late(bench: Bench, client: NetworkClient, taken: str) -> None:
-    bench.proxy.inject(Rule(m.InitProducerIdRequest, DeliverLate("late")))
-    assert isinstance(ask(client, take_id(taken)), LostResponse)
-    assert ask(client, take_id(taken)).producer_epoch == 1
-    bench.proxy.open_gate("late")
-    give_up_at = client.clock() + DEADLINE_MS
-    while epoch_of(client, taken) < 2:
-        assert client.clock() < give_up_at
-
-
 def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient, taken: str) -> None:
     bench.proxy.inject(Rule(m.InitProducerIdRequest, Twice("late")))
     assert ask(client, take_id(taken)).producer_epoch == 1
@@ -147,26 +134,6 @@ def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient,
     bench.proxy.open_gate("late")
     bench.proxy.wait_until(lambda: not bench.proxy.late)
     assert epoch_of(client, taken) == 2
-
-
-def test_seeded_faults_are_replayed_from_their_log(bench: Bench, client: NetworkClient, taken: str) -> None:
-    menu: dict[Any, tuple[Action, ...]] = {
-        m.InitProducerIdRequest: (LoseRequest(), LoseResponse(), Answer(ErrorCode.NOT_COORDINATOR)),
-        m.DescribeTransactionsRequest: (LoseResponse(), Cut()),
-    }
-
-    def drive() -> tuple[list[Any], Any]:
-        answers = [ask(client, request) for _ in range(20) for request in (take_id(taken), describe(taken))]
-        return [getattr(answer, "error_code", type(answer)) for answer in answers], bench.proxy.faults
-
-    drawn = RandomFaults(seed=1, rate=0.4, menu=menu)
-    bench.proxy.inject(random_faults=drawn)
-    answers, faults = drive()
-    assert {fault.action for fault in faults} == {action for actions in menu.values() for action in actions}
-    bench.proxy.inject(random_faults=drawn)
-    assert drive() == (answers, faults)
-    bench.proxy.inject(*replay(faults))
-    assert drive() == (answers, faults)
 
 
 @pytest.mark.feature("metadata")

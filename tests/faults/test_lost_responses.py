@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.record_batch import RecordBatch, read_record_batches
 from kafka_eos_sink.runtime import session
-from kafka_testing import commit_as_driver, started_producer, unique_topic
+from kafka_testing import started_producer, unique_topic
 
 from .bench import Bench, numbered, of_process, write_tasks, write_whole
 from .fault_proxy import (
@@ -28,35 +25,14 @@ from .fault_proxy import (
     Cut,
     Delay,
     DeliverLate,
-    Hold,
     LoseRequest,
     LoseResponse,
     RandomFaults,
     Rule,
     Seen,
-    replay,
 )
 
 DEADLINE_MS = 20_000
-IDS = {None: "at-least-once", "": "transactional"}
-
-
-@contextmanager
-def started(
-    bench: Bench, transactional_id: str | None = "", client: dict[str, Any] | None = None, **settings: Any
-) -> Iterator[Producer]:
-    """A producer through the proxy, in its transaction; without a transactional id one that is only idempotent."""
-    wanted = unique_topic("lost") if transactional_id == "" else transactional_id
-    with NetworkClient(bench.client_config(**(client or {}))) as connected:
-        producer = started_producer(connected, wanted, ProducerConfig(**settings))
-        yield producer
-        producer.close()
-
-
-def end(producer: Producer) -> None:
-    producer.flush()
-    if producer._transactions.transactional:
-        commit_as_driver(producer._client, producer)
 
 
 def seen(bench: Bench, api: Any, where: Callable[[Any], bool] = lambda _request: True) -> list[Seen]:
@@ -72,21 +48,6 @@ def pieces(each: Seen) -> set[Any]:
         for topic in each.request.topic_data
         for partition in topic.partition_data
     }
-
-
-def batches_of(each: Seen) -> list[RecordBatch]:
-    """The batches of a Produce, one for each of its partitions."""
-    return [
-        batch
-        for topic in each.request.topic_data
-        for partition in topic.partition_data
-        for batch in read_record_batches(bytes(partition.records or b""))
-    ]
-
-
-def sent_sequences(bench: Bench) -> list[int]:
-    """The base sequences as they came, where all rows are for one partition."""
-    return [batch.base_sequence for each in seen(bench, m.ProduceRequest) for batch in batches_of(each)]
 
 
 def send_until(producer: Producer, happened: Callable[[], bool]) -> None:
@@ -200,50 +161,19 @@ def test_write_survives_a_lost_message_at_any_stage(
         assert {(first.version, piece) for piece in pieces(first)} <= again
 
 
-@pytest.mark.feature("order in flight", "producer without transactions")
-@pytest.mark.parametrize("transactional_id", ["", None], ids=IDS.get)
-def test_five_in_flight_requests_keep_order_on_lost_responses(bench: Bench, transactional_id: str | None) -> None:
-    topic, rows = bench.topic(), 200
-    # The first batch of a partition goes alone. Then five are under way: the answer to the first of them would come
-    # late, and with the fifth request the connection ends. Four are written then and one is not.
-    bench.proxy.inject(
-        Rule(m.ProduceRequest, Hold("never", "response"), nth=2),
-        Rule(m.ProduceRequest, LoseRequest(), nth=6),
-        Rule(m.ProduceRequest, Hold("repeated", "response"), nth=7),
-    )
-    with started(bench, transactional_id, batch_size=60) as producer:
-        producer.write(numbered(topic, 0, rows, partition=0))
-        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 6)
-        five = seen(bench, m.ProduceRequest)[1:]
-        assert len({each.connection for each in five}) == 1
-        assert not {each.occurrence for each in bench.proxy.answered if each.api is m.ProduceRequest} - {1}
-        # All five are in doubt: the oldest is repeated, and before its answer nothing goes behind it.
-        send_until(producer, lambda: len(seen(bench, m.ProduceRequest)) == 7)
-        for _ in range(10):
-            producer._sender.run_once(10)
-            assert producer._sender.produces_in_flight == 1
-        bench.proxy.open_gate("repeated")
-        end(producer)
-    assert not bench.proxy.unfired
-    sequences = sent_sequences(bench)
-    assert sequences[1:6] == sorted(set(sequences[1:6]))
-    assert sequences[6:11] == sequences[1:6]
-    assert sequences[11:] == sorted(set(sequences[11:]))
-    assert bench.read(topic) == [list(range(rows)), []]
-    bench.assert_nothing_open(topic)
-
-
 @pytest.mark.feature("fenced producers")
 def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
     topic, transactional_id = bench.topic(), unique_topic("late")
-    with started(bench, transactional_id, client={"request_timeout_ms": 300}) as producer:
+    with NetworkClient(bench.client_config(request_timeout_ms=300)) as client:
+        producer = started_producer(client, transactional_id)
         producer.write(numbered(topic, 0, 10))
         producer.flush()
         bench.proxy.inject(Rule(m.ProduceRequest, DeliverLate("aborted")))
         producer.write(numbered(topic, 10, 10))
         send_until(producer, lambda: bool(bench.proxy.faults))
-        assert producer.abort(producer._client.clock() + DEADLINE_MS) is not None
+        assert producer.abort(client.clock() + DEADLINE_MS) is not None
+        producer.close()
     bench.proxy.open_gate("aborted")
     bench.proxy.wait_until(lambda: not bench.proxy.late)
     bench.assert_nothing_visible(topic)
@@ -355,21 +285,10 @@ def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: i
     while (failure := run_and_abort(bench, settings)) is not None:
         runs += 1
         assert runs < 30, failure
-    done = bench.proxy.faults
-    assert done, "this seed did nothing"
+    assert bench.proxy.faults, "this seed did nothing"
     bench.proxy.inject()
     bench.assert_exactly_once(topic)
     patient = varied(bench.write_settings(topic), write_id=settings.write.id)
     assert run_and_abort(bench, patient) is None  # the same version again: skipped
     bench.assert_exactly_once(topic)
     bench.assert_nothing_open(topic)
-    # The log of a run is a test of its own.
-    again, rules = bench.topic(), replay(done)
-    bench.proxy.inject(*rules)
-    settings = varied(settings, topic=again, write_id=unique_topic("replayed"))
-    while (failure := run_and_abort(bench, settings)) is not None:
-        runs += 1
-        assert runs < 60, failure
-    bench.proxy.inject()
-    bench.assert_exactly_once(again)
-    bench.assert_nothing_open(again)

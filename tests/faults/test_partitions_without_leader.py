@@ -6,28 +6,17 @@ On Kafka 4.3.1 and 4.4.0, whose coordinators leave the marker of a commit out of
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.client.admin import Admin
-from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
-from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
-from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.partitioner import key_partitions
-from kafka_eos_sink.producer.producer import Producer
-from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
@@ -150,34 +139,3 @@ def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKaf
 
 
 # the producer
-
-
-@pytest.mark.feature("large records and lost brokers")
-def test_keyless_rows_avoid_a_leaderless_partition_keyed_wait(three: EmbeddedKafka) -> None:
-    topic = lonely_topic(three)
-    hidden = 1
-    node = kill_leader(three, topic, hidden)
-    client = NetworkClient(ClientConfig(bootstrap_servers=parse_bootstrap_servers(three.bootstrap_servers)))
-    with client, closing(Producer(Admin(client), ProducerConfig(batch_size=200), transactional_id=None)) as producer:
-        producer.init_producer_id(client.clock() + 30_000)
-        producer.begin()
-        number = pa.array([b"%d" % each for each in range(300)])
-        producer.write(Rows(topic=topic, partition=None, columns=RecordColumns(value=number)))
-        producer.flush()
-        assert {partition for _, partition in producer.acknowledged} == set(range(PARTITIONS)) - {hidden}
-
-        keys = pa.array([b"key-%d" % each for each in range(300)])
-        producer.write(Rows(topic=topic, partition=None, columns=RecordColumns(key=keys, value=number)))
-        starting = threading.Thread(target=three.start_node, args=(node,))
-        starting.start()
-        producer.flush()
-        starting.join()
-    records = read_committed(three.bootstrap_servers, topic)
-    keyless = [record for record in records if record.key is None]
-    keyed = [record for record in records if record.key is not None]
-    assert Counter(int(each.value or b"") for each in keyless) == Counter(range(300))
-    assert {each.partition for each in keyless} == set(range(PARTITIONS)) - {hidden}
-    assert Counter(int(each.value or b"") for each in keyed) == Counter(range(300))
-    places = key_partitions(keys, PARTITIONS)
-    assert all(each.partition == places[int(each.value or b"")] for each in keyed)
-    assert hidden in {each.partition for each in keyed}

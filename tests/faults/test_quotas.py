@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.network_client import NetworkClient
-from kafka_eos_sink.client.node import Node
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
 from kafka_testing import commit_as_driver, started_producer, unique_topic
-from quotas import Quota, client_quota
+from quotas import client_quota
 
-from .bench import TASKS, Bench, numbered, write_whole
+from .bench import Bench, numbered
 from .test_lost_responses import pieces, seen
 
 BATCH_BYTES = 300_000
@@ -56,44 +53,3 @@ def test_request_that_waits_for_a_quota_is_not_sent_again(
     assert len({each.connection for each in seen(bench, m.ProduceRequest)}) == 1
     assert [len(rows) for rows in bench.read(topic)] == [BATCHES * 30, 0]
     bench.assert_nothing_open(topic)
-
-
-@pytest.mark.parametrize(("key", "value"), [("producer_byte_rate", 60.0), ("request_percentage", 0.1)])
-def test_whole_write_succeeds_above_its_quota(
-    bench_of: Callable[[int], Bench], monkeypatch: pytest.MonkeyPatch, key: Quota, value: float
-) -> None:
-    """Planner, tasks and committer, each with the quota for itself."""
-    throttled: list[int] = []
-    throttle = Node.throttle
-
-    def noted(node: Node, ms: int, now: int) -> None:
-        throttled.append(ms)
-        throttle(node, ms, now)
-
-    monkeypatch.setattr(Node, "throttle", noted)
-    bench = bench_of(2)
-    topic = bench.topic()
-    settings = bench.write_settings(topic)
-    names = ["planner", "committer", *(f"task-{task}" for task in range(TASKS))]
-    ids = [f"{settings.client.client_id}-{name}" for name in names]
-    with client_quota(bench.kafka.bootstrap_servers, key, value, *ids):
-        if key == "request_percentage":
-            use_up(replace(settings.client, client_id=ids[0]))
-            throttled.clear()
-        write_whole(settings)
-    assert throttled
-    bench.assert_exactly_once(topic)
-    bench.assert_nothing_open(topic)
-
-
-def use_up(config: ClientConfig) -> None:
-    """Send requests until the broker throttles: a quick one spends less than the quota on a whole write.
-
-    It measures over eleven seconds, so a write that begins now is throttled too.
-    """
-    with NetworkClient(config) as client:
-        until = client.clock() + 60_000
-        assert client.wait_for_metadata(until)
-        while not client.throttling(0)[0]:
-            assert client.clock() < until
-            client.call(client.any_node(until), m.ListTransactionsRequest(), deadline_ms=until)

@@ -64,15 +64,11 @@ def first_bad(columns: str) -> str:
 
 WRONG = {
     "types": Wrong(code="INVALID_COLUMNS", rows="SELECT 1 AS value, 1L AS partition", where="partition attribute"),
-    "one name twice": Wrong(code="INVALID_COLUMNS", rows="SELECT 'v' AS value, 1 AS id, 2 AS id", where="'id'"),
     "one name twice, at least once": Wrong(
         code="INVALID_COLUMNS", rows="SELECT 'v' AS value, 1 AS id, 2 AS id", options=AT_LEAST_ONCE, where="'id'"
     ),
     "no topic": Wrong(code="INVALID_COLUMNS", options={"topic": ""}, where="topic option"),
     "acks": Wrong(code="INVALID_OPTIONS", options={"kafka.acks": "1"}, where="kafka.acks=1"),
-    "options and columns": Wrong(
-        code="INVALID_OPTIONS", rows="SELECT 1 AS value", options={"kafka.acks": "1"}, where="value attribute"
-    ),
     "unknown option": Wrong(code="INVALID_OPTIONS", options={"kafka.sasl.pasword": "secret"}, where="sasl.password"),
     "reference": Wrong(
         code="INVALID_OPTIONS", options={"kafka.client.id": "${env:SURELY_NOT_SET}"}, where="SURELY_NOT_SET"
@@ -85,9 +81,6 @@ WRONG = {
     "missing topic": Wrong(code="UNKNOWN_TOPIC", options={"topic": MISSING, **SOON}, where=MISSING),
     "missing topic of a column": Wrong(
         code="UNKNOWN_TOPIC", rows=ANOTHER_TOPIC, options={"topic": "", **SOON}, where=MISSING
-    ),
-    "missing topic of a column, at least once": Wrong(
-        code="UNKNOWN_TOPIC", rows=ANOTHER_TOPIC, options={"topic": "", **SOON, **AT_LEAST_ONCE}, where=MISSING
     ),
     "no broker": Wrong(
         code="BROKER_UNREACHABLE",
@@ -105,11 +98,6 @@ WRONG = {
         rows=first_bad("'v' AS value, IF(id = 7, 3, 0) AS partition"),
         where="row 2 of the task",
     ),
-    "negative partition": Wrong(
-        code="NO_SUCH_PARTITION",
-        rows=first_bad("'v' AS value, IF(id = 7, -1, 0) AS partition"),
-        where="row 2 of the task",
-    ),
     "null topic": Wrong(
         code="NULL_TOPIC",
         rows=first_bad("'v' AS value, IF(id = 7, NULL, 'TOPIC') AS topic"),
@@ -122,9 +110,6 @@ WRONG = {
     "null header key": Wrong(
         code="INVALID_HEADER",
         rows="SELECT 'v' AS value, array(struct(CAST(NULL AS STRING) AS key, X'ff' AS value)) AS headers",
-    ),
-    "header key in another encoding": Wrong(
-        code="INVALID_HEADER", rows=f"SELECT 'v' AS value, array(struct({NOT_UTF8} AS key, X'ff' AS value)) AS headers"
     ),
     "header key of a map, at least once": Wrong(
         code="INVALID_HEADER", rows=f"SELECT 'v' AS value, map({NOT_UTF8}, 'v') AS headers", options=AT_LEAST_ONCE

@@ -85,21 +85,6 @@ def test_a_task_dies_and_spark_runs_it_again(job: Job, tmp_path: Path, point: st
     assert_every_row_once(job)
 
 
-@pytest.mark.parametrize("action", ["raise", "kill"])
-def test_commit_that_fails_after_decision_is_finished(
-    job: Job, spark: SparkSession, tmp_path: Path, action: str
-) -> None:
-    """An error lets Spark call abort, which finds the decision. A committer process that dies leaves the rest to the next run."""
-    assert job.run_once(f"commit.between_ends={action}:{tmp_path / 'once'}") != 0
-    if action == "raise":
-        first = next(line for line in job.said().splitlines() if "KAFKA_EOS" in line or "kafka_eos_sink" in line)
-        assert first.startswith("[KAFKA_EOS.DECIDED_NOT_FINISHED] ")
-        assert "Rows visible: maybe. Safe to run again: only with the same txnAppId and txnVersion." in job.said()
-        assert_every_row_once(job)
-    job.run_again(spark)
-    assert_every_row_once(job)
-
-
 def test_command_in_error_finishes_job_without_txn_app_id(
     spark_environment: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_testing import assert_nothing_open
-from tests.spark.jobs.stream_rows import LINES, add_files
+from tests.spark.jobs.stream_rows import add_files
 from tests.spark.printed_commands import run_printed
 from tests.spark.streams import Stream
 
@@ -80,22 +78,3 @@ def test_query_with_replaced_metadata_writes_on_once_it_is_restored(stream: Stre
     metadata.write_text(before)
     stream.run()
     stream.assert_every_line_once(3)
-
-
-def test_uncommitted_batch_at_sink_change_is_written_twice(stream: Stream, code_of: CodeOf) -> None:
-    """Not promised: the one batch in flight when the sink is changed. Neither sink knows what the other one wrote of it.
-
-    So a query is to be stopped when it has nothing to do, or started once more with its old sink, before it is changed.
-    """
-    run_with_sparks_sink(stream)
-    stream.forget_commit(1)  # as a driver that died when the rows were written
-    text = stream.fails()
-    assert code_of(text) == "COMMIT_LOG_LOST"
-    run_printed(text, "resolve")
-    stream.run()
-    first, second = Counter(range(LINES)), Counter(range(LINES, 2 * LINES))
-    assert stream.numbers() == first + second + second
-    stream.forget_commit(1)
-    run_with_sparks_sink(stream)
-    assert stream.numbers() == first + second + second + second
-    assert_nothing_open(stream.servers)

@@ -195,18 +195,6 @@ def test_signal_to_the_client_stops_the_query_on_the_server(
     assert numbers(servers, topic) == list(range(100))
 
 
-@pytest.mark.feature("spark connect")
-def test_failed_job_on_a_server_prints_one_sentence(
-    connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
-) -> None:
-    (tmp_path / "rows.json").write_text('{"id": 1}\n')
-    arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", "no-such-topic", "--format", "json")
-    soon = ("--option", "kafka.max.block.ms=2000", f"{tmp_path}/rows.json")
-    done = run(connect_server, tmp_path, str(REPOSITORY / "spark_jobs" / "batch_to_kafka.py"), *arguments, *soon)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("batch_to_kafka: [KAFKA_EOS.UNKNOWN_TOPIC] topic 'no-such-topic' ")
-
-
 def test_event_log_of_server_shows_no_inline_secret(connect_server: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"value": "a"}\n')
     secrets = SECRETS | {"kafka.sasl.jaas.config": 'ScramLoginModule required password="inline-login-module";'}

@@ -76,50 +76,13 @@ SAME = {
 }
 
 
-@dataclass(frozen=True)
-class Differs:
-    """An option that Spark's sink takes, and what ours answers. ``theirs`` is the reason if Spark's fails, too."""
-
-    options: Mapping[str, str]
-    ours: str
-    theirs: str = ""
-    mode: str = "append"
-
-
-DIFFERS = {
-    "includeHeaders": Differs({"includeHeaders": "true"}, "INVALID_OPTIONS.*includeHeaders"),
-    "acks": Differs({"kafka.acks": "1"}, "INVALID_OPTIONS.*acks"),
-    "idempotence": Differs({"kafka.enable.idempotence": "false"}, "INVALID_OPTIONS.*idempotence"),
-    "in flight": Differs(
-        {"kafka.max.in.flight.requests.per.connection": "6", "kafka.enable.idempotence": "false"},
-        "INVALID_OPTIONS.*in.flight",
-    ),
-    "transactional id": Differs(
-        {"kafka.transactional.id": "mine", "kafka.delivery.timeout.ms": "4000", "kafka.request.timeout.ms": "3000"},
-        "INVALID_OPTIONS.*transactional.id.prefix",
-        theirs="initTransactions|transaction",
-    ),
-    "serializer": Differs(
-        {"kafka.key.serializer": "org.apache.kafka.common.serialization.StringSerializer"},
-        "INVALID_OPTIONS.*serializer",
-        theirs="key.serializer",
-    ),
-    "interceptor": Differs({"kafka.interceptor.classes": ""}, "INVALID_OPTIONS.*interceptors"),
-    "unknown name": Differs({"kafka.compresion.type": "gzip"}, "INVALID_OPTIONS.*compression.type"),
-    "no topic": Differs({"topic": ""}, "INVALID_", theirs="topic"),
-    "default mode": Differs({}, "mode", mode="errorifexists"),
-    "overwrite": Differs({}, "OVERWRITE_NOT_SUPPORTED", theirs="[Oo]verwrite", mode="overwrite"),
-}
-
-
 def frame(spark: SparkSession, columns: tuple[str, ...], topic: str) -> DataFrame:
     return spark.range(0, 60, 1, 2).selectExpr(*(column.replace("TOPIC", topic) for column in columns))
 
 
-def write(rows: DataFrame, sink: Sink, kafka: EmbeddedKafka, options: Mapping[str, str], mode: str = "append") -> None:
-    rows.write.format(sink).option("kafka.bootstrap.servers", kafka.bootstrap_servers).options(**options).mode(
-        mode
-    ).save()
+def write(rows: DataFrame, sink: Sink, kafka: EmbeddedKafka, options: Mapping[str, str]) -> None:
+    writer = rows.write.format(sink).option("kafka.bootstrap.servers", kafka.bootstrap_servers)
+    writer.options(**options).mode("append").save()
 
 
 def content(records: list[ReadRecord], *, placed: bool) -> list[Any]:
@@ -148,22 +111,6 @@ def test_both_sinks_write_equal_records(
         found[sink] = content(read_committed(kafka.bootstrap_servers, topic), placed=case.placed)
     assert len(found["kafka"]) == 60
     assert found["kafka-eos"] == found["kafka"]
-
-
-@pytest.mark.parametrize("name", DIFFERS)
-def test_option_of_sparks_sink_is_rejected_by_ours(
-    spark: SparkSession, kafka: EmbeddedKafka, topics: dict[Sink, str], name: str
-) -> None:
-    case = DIFFERS[name]
-    for sink, topic in topics.items():
-        options = {"topic": topic} | dict(case.options)
-        reason = case.ours if sink == "kafka-eos" else case.theirs
-        if reason:
-            with pytest.raises(Exception, match=f"(?is){reason}"):
-                write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
-        else:
-            write(frame(spark, (VALUE,), topic), sink, kafka, options, case.mode)
-        assert len(read_committed(kafka.bootstrap_servers, topic)) == (0 if reason else 60)
 
 
 @pytest.mark.parametrize("mode", ["append", "complete", "update"])

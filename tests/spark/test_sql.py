@@ -60,23 +60,3 @@ def test_the_options_of_a_table_do_not_reach_the_writer(sql: SparkSession, kafka
     ):
         sql.sql(f"INSERT INTO orders_table {ROWS}")
     assert values(kafka, topic) == []
-
-
-@pytest.mark.feature("sql")
-def test_create_table_as_select_says_where_the_options_belong(sql: SparkSession, kafka: EmbeddedKafka) -> None:
-    topic = create_topic(kafka.bootstrap_servers)
-    options = f"OPTIONS ('kafka.bootstrap.servers' = '{kafka.bootstrap_servers}', 'topic' = '{topic}')"
-    rows = "AS SELECT string(id) AS value FROM range(10)"
-    for statement in (
-        f"CREATE TABLE orders_table USING `kafka-eos` {options} {rows}",
-        f"CREATE TABLE IF NOT EXISTS orders_table USING `kafka-eos` {options} {rows}",
-    ):
-        with pytest.raises(
-            Exception, match=r"\[KAFKA_EOS\.INVALID_OPTIONS\] 1\. kafka\.bootstrap\.servers is required"
-        ) as raised:
-            sql.sql(statement)
-        assert "In SQL, Spark passes the OPTIONS of a table to no writer" in str(raised.value)
-        assert "INSERT INTO t WITH ('kafka.bootstrap.servers' = " in str(raised.value)
-    with pytest.raises(Exception, match=r"use mode\(\"append\"\), or INSERT INTO in SQL"):
-        sql.sql(f"CREATE OR REPLACE TABLE orders_table USING `kafka-eos` {options} {rows}")
-    assert values(kafka, topic) == []

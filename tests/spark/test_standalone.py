@@ -120,23 +120,6 @@ def test_executors_run_the_package_of_the_archive(
     assert_every_row_once(secured, topic)
 
 
-@pytest.mark.feature("connection check")
-def test_check_names_executors_that_do_not_trust_the_broker(
-    submit: Submit, secured: EmbeddedKafka, tmp_path: Path
-) -> None:
-    done = submit(truststore=str(Authority(tmp_path, "truststore").file))(
-        *CHECK, create_topic(secured.plaintext_servers)
-    )
-    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    assert own_lines(done.stdout, "check_connection") == ["check_connection: 2 of 3 processes cannot write to Kafka"]
-    (driver,) = own_lines(done.stdout, "driver ")
-    assert " ok: " in driver
-    executors = own_lines(done.stdout, "executor ")
-    assert len(executors) == 2
-    for line in executors:
-        assert " FAILS: [KAFKA_EOS.TLS_FAILED] " in line
-
-
 @pytest.mark.feature("standalone cluster")
 def test_rows_are_visible_once_after_a_worker_was_killed(
     cluster: StandaloneCluster, submit: Submit, secured: EmbeddedKafka, tmp_path: Path

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -43,31 +41,6 @@ def test_each_line_is_visible_once_over_restarts_in_one_session(
             if record.partition == partition:
                 keys.setdefault(record.key, []).append(int(record.value or b"") // LINES)
         assert all(batches == sorted(batches) for batches in keys.values())
-
-
-def test_history_has_a_record_of_each_batch(stream: Stream, capsys: pytest.CaptureFixture[str]) -> None:
-    query = stream.run(userMetadata="ticket 7")
-    where = ["--bootstrap-servers", stream.servers, "--write-id", stream.write_id()]
-    assert main(["history", *where, "--json"]) == 0, capsys.readouterr().err
-    batches = json.loads(capsys.readouterr().out)
-    assert [(each["version"], each["rows"], each["recovered_by"]) for each in batches] == [
-        (1, LINES, None),
-        (0, LINES, None),
-    ]
-    read = read_committed(stream.servers, stream.topic)
-    for batch in batches:
-        assert (batch["query_id"], batch["user_metadata"]) == (str(query.id), "ticket 7")
-        assert batch["application_id"] == stream.spark.sparkContext.applicationId
-        assert all(batch[f"{phase}_ms"] >= 0 for phase in ("plan", "write", "check", "decide", "end", "verify"))
-        values = {int(record.value or b"") for record in read if in_batch(record.partition, record.offset, batch)}
-        assert values == set(range(batch["version"] * LINES, (batch["version"] + 1) * LINES))
-
-
-def in_batch(partition: int, offset: int, batch: dict[str, Any]) -> bool:
-    return any(
-        part["partition"] == partition and part["first_offset"] <= offset <= part["last_offset"]
-        for part in batch["offsets"]
-    )
 
 
 @pytest.mark.parametrize("trigger", [{"once": True}, {"processingTime": "0 seconds"}, {"availableNow": True}])

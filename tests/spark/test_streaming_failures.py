@@ -76,13 +76,6 @@ def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced(job: StreamJob, sp
     job.assert_every_line_once(2)
 
 
-def test_a_worker_dies_and_spark_runs_its_task_again(job: StreamJob, tmp_path: Path) -> None:
-    add_files(job.source, 0, 2)
-    assert job.run(job.arguments(), f"task.prepared=kill:{tmp_path / 'once'}") == 0, job.said()[-3000:]
-    assert (tmp_path / "once").exists()
-    job.assert_every_line_once(2)
-
-
 def test_commit_failing_after_decision_is_finished_by_abort(
     job: StreamJob, spark: SparkSession, tmp_path: Path
 ) -> None:
