@@ -17,12 +17,13 @@ from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerRefusedError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
-from kafka_eos_sink.protocol.identity import TransactionMarker
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnResponse,
     ListTransactionsResponse,
     ProduceRequest,
+    TopicIndexes,
+    WriteTxnMarkersRequest,
 )
 from kafka_eos_sink.protocol.reactions import Reaction
 from kafka_eos_sink.protocol.record_batch import RecordBatch, encode_rows, read_record_batches, seal
@@ -253,13 +254,12 @@ def test_open_producer_is_described_and_ended_by_manual_marker(admin: Admin, top
         0,
     )
     assert open_one.current_txn_start_offset == 0
-    marker = TransactionMarker(
-        topic=topic,
-        partition=0,
+    marker = WriteTxnMarkersRequest.Marker(
+        topics=(TopicIndexes(name=topic, partition_indexes=(0,)),),
         producer_id=open_one.producer_id,
         # From transaction version 2 on a marker carries the next epoch (KIP-890).
         producer_epoch=open_one.producer_epoch + (1 if transaction.version >= 5 else 0),
-        committed=False,
+        transaction_result=False,
         coordinator_epoch=max(0, open_one.coordinator_epoch),
         transaction_version=2 if transaction.version >= 5 else 0,
     )

@@ -28,7 +28,7 @@ from kafka_eos_sink.errors import AuthorizationError, DecisionPendingError, Kafk
 from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.protocol.identity import TransactionMarker
+from kafka_eos_sink.protocol.messages import TopicIndexes, WriteTxnMarkersRequest
 from kafka_eos_sink.runtime import at_least_once, session
 from kafka_eos_sink.settings.kafka_properties import read_kafka_properties
 from kafka_testing import assert_nothing_open, read_committed, read_uncommitted, wait_until
@@ -384,12 +384,11 @@ def test_without_transactions_write_on_the_topic_is_enough(guarded: EmbeddedKafk
 
 @pytest.mark.feature("retries and errors")
 def test_writing_a_marker_needs_cluster_alter(guarded: EmbeddedKafka) -> None:
-    marker = TransactionMarker(
-        topic="data-everything",
-        partition=0,
+    marker = WriteTxnMarkersRequest.Marker(
+        topics=(TopicIndexes(name="data-everything", partition_indexes=(0,)),),
         producer_id=1,
         producer_epoch=0,
-        committed=True,
+        transaction_result=True,
         coordinator_epoch=0,
         transaction_version=2,
     )
