@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -24,9 +24,6 @@ from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.errors import counted as counted
 from kafka_eos_sink.errors import one_line, printable
 from kafka_eos_sink.runtime import batch_record
-
-if TYPE_CHECKING:
-    from kafka_eos_sink.operations.operator import OperatorSettings
 
 COMMIT_LOG, HISTORY = values.DEFAULT_TOPIC, batch_record.DEFAULT_HISTORY_TOPIC
 
@@ -121,31 +118,6 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     for warning in found.warnings:
         typer.echo(f"kafka-eos: {warning}", err=True)
     return found.client
-
-
-def operator_settings(
-    bootstrap_servers: str | None,
-    properties: Path | None,
-    write_id: str,
-    commit_log_topic: str,
-    history_topic: str = "",
-    command: str = "",
-) -> OperatorSettings:
-    """Build settings of a command for one write; raises as ``client_config``.
-
-    Args:
-        history_topic, command: As in `OperatorSettings`, for a command that finishes batches.
-    """
-    # Most commands that read need no executor, and its import takes longer than the rest of this module.
-    from kafka_eos_sink.operations.operator import OperatorSettings
-
-    return OperatorSettings(
-        write_id=write_id,
-        commit_log_topic=commit_log_topic,
-        client=client_config(bootstrap_servers, properties),
-        history_topic=history_topic,
-        command=command,
-    )
 
 
 @contextmanager

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.cli.view import writes_table
+from kafka_eos_sink.cli.view import tables
 from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.extras import require_modules
-from kafka_eos_sink.operations.cluster_view import write_lines
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 
 if TYPE_CHECKING:
     from kafka_eos_sink.demo.run import DemoRun
@@ -64,7 +64,8 @@ def _show(terminal: Console, run: DemoRun) -> None:
     heading = "[bold]The commit log[/] (kafka-eos status)"
     for shown in ("", census_table(writes), "", chart(writes), "", heading):
         terminal.print(shown)
-    for part in writes_table(write_lines(run.writes), time.time_ns() // 1_000_000, with_offsets=True):
+    found = ClusterView(now_ms=time.time_ns() // 1_000_000, writes=write_lines(run.writes))
+    for part in tables(found, with_offsets=True):
         console.show(part, err=terminal.stderr)
     terminal.print()
     # The sentence claims what the numbers prove: after a problem the command fails with its description instead.

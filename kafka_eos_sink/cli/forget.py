@@ -12,10 +12,12 @@ import typer
 
 from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import require_consent
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.refusals import job_of
 from kafka_eos_sink.errors import Job, WriteRefusedError
 from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.cluster_view import write_lines
 from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.operations.write_status import find_old_writes
 
@@ -64,7 +66,8 @@ def forget(
         raise typer.BadParameter(
             "give either --write-id W, which kafka-eos status lists, or --prefix W and --older-than AGE together"
         )
-    settings = console.operator_settings(bootstrap_servers, properties, write_id or prefix or "", commit_log_topic)
+    client = console.client_config(bootstrap_servers, properties)
+    settings = OperatorSettings(write_id=write_id or prefix or "", commit_log_topic=commit_log_topic, client=client)
     if older_than is not None:
         _forget_old(settings, older_than, duration_ms(older_than), yes=yes)
         return
@@ -76,8 +79,10 @@ def forget(
 
 def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes: bool) -> None:
     """Forget the writes whose ids begin with the settings' write id."""
-    prefix = settings.write_id
-    found = find_old_writes(settings, age_ms)
+    prefix, now_ms = settings.write_id, time.time_ns() // 1_000_000
+    before_ms = now_ms - age_ms
+    with connected(settings.client) as admin:
+        found = find_old_writes(admin, settings.commit_log_topic, prefix, before_ms, timeout_ms=settings.timeout_ms)
     for part in console.listed(
         ("not forgotten", "reason"), [*found.left.items()], list, limit=console.MOST, rest="kafka-eos status"
     ):
@@ -87,11 +92,11 @@ def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes
         console.echo(f"Nothing to forget: no write id that begins with {prefix!r} has been at rest for {older_than}.")
         return
     if not yes:
-        require_consent(settings, operator.Preview(writes=found.at_rest), _effect(ids))
+        require_consent(settings, operator.Preview(now_ms=now_ms, writes=write_lines(found.at_rest)), _effect(ids))
     failed = 0
     for each in ids:
         try:
-            operator.forget(replace(settings, write_id=each), finished_before_ms=time.time_ns() // 1_000_000 - age_ms)
+            operator.forget(replace(settings, write_id=each), finished_before_ms=before_ms)
         # A job has begun since. The others are still at rest.
         except WriteRefusedError as refused:
             failed += 1

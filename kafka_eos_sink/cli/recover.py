@@ -65,8 +65,12 @@ def recover(
 
     For a version whose outcome cannot be proven: kafka-eos resolve
     """
-    settings = console.operator_settings(
-        bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos recover"
+    settings = OperatorSettings(
+        write_id=write_id,
+        commit_log_topic=commit_log_topic,
+        client=console.client_config(bootstrap_servers, properties),
+        history_topic=history_topic,
+        command="kafka-eos recover",
     )
     if not yes:
         procedure = partial(operator.recovery, abort_unknown=abort_unknown)
@@ -81,13 +85,13 @@ def recover(
 
 
 def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -> str:
-    others = len(found.opened) - found.decided
+    others = len(found.transactions) - found.decided
     hanging, forgotten = found.hanging, len(found.hanging.forgotten)
     effects = (
         (found.decided, "open transaction", "commit {} of decided versions"),
         (forgotten * discard, "transaction", "abort {} hanging under a forgotten id, by a marker"),
         (
-            sum(write.state == "decided" for write in found.writes),
+            sum(each.write.state == "decided" for each in found.writes),
             "decided version",
             "prove that the rows of {} are visible, and copy rows that Kafka has aborted",
         ),

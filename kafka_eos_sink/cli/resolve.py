@@ -16,6 +16,7 @@ from kafka_eos_sink.commit.steps import Procedure
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import ResolveRequest, Run
 from kafka_eos_sink.operations import operator
+from kafka_eos_sink.operations.operator import OperatorSettings
 
 _QueryId = Annotated[
     str | None,
@@ -67,8 +68,12 @@ def resolve(
     """
     if allow_duplicates and resolution == "committed":
         raise typer.BadParameter("--allow-duplicates belongs to --as rewrite")
-    settings = console.operator_settings(
-        bootstrap_servers, properties, write_id, commit_log_topic, history_topic, "kafka-eos resolve"
+    settings = OperatorSettings(
+        write_id=write_id,
+        commit_log_topic=commit_log_topic,
+        client=console.client_config(bootstrap_servers, properties),
+        history_topic=history_topic,
+        command="kafka-eos resolve",
     )
     asked = partial(ResolveRequest, query_id=query_id, version=version, resolution=resolution)
 

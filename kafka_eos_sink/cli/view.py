@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +17,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite
-from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine, write_lines
+from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, WriteLine
 from kafka_eos_sink.operations.operator import OperatorSettings, Preview
 from kafka_eos_sink.operations.transactions import times_ms
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -61,25 +60,18 @@ def view(found: ClusterView, *, live: bool = False, with_offsets: bool = False) 
     yield console.line(f"{found.read_at[:19].replace('T', ' ')} UTC: {numbers}", "bold")
     most, rest = (MOST_LIVE, "kafka-eos status") if live else (MOST_ROWS, "--json, or --prefix W")
     listed = partial(console.listed, limit=most, rest=rest, wraps=live)
-    yield from transactions_table(found.transactions, found.now_ms, listed)
-    yield from listed(_BLOCKED, found.blocked, _blocked)
-    yield from writes_table(found.writes, found.now_ms, listed, with_offsets=with_offsets)
+    yield from tables(found, listed, with_offsets=with_offsets)
     for each in found.writes if with_offsets else ():
         if each.write.written is not None:
             yield console.line(f"written versions: {_versions(each.write.written)}")
 
 
-def transactions_table(states: Sequence[TransactionState], now_ms: int, listed: Listed = console.listed) -> Shown:
-    """Build the table of open transactions; ``now_ms`` is the wall clock in ms."""
-    return listed(_TRANSACTIONS, states, partial(_transaction, now_ms))
-
-
-def writes_table(
-    lines: Sequence[WriteLine], now_ms: int, listed: Listed = console.listed, *, with_offsets: bool
-) -> Shown:
-    """Build the table of writes, and a line for each that is unreadable."""
-    yield from listed(_WRITES, lines, partial(_write, now_ms, with_offsets))
-    for write in [each.write for each in lines if each.write.problem][:_SHOWN_VERSIONS]:
+def tables(found: ClusterView, listed: Listed = console.listed, *, with_offsets: bool) -> Shown:
+    """Build the tables that have rows, and a line for each unreadable write."""
+    yield from listed(_TRANSACTIONS, found.transactions, partial(_transaction, found.now_ms))
+    yield from listed(_BLOCKED, found.blocked, _blocked)
+    yield from listed(_WRITES, found.writes, partial(_write, found.now_ms, with_offsets))
+    for write in [each.write for each in found.writes if each.write.problem][:_SHOWN_VERSIONS]:
         yield console.line(f"{write.write_id}: {write.problem}", "red")
 
 
@@ -92,13 +84,8 @@ def require_consent(settings: OperatorSettings, found: Preview, effect: str, *, 
     Raises:
         typer.Exit: The command was not confirmed (status 1).
     """
-    now_ms, lines = time.time_ns() // 1_000_000, write_lines(found.writes)
     every = f"{settings.write.status_of_all} --prefix {shlex.quote(settings.write_id)} --json"
-    listed = partial(console.listed, limit=console.MOST, rest=every)
-    shown = [
-        *writes_table(lines, now_ms, listed, with_offsets=True),
-        *transactions_table(found.opened, now_ms, listed),
-    ]
+    shown = [*tables(found, partial(console.listed, limit=console.MOST, rest=every), with_offsets=True)]
     for part in (*shown, *([Text()] if shown else []), *(console.line(each, "bold red") for each in found.warnings)):
         console.show(part, err=err)
     console.echo(effect, err=err)

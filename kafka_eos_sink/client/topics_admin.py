@@ -10,7 +10,7 @@ from uuid import UUID
 from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
 from kafka_eos_sink.client.requests import Call, Requests, Result, Route, single
 from kafka_eos_sink.protocol import messages as m
-from kafka_eos_sink.protocol.identity import TopicPartition, TransactionMarker, by_topic
+from kafka_eos_sink.protocol.identity import TopicPartition, by_topic
 from kafka_eos_sink.protocol.schema import Request
 from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 
@@ -314,27 +314,19 @@ class TopicsAdmin(Requests):
             deadline_ms,
         )
 
-    def write_txn_marker(self, marker: TransactionMarker, deadline_ms: int) -> None:
+    def write_txn_marker(self, marker: m.WriteTxnMarkersRequest.Marker, deadline_ms: int) -> None:
         """Write a marker on the leader; requires ClusterAction or Alter on the cluster.
 
         Raises:
             AuthorizationError, BrokerRefusedError, BrokerUnavailableError.
         """
-        written = m.WriteTxnMarkersRequest.Marker(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            transaction_result=marker.committed,
-            topics=(m.TopicIndexes(name=marker.topic, partition_indexes=(marker.partition,)),),
-            coordinator_epoch=marker.coordinator_epoch,
-            transaction_version=marker.transaction_version,
-        )
 
         def read(response: m.WriteTxnMarkersResponse, where: Any) -> Iterator[Result[TopicPartition, None]]:
             for each in response.markers:
                 yield from _read_partitions(lambda _each: None)(each, where)
 
-        request = m.WriteTxnMarkersRequest(markers=(written,))
-        where = [(marker.topic, marker.partition)]
+        request = m.WriteTxnMarkersRequest(markers=(marker,))
+        where = [(topic.name, partition) for topic in marker.topics for partition in topic.partition_indexes]
         self._from_leaders(m.WriteTxnMarkersRequest, lambda _where, _node: request, read, where, deadline_ms)
 
     # inside

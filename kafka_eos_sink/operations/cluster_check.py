@@ -18,12 +18,13 @@ from kafka_eos_sink.client.coordinator_topics import (
     coordinator_state,
     required_in_sync,
 )
-from kafka_eos_sink.client.metadata import TopicMetadata, topic_metadata
+from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
 from kafka_eos_sink.errors import (
     AuthorizationError,
+    BrokerRefusedError,
     BrokerUnavailableError,
     ConfigurationError,
     KafkaEosError,
@@ -32,13 +33,11 @@ from kafka_eos_sink.errors import (
     peer_text,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     UNKNOWN_AUTHORIZED_OPERATIONS,
     AclOperation,
     ApiVersionsRequest,
     MetadataRequest,
-    MetadataResponse,
 )
 from kafka_eos_sink.runtime import requirements, topics
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
@@ -208,50 +207,34 @@ def _history(admin: Admin, name: str, deadline: int) -> CheckLine:
     about, without = f"history {name}".rstrip(), f"without it, {WITHOUT_HISTORY}"
     if not name:
         return CheckLine(about, "topic", "switched off", _WARN, without)
-    described = _described(admin, name, deadline)
-    operations, error = described.topic_authorized_operations, described.error_code
-    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    try:
+        topic = admin.topic(name, deadline)
+    except (AuthorizationError, BrokerRefusedError) as denied:
+        return CheckLine(about, "topic", denied.code, _WARN, f"grant Read, Write and Create on it; {without}")
+    if topic is None:
         return CheckLine(about, "topic", "does not exist yet", meaning="the first write creates it")
-    if error:
-        found = ErrorCode.of(error).name
-        return CheckLine(about, "topic", found, _WARN, f"grant Read, Write and Create on it; {without}")
+    operations = topic.topic_authorized_operations
     can_read = AclOperation.READ.is_in(operations)
     return _rights_on(about, operations, _WARN, "" if can_read else f"; {without}")
 
 
 def _topic(admin: Admin, about: str, name: str, deadline: int, is_commit_log: bool = False) -> Iterator[CheckLine]:
-    response = _described(admin, name, deadline)
-    error = response.error_code
-    if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_commit_log:
+    try:
+        topic = admin.topic(name, deadline)
+    except AuthorizationError:
+        yield CheckLine(about, "topic", "missing Describe permission", _FAILS, "grant Describe, Write and Read on it")
+        return
+    except BrokerRefusedError as refused:
+        yield CheckLine(about, "topic", "rejected", _FAILS, refused.message)
+        return
+    if topic is not None:
+        yield from _partitions(about, topic, is_commit_log)
+        yield from _configs(admin, about, topic, topics.visible_configs(admin, name, None, deadline), is_commit_log)
+        yield _rights_on(about, topic.topic_authorized_operations, _FAILS)
+    elif is_commit_log:
         yield _created_log(admin, about, name, deadline)
-        return
-    if error:
-        found, meaning = ErrorCode.of(error).name, ""
-        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            found, meaning = "does not exist", "create it, or grant Describe on it"
-        elif error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            found, meaning = "missing Describe permission", "grant Describe, Write and Read on it"
-        yield CheckLine(about, "topic", found, _FAILS, meaning)
-        return
-    topic = topic_metadata(response)
-    yield from _partitions(about, topic, is_commit_log)
-    yield from _configs(admin, about, topic, topics.visible_configs(admin, name, None, deadline), is_commit_log)
-    yield _rights_on(about, response.topic_authorized_operations, _FAILS)
-
-
-def _described(admin: Admin, name: str, deadline: int) -> MetadataResponse.Topic:
-    client = admin.client
-    # Without automatic creation: the command must change nothing.
-    request = MetadataRequest(
-        topics=(MetadataRequest.Topic(name=name),),
-        allow_auto_topic_creation=False,
-        include_topic_authorized_operations=True,
-    )
-    described = client.call(client.any_node(deadline), request, deadline_ms=deadline).topics
-    response = next((each for each in described if each.name == name), None)
-    if response is None:
-        raise ProtocolError(f"Metadata of topic {name!r} got a response that does not fit the request")
-    return response
+    else:
+        yield CheckLine(about, "topic", "does not exist", _FAILS, "create it, or grant Describe on it")
 
 
 def _created_log(admin: Admin, about: str, name: str, deadline: int) -> CheckLine:

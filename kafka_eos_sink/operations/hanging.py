@@ -16,8 +16,8 @@ from kafka_eos_sink.commit.settle import discard
 from kafka_eos_sink.commit.steps import POLL_MS, DescribeTransactions, TransactionDescription
 from kafka_eos_sink.commit.values import Hanging, PreparedTransaction, Run
 from kafka_eos_sink.errors import AuthorizationError, BrokerRefusedError, BrokerUnavailableError
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
-from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState, TopicIndexes, WriteTxnMarkersRequest
 from kafka_eos_sink.runtime.executor import Executor
 
 DISCARD_WITHIN_MS = 10_000
@@ -63,16 +63,14 @@ class HeldOpen:
         return self.version is None and not self.is_forgotten
 
     @property
-    def abort_marker(self) -> TransactionMarker:
+    def abort_marker(self) -> WriteTxnMarkersRequest.Marker:
         """The marker that Kafka's own tool would write: an ABORT with the leader's epochs."""
-        return TransactionMarker(
-            topic=self.topic,
-            partition=self.partition,
+        return WriteTxnMarkersRequest.Marker(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
-            committed=False,
+            transaction_result=False,
+            topics=(TopicIndexes(name=self.topic, partition_indexes=(self.partition,)),),
             coordinator_epoch=max(0, self.coordinator_epoch),
-            transaction_version=0,
         )
 
 

@@ -6,6 +6,7 @@ Each opens its own client. Of the write's options it needs only the write id and
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from kafka_eos_sink.commit.steps import (
 from kafka_eos_sink.commit.take_over import TakeOver, still_to_commit, take_over
 from kafka_eos_sink.commit.transactions import LIST_WITHIN_MS, list_open
 from kafka_eos_sink.commit.values import DecisionStatus, OffsetRange, Plan, Run, SettledDecision, Write
-from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
+from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import (
     DecisionPendingError,
     FencedError,
@@ -42,6 +43,7 @@ from kafka_eos_sink.errors import (
     counted,
     speaks_of_rows,
 )
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.operations.hanging import (
     Found,
     HeldOpen,
@@ -53,7 +55,6 @@ from kafka_eos_sink.operations.hanging import (
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity
-from kafka_eos_sink.protocol.messages import TransactionState
 from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 from kafka_eos_sink.runtime import history
 from kafka_eos_sink.runtime.executor import Executor
@@ -198,7 +199,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class Preview(ClusterView):
     """What a command finds of a write, before any change.
 
     decided   how many of the open transactions a decided version lists
@@ -206,8 +207,6 @@ class Preview:
     hanging   what partitions hold open and no coordinator ends; only `recover` searches for it
     """
 
-    writes: tuple[CommittedWrite, ...]
-    opened: tuple[TransactionState, ...] = ()
     decided: int = 0
     warnings: tuple[str, ...] = ()
     hanging: Found = field(default_factory=Found)
@@ -290,8 +289,9 @@ def preview(settings: OperatorSettings, procedure: Callable[[Run], Procedure[Any
     opened = tuple(each for each in described.values() if each is not None)
     named = still_to_commit(view)
     return Preview(
-        writes=writes_in(view),
-        opened=opened,
+        now_ms=time.time_ns() // 1_000_000,
+        writes=write_lines(writes_in(view)),
+        transactions=opened,
         decided=sum((each.producer_id, each.producer_epoch) in named for each in opened),
         warnings=tuple(warnings),
         hanging=hanging,

@@ -18,11 +18,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import prometheus_client
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
@@ -118,25 +118,6 @@ class _Viewed(NamedTuple):
         return self.names.get(write_id_of(transactional_id) or "", "")
 
 
-class _Sums:
-    """What the exporter has counted of one application."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.phases_ms: Counter[str] = Counter()
-        self.durations: Counter[float] = Counter()
-        """Batches by the limit in s of their bucket."""
-
-    def count(self, batch: BatchRecord) -> None:
-        """Add a finished batch."""
-        for name, (_, amount) in _COUNTERS.items():
-            self.counts[name] += amount(batch)
-        if measured := batch.phases_ms:
-            took_s = sum(measured.values()) / 1000
-            self.durations[next(limit for limit in _BUCKETS if took_s <= limit)] += 1
-            self.phases_ms.update(measured)
-
-
 class WriteMetrics(Collector):
     """A registry of all metrics; `viewed` and `failed` record each reading of Kafka."""
 
@@ -145,14 +126,26 @@ class WriteMetrics(Collector):
         build = prometheus_client.Info("kafka_eos_build", "The version of kafka-eos.", registry=self.registry)
         build.info({"version": __version__})
         prometheus_client.ProcessCollector(registry=self.registry)
-        self._sums: dict[str, _Sums] = {}
-        """By label value, those of the last view."""
+        # When a series was created is of no use, and the names would be new in every dashboard.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        # In no registry: a scrape gets them together with the gauges of one view.
+        counter = partial(prometheus_client.Counter, registry=None)
+        self._counters = {
+            name: counter(f"kafka_eos_{name}", text, ("app_id",)) for name, (text, _) in _COUNTERS.items()
+        }
+        text = "Duration of finished batches from plan to verify, where it was measured."
+        name = "kafka_eos_batch_duration_seconds"
+        self._durations = prometheus_client.Histogram(name, text, ("app_id",), registry=None, buckets=_BUCKETS)
+        text = "Time that finished batches spent in each phase, where it was measured."
+        self._phases = counter("kafka_eos_batch_phase_seconds", text, ("app_id", "phase"))
+        self._failures = counter("kafka_eos_view_failures", "Attempts to read Kafka that failed.")
+        self._app_ids: tuple[str, ...] = ()
+        """The values of the label in the last view."""
         self._viewed: _Viewed | None = None
         self._unfinished: dict[_Version, int] = {}
         """As in `_Viewed`: the commit log holds no time of a decision."""
         self._counts = False
         self._up = False
-        self._failures = 0
         self._took_s = 0.0
         self._lock = threading.Lock()
         """Guards all of the above: a scrape takes it once, and so does a reading."""
@@ -161,12 +154,12 @@ class WriteMetrics(Collector):
     def viewed(self, view: ClusterView, took_s: float) -> None:
         """Take the view of a reading that succeeded."""
         with self._lock:
-            names = label_values(view, self._sums)
-            self._sums = {name: self._sums.get(name) or _Sums() for name in names.values()}
+            names = label_values(view, self._app_ids)
+            self._show(tuple(dict.fromkeys(names.values())))
             # Do not count the first reading of the history: after a restart, old batches must not look like a burst.
             for batch in view.batches if self._counts else ():
                 if batch.write_id in names:
-                    self._sums[names[batch.write_id]].count(batch)
+                    self._count(names[batch.write_id], batch)
             self._counts = self._counts or view.was_read("history")
             if view.was_read("writes"):
                 decided = [line.write for line in view.writes if line.write.state in _UNFINISHED]
@@ -174,19 +167,36 @@ class WriteMetrics(Collector):
                 self._unfinished = {each: self._unfinished.get(each, view.now_ms) for each in ids}
             self._viewed, self._up, self._took_s = _Viewed(view, names, self._unfinished), True, took_s
 
+    def _show(self, app_ids: tuple[str, ...]) -> None:
+        """Begin the counters of new label values at 0, and end those of others."""
+        of_app = [(each, ()) for each in (*self._counters.values(), self._durations)]
+        for metric, phase in (*of_app, *((self._phases, (phase,)) for phase in PHASES)):
+            for gone in {*self._app_ids}.difference(app_ids):
+                metric.remove(gone, *phase)
+            for each in app_ids:
+                metric.labels(each, *phase)
+        self._app_ids = app_ids
+
+    def _count(self, app_id: str, batch: BatchRecord) -> None:
+        for name, (_, amount) in _COUNTERS.items():
+            self._counters[name].labels(app_id).inc(amount(batch))
+        if measured := batch.phases_ms:
+            self._durations.labels(app_id).observe(sum(measured.values()) / 1000)
+            for phase, ms in measured.items():
+                self._phases.labels(app_id, phase).inc(ms / 1000)
+
     def failed(self) -> None:
         """Take note of a reading that failed; the last view stays for a while."""
         with self._lock:
             self._up = False
-            self._failures += 1
+            self._failures.inc()
 
     def collect(self) -> Sequence[Metric]:
         """Return what was counted, and what the exporter and the last view show."""
         with self._lock:
-            failures = CounterMetricFamily(
-                "kafka_eos_view_failures", "Attempts to read Kafka that failed.", self._failures
-            )
-            return [failures, *_counted(self._sums), *self._gauges(time.time_ns() // 1_000_000)]
+            counted = (self._failures, *self._counters.values(), self._durations, self._phases)
+            families = [family for each in counted for family in each.collect()]
+            return [*families, *self._gauges(time.time_ns() // 1_000_000)]
 
     def _gauges(self, now_ms: int) -> Iterable[Metric]:
         families = {
@@ -212,33 +222,6 @@ class WriteMetrics(Collector):
                 if view.was_read("transactions"):
                     _put_transactions(put, self._viewed, now_ms)
         return families.values()
-
-
-def _counted(sums: Mapping[str, _Sums]) -> Iterator[Metric]:
-    for name, (text, _) in _COUNTERS.items():
-        family = CounterMetricFamily(f"kafka_eos_{name}", text, labels=("app_id",))
-        for app_id, each in sums.items():
-            family.add_metric((app_id,), each.counts[name])
-        yield family
-    durations = HistogramMetricFamily(
-        "kafka_eos_batch_duration_seconds",
-        "Duration of finished batches from plan to verify, where it was measured.",
-        labels=("app_id",),
-    )
-    phases = CounterMetricFamily(
-        "kafka_eos_batch_phase_seconds",
-        "Time that finished batches spent in each phase, where it was measured.",
-        labels=("app_id", "phase"),
-    )
-    for app_id, each in sums.items():
-        up_to = accumulate(each.durations[limit] for limit in _BUCKETS)
-        buckets = [
-            ("+Inf" if limit == math.inf else str(limit), count) for limit, count in zip(_BUCKETS, up_to, strict=True)
-        ]
-        durations.add_metric((app_id,), buckets, sum(each.phases_ms.values()) / 1000)
-        for phase in PHASES:
-            phases.add_metric((app_id, phase), each.phases_ms[phase] / 1000)
-    yield from (durations, phases)
 
 
 @contextmanager

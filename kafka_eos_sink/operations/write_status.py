@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.refusals import refused
@@ -14,7 +13,6 @@ from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, iso_utc, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
 from kafka_eos_sink.errors import BrokerUnavailableError
-from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.operations.transactions import open_transactions
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -102,19 +100,17 @@ class OldWrites:
         return tuple(dict.fromkeys(write.write_id for write in self.at_rest))
 
 
-def find_old_writes(settings: OperatorSettings, older_than_ms: int) -> OldWrites:
-    """Sort out the writes whose ids begin with the settings' write id.
+def find_old_writes(admin: Admin, commit_log_topic: str, prefix: str, before_ms: int, *, timeout_ms: int) -> OldWrites:
+    """Sort out the writes whose ids begin with a text, as `sort_out`.
 
     Raises:
         BrokerRefusedError: NO_COMMIT_LOG.
         AuthorizationError, BrokerUnavailableError.
     """
-    with connected(settings.client) as admin:
-        # In this order: a transaction that begins later belongs to a run, which the fence of the forgetting finds.
-        writes = CommitLogWatch(admin, settings.commit_log_topic, timeout_ms=settings.timeout_ms).writes()
-        opened = {write_id_of(each.transactional_id) for each in open_transactions(admin, settings.timeout_ms)}
-    before_ms = time.time_ns() // 1_000_000 - older_than_ms
-    return sort_out((each for each in writes if each.write_id.startswith(settings.write_id)), opened, before_ms)
+    # In this order: a transaction that begins later belongs to a run, which the fence of the forgetting finds.
+    writes = CommitLogWatch(admin, commit_log_topic, timeout_ms=timeout_ms).writes()
+    opened = {write_id_of(each.transactional_id) for each in open_transactions(admin, timeout_ms)}
+    return sort_out((each for each in writes if each.write_id.startswith(prefix)), opened, before_ms)
 
 
 def sort_out(writes: Iterable[CommittedWrite], opened: set[str | None], before_ms: int) -> OldWrites:

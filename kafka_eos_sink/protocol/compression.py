@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -36,7 +36,6 @@ _LZ4_FRAME: Final = {
     "block_linked": False,  # Java's ``Lz4BlockInputStream`` rejects linked blocks
     "content_checksum": False,
 }
-_FEED_BYTES = 1 << 14
 _READ_CHUNK_BYTES = 1 << 18
 _MAX_XERIAL_BLOCK_BYTES = 1 << 24  # writers use blocks of 32 KiB
 _SNAPPY_MAX_RATIO = 64  # a snappy element of at least two bytes yields at most 64 bytes
@@ -141,18 +140,14 @@ def decompress(codec: Compression, data: Buffer, limit: int) -> Buffer:
                 if len(data) > limit:
                     raise _too_large(limit)
                 return data
-            case Compression.GZIP:
-                return _decompress_frames(codec, lambda: zlib.decompressobj(wbits=31), data, limit)
             case Compression.SNAPPY:
                 return _decompress_snappy(data, limit)
-            case Compression.LZ4:
-                return _decompress_frames(codec, lz4.frame.LZ4FrameDecompressor, data, limit)
-            case Compression.ZSTD:
-                return _decompress_zstd(data, limit)
+            case _:
+                return _decompress_frames(codec, data, limit)
     except ProtocolError:
         raise
-    except (OSError, RuntimeError, EOFError, ValueError, zlib.error) as error:
-        # ArrowIOError is an OSError and ArrowInvalid a ValueError. lz4 raises RuntimeError.
+    except (OSError, ValueError) as error:
+        # ArrowIOError is an OSError and ArrowInvalid a ValueError.
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch is damaged: {error}") from error
     except MemoryError:
         raise ProtocolError(f"the {codec.name.lower()} data of a record batch needs more memory than is free") from None
@@ -164,32 +159,6 @@ def _too_large(limit: int) -> ProtocolError:
 
 def _cut_off(codec: Compression) -> ProtocolError:
     return ProtocolError(f"the {codec.name.lower()} data of a record batch ends early")
-
-
-def _decompress_frames(codec: Compression, new_decompressor: Callable[[], Any], data: Buffer, limit: int) -> bytearray:
-    """Decompress consecutive frames with decompressors like ``bz2.BZ2Decompressor``."""
-    view, at, out = memoryview(data), 0, bytearray()
-    while at < len(view):
-        frame = new_decompressor()
-        while not frame.eof and at < len(view):
-            # Feed small pieces: a decompressor copies the bytes after its frame, and a frame may take only ten bytes.
-            piece = view[at : at + _FEED_BYTES]
-            at += len(piece)
-            while True:
-                # Take small pieces as well, because each one is copied. One byte above the limit is enough to detect an excess.
-                most = min(limit - len(out) + 1, _READ_CHUNK_BYTES)
-                found = frame.decompress(piece, most)
-                out += found
-                if len(out) > limit:
-                    raise _too_large(limit)
-                if frame.eof or len(found) < most:
-                    break
-                # zlib returns the input that it has not read; lz4 keeps it.
-                piece = memoryview(getattr(frame, "unconsumed_tail", b""))
-            at -= len(frame.unused_data or b"")
-        if not frame.eof:
-            raise _cut_off(codec)
-    return out
 
 
 def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
@@ -231,11 +200,12 @@ def _decompress_raw_snappy(view: memoryview, room: int, limit: int) -> bytes:
     return out
 
 
-def _decompress_zstd(data: Buffer, limit: int) -> bytearray:
+def _decompress_frames(codec: Compression, data: Buffer, limit: int) -> bytearray:
+    """Decompress consecutive frames of gzip, lz4 or zstd."""
     out = bytearray()
     # Pass a buffer: pyarrow never frees its own buffer if the data is damaged.
     piece = memoryview(bytearray(min(_READ_CHUNK_BYTES, limit + 1)))
-    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+    with pa.CompressedInputStream(pa.BufferReader(data), codec.name.lower()) as stream:
         while size := stream.readinto(piece[: limit - len(out) + 1]):
             out += piece[:size]
             if len(out) > limit:

@@ -1,4 +1,4 @@
-"""Types of all packages for partitions, producers and transaction markers."""
+"""Types of all packages for partitions and producers."""
 
 from __future__ import annotations
 
@@ -64,16 +64,3 @@ class ProducerIdentity(PickledByName):
     def after_end(self) -> ProducerIdentity:
         """The identity after EndTxn, unless the epoch is exhausted."""
         return replace(self, producer_epoch=self.producer_epoch + self.bumps_epoch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionMarker:
-    """A marker for WriteTxnMarkers, with epochs from DescribeProducers."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    transaction_version: int = 0

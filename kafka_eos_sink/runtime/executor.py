@@ -173,11 +173,11 @@ class Executor:
             "[%s] step %s: %s; commit log %s-%d; %.1f ms: %s",
             self.client.config.client_id,
             type(step).__name__,
-            step_log.subject(step),
+            step_log.shown(step),
             *self.where,
             (time.perf_counter() - began) * 1000,
             # An error's message may quote a row, so only its code is logged.
-            step_log.outcome(result) if failure is None else getattr(failure, "code", type(failure).__name__),
+            step_log.shown(result) if failure is None else getattr(failure, "code", type(failure).__name__),
         )
 
     @property

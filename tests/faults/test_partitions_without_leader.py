@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from dead_writes import ROWS, tasks, varied, write_all, write_settings
-from kafka_eos_sink.cli import console
+from kafka_eos_sink.cli import recover
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
 
@@ -97,8 +99,7 @@ def test_what_hangs_behind_a_killed_leader_heals(
     (node,) = killed
     command = ["--bootstrap-servers", servers, "--write-id", given.write.id]
     with monkeypatch.context() as patched:
-        settings_with = console.operator_settings
-        patched.setattr(console, "operator_settings", lambda *of: replace(settings_with(*of), timeout_ms=6_000))
+        patched.setattr(recover, "OperatorSettings", partial(OperatorSettings, timeout_ms=6_000))
         assert main(["recover", *command]) == 1, "not confirmed"
     shown = capsys.readouterr().err
     assert f"Not checked: {topic}-{hidden} (no response). Run the command again when the brokers are back." in shown

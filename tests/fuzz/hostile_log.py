@@ -31,7 +31,7 @@ from typing import Any
 from crc32c import crc32c
 from rich.console import Console, Group
 
-from kafka_eos_sink.cli.view import writes_table
+from kafka_eos_sink.cli.view import tables
 from kafka_eos_sink.client.topics_admin import FetchedPartition
 from kafka_eos_sink.commit import log_records, steps
 from kafka_eos_sink.commit.log_access import read_to_end
@@ -40,7 +40,7 @@ from kafka_eos_sink.commit.transactional_id import parse
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
 from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import WriteRefusedError
-from kafka_eos_sink.operations.cluster_view import write_lines
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.compression import Compression, compress
@@ -447,7 +447,7 @@ class Fuzz:
         view = log.read(None)
         writes = writes_in(view)
         if self.chance.random() < 0.02:
-            self.console.print(Group(*writes_table(write_lines(writes), 0, with_offsets=True)))
+            self.console.print(Group(*tables(ClusterView(now_ms=0, writes=write_lines(writes)), with_offsets=True)))
         for write in writes:
             self.counts[write.state] += 1
             json.dumps(write.as_json()).encode()

@@ -13,12 +13,12 @@ from rich.console import Console, Group
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
-from kafka_eos_sink.cli.view import writes_table
+from kafka_eos_sink.cli.view import tables
 from kafka_eos_sink.commit.write_states import CommittedWrite
 from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.operations.cluster_check import CheckLine
-from kafka_eos_sink.operations.cluster_view import write_lines
+from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import Broker
@@ -95,5 +95,5 @@ def test_line_feed_in_a_write_id_adds_no_row() -> None:
     writes = [CommittedWrite(write_id=f"{false}", query_id=f"{false} 2", version=1, state="finished", problem=false)]
     terminal = Console(width=200, color_system=None)
     with terminal.capture() as captured:
-        terminal.print(Group(*writes_table(write_lines(writes), 0, with_offsets=True)))
+        terminal.print(Group(*tables(ClusterView(now_ms=0, writes=write_lines(writes)), with_offsets=True)))
     assert len(captured.get().strip().splitlines()) == 4  # headings, write id, query id, problem

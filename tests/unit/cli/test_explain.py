@@ -1,4 +1,4 @@
-"""`kafka-eos explain` prints what a row of errors.toml says of a code, and the answers of a message."""
+"""`kafka-eos explain` prints what a row of errors.toml says of each code; a message keeps its own answers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import pytest
 from documents import ERRORS, explained_errors, read
 from kafka_eos_sink.cli import explain
 from kafka_eos_sink.cli.main import main
+from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    """The one section that the command prints."""
+    (found,) = all_explained(capsys, *arguments)
+    return found
+
+
+def all_explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
     capsys.readouterr()
     assert main(["explain", *arguments, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
     return found
 
 
 def test_every_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    known = explain.entries()
-    assert [*known] == explained_errors()
-    for code, entry in known.items():
+    assert [*table().rows] == explained_errors()
+    for code in table().rows:
+        entry = explain.entry(code)
         assert main(["explain", code]) == 0
         assert capsys.readouterr().out.startswith(f"{code}\n{entry.answers}\n\n{entry.text}")
 
@@ -48,55 +55,42 @@ def failed(code: str, job: Job, cause: str = "") -> str:
     return f"org.apache.spark.SparkException: {error}\n\tat org.apache.spark.Task.run(Task.scala:141)\n"
 
 
-TWICE, FAILS = "no, it would write rows twice", "no, it fails again until you act"
+NO_ANSWERS = (None, None)
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "answers", "also"),
+    ("text", "codes", "answers"),
     [
         # A task that was tried again, and then the job.
         (
             failed("CONNECTION_LOST", Job.BATCH) * 3 + failed("DECIDED_NOT_FINISHED", Job.BATCH),
-            "DECIDED_NOT_FINISHED",
-            ("maybe", "only with the same txnAppId and txnVersion"),
-            ["CONNECTION_LOST"],
+            ["CONNECTION_LOST", "DECIDED_NOT_FINISHED"],
+            NO_ANSWERS,
         ),
-        # The message knows the job, which the page does not.
-        (failed("DECIDED_NOT_FINISHED", Job.RANDOM), "DECIDED_NOT_FINISHED", ("maybe", TWICE), []),
-        (failed("DELIVERY_TIMEOUT", Job.AT_LEAST_ONCE), "DELIVERY_TIMEOUT", ("maybe", TWICE), []),
+        # The message knows the job, which the page does not: the page's answer would send an operator into a second run.
+        (failed("DECIDED_NOT_FINISHED", Job.RANDOM), ["DECIDED_NOT_FINISHED"], NO_ANSWERS),
         # A cause is no message of its own, but it is named.
         (
             failed("CONNECTION_LOST", Job.BATCH, "[KAFKA_EOS.COMMIT_LOG_LOST] of another log"),
-            "CONNECTION_LOST",
-            ("no", "yes"),
-            ["COMMIT_LOG_LOST"],
+            ["CONNECTION_LOST", "COMMIT_LOG_LOST"],
+            NO_ANSWERS,
         ),
-        # A run that would write rows twice is graver than a run that fails again.
-        (
-            failed("DELIVERY_TIMEOUT", Job.AT_LEAST_ONCE) + failed("UNRESOLVED", Job.STREAM),
-            "DELIVERY_TIMEOUT",
-            ("maybe", TWICE),
-            ["UNRESOLVED"],
-        ),
-        # Without its end, a message has no answers; it is still the gravest.
-        (
-            "ERROR [KAFKA_EOS.UNRESOLVED] cut off\n" + failed("CONNECTION_LOST", Job.STREAM),
-            "UNRESOLVED",
-            (None, None),
-            ["CONNECTION_LOST"],
-        ),
-        # The answers of the page are for jobs: "run again" would send an operator into a second run.
-        (f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}", "UNKNOWN_TOPIC", (None, None), []),
-        (f"kafka-eos: {KafkaEosError('UNKNOWN_WRITE_ID', 'what')}", "UNKNOWN_WRITE_ID", (None, None), []),
-        ("TOPIC_NOT_READ", "TOPIC_NOT_READ", (None, None), []),
-        ("fenced lost_parts", "LOST_PARTS", ("maybe", "only with the same txnAppId or checkpoint"), ["FENCED"]),
+        # A newer sink has raised the outer error.
+        (failed("OF_TOMORROW", Job.BATCH, "[KAFKA_EOS.FENCED] by W"), ["FENCED"], NO_ANSWERS),
+        ("ERROR [KAFKA_EOS.UNRESOLVED] cut off", ["UNRESOLVED"], NO_ANSWERS),
+        # The answers of the page are for jobs.
+        (f"kafka-eos: {KafkaEosError('UNKNOWN_TOPIC', 'no topic', 'create it')}", ["UNKNOWN_TOPIC"], NO_ANSWERS),
+        (f"kafka-eos: {KafkaEosError('UNKNOWN_WRITE_ID', 'what')}", ["UNKNOWN_WRITE_ID"], NO_ANSWERS),
+        ("TOPIC_NOT_READ", ["TOPIC_NOT_READ"], NO_ANSWERS),
+        ("lost_parts", ["LOST_PARTS"], ("maybe", "only with the same txnAppId or checkpoint")),
     ],
 )
-def test_gravest_message_counts_with_its_own_answers(
-    text: str, code: str, answers: tuple[str | None, str | None], also: list[str], capsys: pytest.CaptureFixture[str]
+def test_message_has_a_section_per_code_and_keeps_its_own_answers(
+    text: str, codes: list[str], answers: tuple[str | None, str | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = explained(capsys, text)
-    assert (found["code"], (found["rows_visible"], found["run_again"]), found["also"]) == (code, answers, also)
+    found = all_explained(capsys, text)
+    assert [each["code"] for each in found] == codes
+    assert {(each["rows_visible"], each["run_again"]) for each in found} == {answers}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +98,7 @@ def test_gravest_message_counts_with_its_own_answers(
     [
         ("UNKNOWN_TOPICS", "UNKNOWN_TOPIC"),
         ("the transaction was aborted", "TRANSACTION_ABORTED"),
-        (failed("OF_TOMORROW", Job.RANDOM), "rows visible: no; safe to run again: yes"),
+        (failed("OF_TOMORROW", Job.RANDOM), "follow the message"),
         ("no code " * 100, "kafka-eos status"),
     ],
 )

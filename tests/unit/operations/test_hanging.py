@@ -20,8 +20,8 @@ from kafka_eos_sink.operations.hanging import (
     discard_forgotten,
     find_hanging,
 )
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition, TransactionMarker
-from kafka_eos_sink.protocol.messages import ProducerState
+from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.protocol.messages import ProducerState, WriteTxnMarkersRequest
 from tests.model import simulated_cluster as kafka
 from tests.model.performer import end_version, identity_of
 from tests.model.scripted_cluster import ScriptedCluster, decided
@@ -64,9 +64,10 @@ class Leaders:
                 current_txn_start_offset=start,
             )
 
-    def write_txn_marker(self, marker: TransactionMarker, _: int) -> None:
-        assert not marker.committed
-        log = _log((marker.topic, marker.partition))
+    def write_txn_marker(self, marker: WriteTxnMarkersRequest.Marker, _: int) -> None:
+        assert not marker.transaction_result
+        (topic,) = marker.topics
+        log = _log((topic.name, *topic.partition_indexes))
         self.cluster.kafka = kafka.write_marker_by_hand(self.cluster.kafka, log, marker.producer_id, False)
 
 

@@ -16,6 +16,7 @@ from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
+from kafka_eos_sink.protocol.wire_types import ZERO_UUID
 from kafka_eos_sink.runtime import step_log
 from kafka_eos_sink.runtime.executor import Executor
 
@@ -55,10 +56,11 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
         )
     lines = [re.sub(r"\d+\.\d ms", "N ms", record.getMessage()) for record in caplog.records]
     assert lines == [
-        "[me] step InitProducerId: w.0.3; commit log log-5; N ms: w.0.3 (producer id 7, epoch 2)",
-        "[me] step Append: 1 records; commit log log-5; N ms: 8",
-        "[me] step EndTransactions: commit w.0.3 (producer id 7, epoch 2); commit log log-5; N ms: REQUEST_DEADLINE",
-        "[me] step ReadLog: from offset 4; commit log log-5; N ms: 0 entries, next offset 9",
+        "[me] step InitProducerId: transactional_id=w.0.3, timeout_ms=60000; commit log log-5; N ms: w.0.3 (producer id 7, epoch 2)",
+        "[me] step Append: records=[key=10 bytes, value=12 bytes]; commit log log-5; N ms: 8",
+        "[me] step EndTransactions: ends=[identity=w.0.3 (producer id 7, epoch 2), commit=True]; commit log log-5; N ms: REQUEST_DEADLINE",
+        "[me] step ReadLog: offset=4, wait=True; commit log log-5; N ms: entries=[], next_offset=9, log_start_offset=0, end_offset=9, "
+        f"topic_id={ZERO_UUID}",
     ]
 
 
@@ -67,11 +69,13 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
     [
         (
             steps.DescribeTransactions(tuple(f"w.{each}.0" for each in range(9))),
-            "w.0.0, w.1.0, w.2.0, w.3.0 and 5 more",
+            "transactional_ids=[w.0.0, w.1.0, w.2.0, w.3.0 and 5 more]",
         ),
-        (steps.LastStableOffsets((("t", 1),), (4,)), "t-1"),
-        (steps.AppendPart(OWN, RECORD), "w.0.3 (producer id 7, epoch 2)"),
-        (steps.AppendInTransaction(OWN, 0, (RECORD,)), "w.0.3 (producer id 7, epoch 2)"),
+        (steps.LastStableOffsets((("t", 1),), (4,)), "partitions=[t-1], last_offsets=[4]"),
+        (
+            steps.AppendInTransaction(OWN, 0, (RECORD,)),
+            "identity=w.0.3 (producer id 7, epoch 2), base_sequence=0, records=[key=10 bytes, value=12 bytes]",
+        ),
         (
             steps.CopyRecords(
                 (
@@ -83,13 +87,14 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
                     ),
                 )
             ),
-            "t-1 [4..9] of w.0.1 (producer id 6, epoch 2) to w.0.3 (producer id 7, epoch 2)",
+            "copies=[identity=w.0.3 (producer id 7, epoch 2), source=w.0.1 (producer id 6, epoch 2), ranges=[t-1 [4..9]], "
+            "part=key=10 bytes, value=12 bytes]",
         ),
-        (steps.InitProducerId("w.0.3", 60_000), "w.0.3"),
         (steps.Warn("a message with a secret value"), ""),
         (steps.Now(), ""),
-        (steps.CommitGroupOffsets(OWN, "g", (("t", 1, 4),)), "group g, w.0.3 (producer id 7, epoch 2)"),
+        ((steps.EndResult(error=None), steps.EndResult(error=0)), "[no response, NONE]"),
+        ({("t", 1): steps.Unseen.GONE}, f"[t-1: {steps.Unseen.GONE.value}]"),
     ],
 )
-def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
-    assert step_log.subject(step) == shown
+def test_a_step_shows_its_fields_and_no_content(step: Any, shown: str) -> None:
+    assert step_log.shown(step) == shown
