@@ -37,7 +37,7 @@ The sink trims white space around a value, as Java does, except around `txnAppId
 
 _GROUPS = {
     "sink": ("Options of the sink", ""),
-    "tuning": ("Producer options that you may want to change", "[Performance](performance.md) says when a change helps, and what it costs."),
+    "tuning": ("Producer options that you may want to change", "[Performance](performance.md) says when and why you would change them."),
     "producer": ("Other producer options", ""),
     "connection": ("Connection", "These options apply to all connections of the driver and the tasks."),
     "security": (
