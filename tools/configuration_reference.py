@@ -37,20 +37,29 @@ The sink trims white space around a value, as Java does, except around `txnAppId
 
 _GROUPS = {
     "sink": ("Options of the sink", ""),
-    "tuning": ("Producer options that you may want to change", "[Performance](performance.md) says when and why you would change them."),
+    "tuning": (
+        "Producer options that you may want to change",
+        "[Performance](performance.md) says when and why you would change them.",
+    ),
     "producer": ("Other producer options", ""),
     "connection": ("Connection", "These options apply to all connections of the driver and the tasks."),
     "security": (
         "Security",
         "`ssl.*` and `sasl.*` have an effect only if `kafka.security.protocol` uses them, and [Security](secure.md) has examples of both.",
     ),
-    "fixed": ("Fixed by exactly-once", "Omit these options, because any other value than the one in the table is an error."),
+    "fixed": (
+        "Fixed by exactly-once",
+        "Omit these options, because any other value than the one in the table is an error.",
+    ),
     "refused": (
         "Not supported",
         "Setting any of these options is an error, because you would expect an effect that the sink cannot provide. An option for a\n"
         "Java class is among them because the sink runs no JVM client.",
     ),
-    "without effect": ("Without effect", "You can set these options, but the sink ignores them, and logs one warning for each."),
+    "without effect": (
+        "Without effect",
+        "You can set these options, but the sink ignores them, and logs one warning for each.",
+    ),
 }
 
 PATTERNS = (
