@@ -9,6 +9,8 @@ simulation, and a wait that depends on a later step is a state that never succee
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -47,15 +49,13 @@ class Decided:
     def version(self) -> int:
         return int(self.fields["version"])
 
-    def identities(self) -> dict[tuple[str, int, int], dict[str, Any]]:
-        return {
-            (
-                entry["identity"]["transactional_id"],
-                entry["identity"]["producer_id"],
-                entry["identity"]["producer_epoch"],
-            ): entry
-            for entry in self.fields["transactions"]
-        }
+    def identities(self) -> dict[tuple[str, int, int], list[dict[str, Any]]]:
+        """The entries of each transaction: one of them may be proven, and another one noted."""
+        found: dict[tuple[str, int, int], list[dict[str, Any]]] = defaultdict(list)
+        for entry in self.fields["transactions"]:
+            identity = entry["identity"]
+            found[identity["transactional_id"], identity["producer_id"], identity["producer_epoch"]].append(entry)
+        return dict(found)
 
 
 def decisions(cluster: Cluster) -> tuple[Decided, ...]:
@@ -114,8 +114,14 @@ def _range_outcomes(cluster: Cluster, entry: dict[str, Any]) -> dict[tuple[int, 
     }
 
 
-def _is_open_anywhere(cluster: Cluster, entry: dict[str, Any]) -> bool:
-    return None in _range_outcomes(cluster, entry).values()
+def _is_to_commit(cluster: Cluster, name: tuple[str, int, int], naming: Sequence[Decided]) -> bool:
+    """Whether a transaction that these decisions name is open in a range, and was not noted before a discard.
+
+    What is noted, nobody commits: a LATE ADD may have opened it again, and an ABORT must end that.
+    """
+    entries = [entry for found in naming for entry in found.identities()[name]]
+    is_open = any(None in _range_outcomes(cluster, entry).values() for entry in entries)
+    return is_open and all(entry.get("ended") is None for entry in entries)
 
 
 def counts_as_written(cluster: Cluster, write_id: str, query_id: str, version: int) -> bool:
@@ -197,11 +203,10 @@ def check_request(
                 return None
             name = (identity.transactional_id, identity.producer_id, identity.producer_epoch)
             naming = [found for found in decisions(cluster) if name in found.identities()]
-            unproven = [found for found in naming if _is_open_anywhere(cluster, found.identities()[name])]
             if commit and not naming:
                 return f"I1: EndTxn(commit) of {name}, which no decision with a COMMIT marker names"
-            if not commit and unproven and after is not cluster and not voids:
-                return f"I3: EndTxn(abort) of {name}, which the decision at offset {unproven[-1].offset} names"
+            if not commit and _is_to_commit(cluster, name, naming) and after is not cluster and not voids:
+                return f"I3: EndTxn(abort) of {name}, which the decision at offset {naming[-1].offset} names"
         case ("init", transactional_id, _):
             if owner_of(transactional_id, write_ids) is None:
                 return f"foreign: InitProducerId of {transactional_id}, which is no id of {write_ids}"
@@ -228,10 +233,7 @@ def initialises_named(cluster: Cluster, request: tuple[Any, ...]) -> str | None:
     if found is None or found.state != kafka.ONGOING:
         return None
     name = (request[1], found.producer_id, found.producer_epoch)
-    if any(
-        name in decided.identities() and _is_open_anywhere(cluster, decided.identities()[name])
-        for decided in decisions(cluster)
-    ):
+    if _is_to_commit(cluster, name, [decided for decided in decisions(cluster) if name in decided.identities()]):
         return f"I3: InitProducerId of {request[1]}, whose open transaction a decision names"
     return None
 
