@@ -84,10 +84,10 @@ def explain(
 ) -> None:
     """Explain an error code, offline.
 
-    Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands
-    have, and a whole message without answers, say nothing about rows: `--json` then has null for both. CODE is a code in upper
-    or lower case, with or without `KAFKA_EOS.`, or a whole message in quotes, whose own answers count. If the message has
-    several errors, the command explains the gravest. Exit status 2 if it finds none. docs/errors.md lists all codes.
+    Prints what happened, whether rows are visible, whether the job can run again, and what to do. An error that only commands have, and a
+    whole message without answers, say nothing about rows: `--json` then has null for both. CODE is a code in upper or lower case, with or
+    without `KAFKA_EOS.`, or a whole message in quotes, whose own answers count. Of several errors, explains the gravest. Exit
+    status 2 if it finds none. docs/errors.md lists all codes.
 
     Example: kafka-eos explain TRANSACTION_NOT_OPEN
 
