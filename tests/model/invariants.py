@@ -315,8 +315,14 @@ def committed_rows(cluster: Cluster) -> set[Any]:
 
 
 def held_rows(cluster: Cluster) -> set[Any]:
-    """Rows of which a data partition holds a record, however its transaction ended."""
-    entries = (entry for log in cluster.logs[1:] for entry in log)
+    """Rows of which a partition holds a record that a decision lists, however it ended; no later run knows of other records."""
+    entries = (
+        cluster.logs[1 + partition][offset]
+        for found in decisions(cluster)
+        for listed in found.fields["transactions"]
+        for _, partition, first, last, *_ in listed["offsets"]
+        for offset in range(first, last + 1)
+    )
     return {entry.key for entry in entries if isinstance(entry, Data) and not entry.gone}
 
 
