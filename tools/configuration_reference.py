@@ -21,8 +21,8 @@ _INTRODUCTION = f"""\
 <!-- Generated: do not edit. Change kafka_eos_sink/settings/table.py and run
      {COMMAND} -->
 
-Set options with `.option(name, value)`. Every write needs `kafka.bootstrap.servers`, and `topic` unless the rows have a column `topic`.
-Names are case-insensitive. The sink checks all options before it writes, and one error lists all problems. For an unknown name, the
+Set options with `.option(name, value)`, whose names are case-insensitive. Every write needs `kafka.bootstrap.servers`, and `topic` unless
+the rows have a column `topic`. The sink checks all options before it writes, and one error lists all problems. For an unknown name, the
 error says what to do or suggests the nearest name.
 
 `kafka.*` options have the names, meanings and defaults of Java's producer, but [some defaults differ](#defaults-that-differ-from-javas). In
@@ -37,20 +37,29 @@ The sink trims white space around a value, as Java does, except around `txnAppId
 
 _GROUPS = {
     "sink": ("Options of the sink", ""),
-    "tuning": ("Producer options that you may want to change", "[Performance](performance.md) says when."),
+    "tuning": (
+        "Producer options that you may want to change",
+        "[Performance](performance.md) says when and why you would change them.",
+    ),
     "producer": ("Other producer options", ""),
     "connection": ("Connection", "These options apply to all connections of the driver and the tasks."),
     "security": (
         "Security",
-        "`ssl.*` and `sasl.*` have an effect only if `kafka.security.protocol` uses them. [Security](secure.md) has examples.",
+        "`ssl.*` and `sasl.*` have an effect only if `kafka.security.protocol` uses them, and [Security](secure.md) has examples of both.",
     ),
-    "fixed": ("Fixed by exactly-once", "Omit these options. Any other value is an error."),
+    "fixed": (
+        "Fixed by exactly-once",
+        "Omit these options, because any other value than the one in the table is an error.",
+    ),
     "refused": (
         "Not supported",
-        "Setting any of these options is an error: you would expect an effect that the sink cannot provide. An option for a\n"
+        "Setting any of these options is an error, because you would expect an effect that the sink cannot provide. An option for a\n"
         "Java class is among them because the sink runs no JVM client.",
     ),
-    "without effect": ("Without effect", "Each of these options causes one warning."),
+    "without effect": (
+        "Without effect",
+        "You can set these options, but the sink ignores them, and logs one warning for each.",
+    ),
 }
 
 PATTERNS = (
@@ -96,7 +105,7 @@ def options_page() -> str:
 
 
 def _differences() -> Iterator[str]:
-    yield from ("## Defaults that differ from Java's", "", "An empty cell is no default.", "")
+    yield from ("## Defaults that differ from Java's", "", "An empty cell means that the option has no default.", "")
     yield from ("| option | Java's producer | here | why |", "|---|---|---|---|")
     facts: dict[tuple[str, str, str], list[str]] = {}
     for name, (java, why) in OTHER_DEFAULTS.items():

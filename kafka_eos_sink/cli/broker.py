@@ -70,8 +70,8 @@ def broker(
     """Run an embedded Kafka of 1 or 3 nodes in the foreground.
 
     Prints the bootstrap servers on standard output when all nodes are ready. Ctrl-C stops it and deletes its data, unless --dir
-    keeps them. The first start downloads Kafka (44 MB). With --security, it also writes a file of client properties, for
-    --properties of the other commands and for Java clients.
+    keeps them. The first start also downloads Kafka (44 MB). With --security, the command writes a file of client properties,
+    for --properties of the other commands and for Java clients.
 
     Example: kafka-eos broker --port 9092 --topic orders:3
 

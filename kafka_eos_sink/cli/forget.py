@@ -50,13 +50,14 @@ def forget(
 ) -> None:
     """Remove writes that will not run again from the commit log.
 
-    The commit log keeps the newest version of every write id until this command removes it. The rows in the data topics
+    The commit log keeps the newest version of every write id until this command removes it, while the rows in the data topics
     stay. Afterwards a batch under the write id writes its rows whatever its version is, and a stream that continues from its
     checkpoint fails with COMMIT_LOG_LOST.
 
-    A job that still runs is fenced. The command fails while a transaction of the write is open, or a version is in-doubt or
-    unfinished. `--prefix` with `--older-than` removes all writes that finished so long ago, and lists the others with the reason.
-    It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation.
+    The command fences a job that still runs, and fails while a transaction of the write is open, or a version is in-doubt or
+    unfinished. `--prefix` with `--older-than` removes all writes that finished so long ago, and lists the others with the
+    reason. It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
+    confirmation.
 
     Example: kafka-eos forget --write-id kafka-eos/nightly-orders/orders
 

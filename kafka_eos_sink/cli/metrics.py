@@ -33,9 +33,9 @@ def metrics(
 ) -> None:
     """Serve metrics of writes, open transactions and blocked readers to Prometheus.
 
-    Everything is read from Kafka, so writes whose driver has died also appear. One process watches all writes of a commit log. A
-    scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 if Kafka could not be read. The metrics contain
-    topics and write ids and need no password: by default only this machine can read them. Prints its URL on standard output.
+    Everything is read from Kafka, so writes whose driver has died also appear. One process watches all writes of a commit log.
+    A scrape never waits for Kafka: it gets the last view, and kafka_eos_up is 0 if Kafka could not be read. The metrics contain
+    topics and write ids and need no password, so by default only this machine can read them. Prints its URL on standard output.
     Ctrl-C or SIGTERM stops it.
 
     Example: kafka-eos metrics --port 9400

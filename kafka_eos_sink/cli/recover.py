@@ -58,8 +58,8 @@ def recover(
 
     The history gets a record of each version that the command finishes, if its topic exists.
 
-    It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without
-    confirmation, or if a transaction may still be open; the output shows it with the reason. Exit status 0 if nothing was open.
+    It shows its effect and asks for confirmation on a terminal; elsewhere it needs --yes. Exit status 1 without confirmation,
+    or if a transaction may still be open, which the output shows with the reason. Exit status 0 also if nothing was open.
 
     Example: kafka-eos recover --write-id kafka-eos/nightly-orders/orders
 

@@ -51,10 +51,11 @@ def resolve(
 
     Run `kafka-eos recover` first, and read the rows in the topic with isolation.level=read_committed.
 
-    committed: every row that matters is in the topic, and the next run skips the version. Recovery runs first. If it finishes
-    the version, there is nothing to record. Otherwise a warning shows the rows that stay missing, because recovery copies all
-    lost rows or none. If V was finished before, the record lets the next run skip V even if it has another schema, topic, query
-    or source offsets. A stream continues with the version after V, also if the commit log has only older versions.
+    committed: every row that matters is in the topic, and the next run skips the version. The command runs recovery first. If
+    that finishes the version, there is nothing to record. Otherwise a warning shows the rows that stay missing, because
+    recovery copies all lost rows or none. If V was finished before, the record lets the next run skip V even if it has another
+    schema, topic, query or source offsets. A stream continues with the version after V, also if the commit log has only older
+    versions.
 
     rewrite: none of its rows is in the topic, and the next run writes the version. Rejected if some of its rows are visible, or
     may become visible, or if Read is missing. --allow-duplicates skips this check: visible rows are then there twice.

@@ -34,10 +34,10 @@ def status(
     many offsets read_committed consumers do not see, and which transactions hide them. `kafka-eos recover`, or the next run
     under the write id, commits or aborts the transactions of a dead write.
 
-    A write shows its newest version. rows/s is the rate of the newest batches, from plan to verify; copied is how many aborted
-    transactions of the last batch were copied. With `--write-id` the table has the offsets of the rows, and a line below it the
-    versions of a batch write that count as written. It also finds what no coordinator lists. A table has 100 rows at
-    most, and `--json` has all.
+    A write shows its newest version. The column rows/s is the rate of the newest batches, from plan to verify, and copied is
+    how many aborted transactions of the last batch were copied. With `--write-id` the table has the offsets of the rows, and a
+    line below it the versions of a batch write that count as written. It also finds what no coordinator lists. A table has 100
+    rows at most, and `--json` has all.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
     `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.

@@ -29,8 +29,8 @@ def top(
 ) -> None:
     """Watch writes, open transactions, and which readers they block.
 
-    Shows the first ten rows of each table of `kafka-eos status`, again and again. Ctrl-C ends the command. Without a terminal,
-    and with `--json`, it prints what `kafka-eos status` prints, once.
+    Shows the first ten rows of each table of `kafka-eos status`, again and again, until Ctrl-C. Without a terminal, and with
+    `--json`, it prints what `kafka-eos status` prints, once.
 
     Example: kafka-eos top --interval 5 --prefix kafka-eos/nightly-orders
 

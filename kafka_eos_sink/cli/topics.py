@@ -39,7 +39,7 @@ def topics(
     """Show the topics, and how much of them consumers see.
 
     Visible offsets are those that read_committed consumers can reach. They are an upper bound for the visible rows, because
-    transaction markers and aborted rows also have offsets. Kafka's internal topics are not shown.
+    transaction markers and aborted rows also have offsets. The command does not show Kafka's internal topics.
 
     Example: kafka-eos topics
 

@@ -74,7 +74,7 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "up": ("1 if the last attempt to read Kafka succeeded.", ()),
     "last_view_timestamp_seconds": ("When Kafka was read for the last view.", ()),
     "view_duration_seconds": ("Duration of that view.", ()),
-    "part_readable": ("1 if this part of the last view could be read, 0 if the cluster refused it.", ("part",)),
+    "data_readable": ("1 if the last view has this kind of data, 0 if the cluster refused it.", ("data",)),
     "versions": ("Writes by the state of their newest version, and versions in progress.", ("app_id", "state")),
     "unfinished_age_seconds": ("For how long this exporter has seen the oldest unfinished decision.", ("app_id",)),
     "last_version": ("Number of the version that finished last, or was resolved as committed.", ("app_id",)),
@@ -216,7 +216,7 @@ class WriteMetrics(Collector):
             put("view_duration_seconds", self._took_s * 1000)
             if self._up or now_ms - view.now_ms < STALE_S * 1000:
                 for part in PARTS:
-                    put("part_readable", view.was_read(part), part.replace(" ", "_"))
+                    put("data_readable", view.was_read(part), part.replace(" ", "_"))
                 if view.was_read("writes"):
                     _put_writes(put, self._viewed, now_ms)
                 if view.was_read("transactions"):

@@ -342,7 +342,7 @@ def test_watcher_with_the_rights_of_the_script_sees_everything(
     with exporter(watched.kafka.bootstrap_servers, "--properties", properties) as running:
         wait_until(lambda: values(running.scrape(), "up") == [1], "the first view")
         found = running.scrape()
-    assert values(found, "part_readable") == [1] * 4
+    assert values(found, "data_readable") == [1] * 4
     assert len(values(found, "blocked_partition_hidden_offsets")) == 1
 
 

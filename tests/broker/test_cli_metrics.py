@@ -99,7 +99,7 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
             return values(found, name, **labels) == [wanted]
 
         wait_until(
-            lambda: seen("versions", 1, app_id=write, state="finished") and values(found, "part_readable") == [1] * 4,
+            lambda: seen("versions", 1, app_id=write, state="finished") and values(found, "data_readable") == [1] * 4,
             lambda: f"the first view in {found}",
         )
         # The first batch was finished before.

@@ -1,4 +1,4 @@
-"""Documents and docstrings use the words of the field, and not the house words for which it has better ones.
+"""Documents, code and messages use the words of the field, and not the house words for which it has better ones.
 
 A match is a whole word or phrase outside blocks and spans of code.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterator
@@ -36,11 +37,11 @@ def house_words(text: str) -> Iterator[tuple[str, str]]:
         yield found[0].lower(), plain[max(0, found.start() - 30) : found.end() + 30]
 
 
-def docstrings_and_comments(source: str) -> Iterator[str]:
-    """Also the strings that follow a constant or a field."""
+def strings_and_comments(source: str) -> Iterator[str]:
+    """Docstrings, help texts, messages, comments."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
     lines = (token for token in tokenize.generate_tokens(io.StringIO(source).readline))
     yield " ".join(token.string.lstrip("# ") for token in lines if token.type == tokenize.COMMENT)
 
@@ -58,7 +59,17 @@ def test_package_uses_the_words_of_the_field(package: Path) -> None:
     found = [
         f"{file.name}: {around!r}: write {VOICE[word]}"
         for file in package.glob("*.py")
-        for text in docstrings_and_comments(file.read_text("utf-8"))
+        for text in strings_and_comments(file.read_text("utf-8"))
         for word, around in house_words(text)
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("name", ["kafka_eos_sink/errors.toml", "conf/alert-rules.yml", "conf/grafana-dashboard.json"])
+def test_file_of_messages_uses_the_words_of_the_field(name: str) -> None:
+    assert [found for _, found in house_words((ROOT / name).read_text("utf-8"))] == []
+
+
+def test_tour_uses_the_words_of_the_field() -> None:
+    cells = json.loads((ROOT / "notebooks" / "exactly_once_tour.ipynb").read_text("utf-8"))["cells"]
+    assert [found for cell in cells for _, found in house_words("".join(cell["source"]))] == []

@@ -178,9 +178,9 @@ def test_refused_part_is_absent_and_counters_stay() -> None:
         [], [batch(5)], not_read=("writes: denied", "transactions: denied", "hidden offsets of orders: denied")
     )
     found = after(view([write()]), whole, refused)
-    readable = {part: value(found, "part_readable", part=part) for part in ("writes", "history", "transactions")}
+    readable = {data: value(found, "data_readable", data=data) for data in ("writes", "history", "transactions")}
     assert readable == {"writes": 0, "history": 1, "transactions": 0}
-    assert value(found, "part_readable", part="hidden_offsets") == 0
+    assert value(found, "data_readable", data="hidden_offsets") == 0
     assert value(found, "batches_total", app_id="w") == 2
     assert value(found, "versions", app_id="w", state="finished") is None
     assert value(found, "open_transactions", app_id="w") is None
