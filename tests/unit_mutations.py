@@ -275,6 +275,15 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ("what was opened under a noted identity is spared", " - noted", ""),
     ),
     *of(
+        restore.finish_decisions,
+        "commit/test_versions.py",
+        (
+            "a copied decision without a set looks void",
+            "versions=decision.written_versions",
+            "versions=decision.versions",
+        ),
+    ),
+    *of(
         take_over.taking_over,
         "commit/test_resolve.py",
         ("only the last list counts", "before |= dict.fromkeys(opened)", "before = dict.fromkeys(opened)"),
@@ -286,9 +295,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         ("a decision below its part records", "*(entry.part_offset for entry in prepared)", ""),
     ),
     *of(
-        decide.decide_again,
-        "commit/test_decide.py",
-        ("a decision repeated in another log", "if repeated.offset < logged.offset:", "if False:"),
+        decide.append_decision,
+        "commit/test_restore.py",
+        ("a decision in a log that was created again", "if appended.offset < floor:", "if False:"),
     ),
     *of(
         resolve._require_resolvable,

@@ -37,9 +37,8 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     if None not in queries and newest.foreach_query != batch.foreach_query:
         before, this = (f"streaming query {each}" if each else "a batch job" for each in queries)
         # An unwritten version must not count as written.
-        go_on = resolve_command(
-            plan.write, newest.query_id, newest.version, "rewrite" if newest.is_unwritten else "committed"
-        )
+        resolution = "rewrite" if settled.status is DecisionStatus.VOID else "committed"
+        go_on = resolve_command(plan.write, newest.query_id, newest.version, resolution)
         raise refused("DIFFERENT_QUERY", write=plan.write, decision=newest, before=before, this=this, go_on=go_on)
     if newest.version == batch.version:
         return _admit_again(plan, batch, settled)

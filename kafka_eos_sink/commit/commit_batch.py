@@ -84,11 +84,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     yield from Reached("commit.check")
     expires_ms = yield from check_prepared(run, prepared, plan.started_ms)
     driver = DriverTransaction(plan.driver)
-    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)
+    floor = max([plan.log_offset, *(entry.part_offset for entry in prepared)])
+    logged = yield from append_decision(decision, driver, plan.log_id, floor, request.group_offsets)
     losers = yield from _losers(plan, complete, prepared)
-    if logged.offset < max([plan.log_offset, *(entry.part_offset for entry in prepared)]):
-        # NEW LOG: the decision would make the new log the write's own, and hide that decisions of other query ids are lost.
-        raise refused("NOT_THIS_COMMIT_LOG.created_again", write=plan.write)
     yield from decide(run, logged, driver, expires_ms)
     try:
         yield from Reached("commit.decided")

@@ -168,14 +168,24 @@ def _where(first: int, start: int) -> str:
 
 
 def append_decision(
-    decision: Decision, driver: DriverTransaction, log_id: UUID, group_offsets: GroupOffsets | None = None
+    decision: Decision, driver: DriverTransaction, log_id: UUID, floor: int, group_offsets: GroupOffsets | None = None
 ) -> Procedure[LoggedDecision]:
-    """Append the decision in a transaction of W.driver, with the group's offsets."""
+    """Append the decision in a transaction of W.driver, with the group's offsets.
+
+    Args:
+        floor: An offset of this log, which is lower than the decision's.
+
+    Raises:
+        WriteRefusedError: NOT_THIS_COMMIT_LOG. Nothing was decided.
+    """
     records = decision_records(decision)
     yield from Reached("commit.before_decision")
     appended = yield from append_in_transaction(driver.identity, records, driver.sequence)
     if appended.error != ErrorCode.NONE:
         raise _undecided(decision, "the decision record", appended)
+    if appended.offset < floor:
+        # NEW LOG: the decision would make the new log the write's own, and hide that decisions of other query ids are lost.
+        raise refused("NOT_THIS_COMMIT_LOG.created_again", write_id=decision.write_id)
     if group_offsets is not None:
         committed = yield from CommitGroupOffsets(driver.identity, group_offsets.group_id, group_offsets.offsets)
         if committed.error != ErrorCode.NONE:
@@ -234,15 +244,12 @@ def decide_again(
     try:
         entries = tuple(replace(entry, proven=entry.proven or proven) for entry in decision.transactions)
         again = replace(decision, driver=driver.identity, transactions=entries)
-        repeated = yield from append_decision(again, driver, logged.log_id)
-        if repeated.offset < logged.offset:
-            # NEW LOG, as in commit.
-            raise refused("NOT_THIS_COMMIT_LOG.created_again", write=run.write)
-        yield from decide(run, repeated, driver)
+        logged = yield from append_decision(again, driver, logged.log_id, logged.offset)
+        yield from decide(run, logged, driver)
     except KafkaEosError as failure:
         why = f"the driver could not write its decision once more ({failure.brief})"
         raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why) from failure
-    return repeated
+    return logged
 
 
 def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Procedure[None]:

@@ -369,12 +369,19 @@ class LogView:
 
     @property
     def producer_ids(self) -> set[int]:
-        """The producer ids of the tasks that part records and the newest decisions name."""
+        """The producer ids of tasks, of which `recover` ends what hangs.
+
+        A note without the part record is not enough for `recover --discard`: the decision may be forged.
+        """
         found = {part.producer_id for query in self.queries("part") for part in query.newest_parts.values()}
         for query in self.queries("decision"):
             with suppress(WriteRefusedError):  # an unreadable decision names nothing
                 entries = () if query.newest is None else query.newest.decision.transactions
-                found |= {entry.identity.producer_id for entry in entries}
+                found |= {
+                    entry.identity.producer_id
+                    for entry in entries
+                    if entry.ended is None or query.part_of(entry.identity.carrier) is not None
+                }
         return found
 
     def queries(self, *kinds: str) -> tuple[QueryState, ...]:

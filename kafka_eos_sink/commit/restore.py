@@ -89,7 +89,8 @@ def finish_decisions(run: Run, view: LogView, driver: DriverTransaction) -> Proc
         finished_ms = query.done.get("finished_ms") if state.is_settled and query.done is not None else None
         finished.decisions.append(
             SettledDecision(
-                decision=replace(decision, transactions=(), user_metadata=None),
+                # Without its transactions, a decision of copies looks void, so its written versions are set before.
+                decision=replace(decision, transactions=(), user_metadata=None, versions=decision.written_versions),
                 status=DecisionStatus.VOID if decision.is_unwritten else DecisionStatus.FINISHED,
                 rows=sum(prepared.rows for prepared in decision.transactions),
                 topics=tuple(sorted({part.topic for prepared in decision.transactions for part in prepared.offsets})),
@@ -183,7 +184,7 @@ def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure
             yield from give_up(opened)
             copies = []
         second = _decision_of(settled, copies, driver)
-        logged = yield from append_decision(second, driver, settled.logged.log_id)
+        logged = yield from append_decision(second, driver, settled.logged.log_id, settled.logged.offset)
     except Exception:
         yield from give_up(opened)
         raise

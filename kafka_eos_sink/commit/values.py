@@ -333,9 +333,9 @@ class DecisionStatus(Enum):
 class SettledDecision(PickledByName):
     """A query id's newest decision after recovery; tasks compare their batch with it.
 
-    ``decision`` is without its transactions, so only ``status`` tells whether it is void. If an operator decided (``resolution``), tasks
-    compare only the version. The other fields are for messages: the rows of the transactions and their topics, dead letters included, and
-    when the version was finished, None if the log does not show it.
+    ``decision`` is without its transactions, and always has its written versions. Only ``status`` tells whether it is void. If an operator
+    decided (``resolution``), tasks compare only the version. The other fields are for messages: the rows of the transactions and their
+    topics, dead letters included, and when the version was finished, None if the log does not show it.
     """
 
     decision: Decision

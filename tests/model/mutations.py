@@ -406,10 +406,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         edits=(
             Edit(
                 commit_batch.commit,
-                "    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)\n"
+                "    logged = yield from append_decision(decision, driver, plan.log_id, floor, request.group_offsets)\n"
                 "    losers = yield from _losers(plan, complete, prepared)\n",
                 "    losers = yield from _losers(plan, complete, prepared)\n"
-                "    logged = yield from append_decision(decision, driver, plan.log_id, request.group_offsets)\n",
+                "    logged = yield from append_decision(decision, driver, plan.log_id, floor, request.group_offsets)\n",
             ),
         ),
         setting=LOSING,

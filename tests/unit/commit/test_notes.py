@@ -43,12 +43,12 @@ def retention(cluster: ScriptedCluster, partition: int = 1) -> None:
             cluster.change(partition, offset, gone=True)
 
 
-def noted_and_dead(version: int) -> tuple[ScriptedCluster, PreparedTransaction]:
-    """A committed transaction whose marker is missing is noted; the driver dies before its discard."""
+def noted_and_dead(version: int, *, commit: bool = True) -> tuple[ScriptedCluster, PreparedTransaction]:
+    """A transaction that has ended, and whose marker is missing, is noted; the driver dies before its discard."""
     cluster = ScriptedCluster(version=version)
     logged = cluster.decide([cluster.attempt(cluster.plan())])
     (named,) = logged.decision.transactions
-    cluster.end_without_marker(named.identity, commit=True, partition=1)
+    cluster.end_without_marker(named.identity, commit=commit, partition=1)
 
     def dies(step: steps.InitProducerId) -> object:
         if step.transactional_id == named.identity.transactional_id:
@@ -70,6 +70,14 @@ def late_request(cluster: ScriptedCluster, named: PreparedTransaction) -> None:
     cluster.kafka, _ = kafka.add_partition(cluster.kafka, identity, 1)
     (transaction,) = [each for name, each in cluster.kafka.transactions if name == identity.transactional_id]
     assert transaction.state == kafka.ONGOING
+
+
+def test_noted_transaction_without_its_part_record_is_left_to_kafkas_tool() -> None:
+    """The cleaner removes an aborted part record. Without it, recover --discard ends nothing, and status prints Kafka's command."""
+    cluster, named = noted_and_dead(2, commit=False)
+    assert named.identity.producer_id in cluster.view().producer_ids
+    cluster.change(kafka.LOG, named.part_offset, gone=True)
+    assert cluster.view().producer_ids == set()
 
 
 def test_late_request_after_a_note_does_not_block_the_next_runs() -> None:

@@ -208,7 +208,13 @@ def test_batch_that_begins_before_a_recovery_that_decides_is_noticed() -> None:
     cluster = Cluster()
     lost = cluster.decided(0, query_id="other")
     cluster.end(identity(lost), commit=False)
-    cluster.before(steps.InitProducerId, lambda: cluster.open("w.1.0"))
+
+    def look(step: steps.ListOpenTransactions) -> Any:
+        # The batch begins between the command's look and the list of its recovery.
+        cluster.before(steps.ListOpenTransactions, lambda: cluster.open("w.1.0"))
+        return cluster.perform(step)
+
+    cluster.own[steps.ListOpenTransactions] = look
     with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE\].*w\.1\.0"):
         cluster.resolve("committed", 0, "q")
     assert cluster.newest("other").is_void, "so it has decided, and begun again"

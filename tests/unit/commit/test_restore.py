@@ -423,6 +423,21 @@ def test_shorter_log_that_was_created_again_is_refused() -> None:
         cluster.finish()
 
 
+def test_copies_are_not_decided_in_a_log_that_was_created_again_meanwhile() -> None:
+    cluster = Cluster(1)
+
+    def delete(step: steps.CopyRecords) -> Any:
+        copied = cluster.perform(step)
+        cluster.delete_log()
+        return copied
+
+    cluster.own[steps.CopyRecords] = delete
+    with pytest.raises(WriteRefusedError, match=r"NOT_THIS_COMMIT_LOG\]"):
+        cluster.finish()
+    assert [commit for _, commit in cluster.ended_copies] == [False]
+    assert cluster.view().query("batch").newest is None
+
+
 def test_copy_keeps_the_count_of_its_dead_letters() -> None:
     """The letters themselves are among the copied rows."""
     _, logged = decided()

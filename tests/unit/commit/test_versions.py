@@ -79,6 +79,30 @@ def test_older_record_means_all_versions_up_to_its_own() -> None:
     assert replace(old, nonce="n~1", transactions=()).written_versions == Versions.up_to(4)
 
 
+def lost_decision(foreach_query: str | None) -> Job:
+    """Version 5 is decided without a set of versions, and its rows are lost."""
+    job, batch = Job(), replace(BATCH, version=5, foreach_query=foreach_query)
+    logged = job.cluster.decide([job.cluster.attempt(job.cluster.plan("n"), batch=batch)], batch=batch)
+    job.cluster.append_decision(replace(logged.decision, versions=None))
+    job.cluster.end(logged.decision.transactions[0].identity, commit=False)
+    return job
+
+
+def test_older_record_that_was_copied_still_counts_as_written() -> None:
+    """Without its transactions, the decision of the copies looked void: the next version left it out, and it was written twice."""
+    job = lost_decision(None)
+    assert job.run(7) is not None
+    assert job.cluster.newest().written_versions == Versions.up_to(5).adding(7)
+    assert job.run(5) is None
+
+
+def test_another_query_is_not_told_to_rewrite_a_copied_version() -> None:
+    job = lost_decision("q1")
+    with pytest.raises(WriteRefusedError, match=r"DIFFERENT_QUERY\].*--version 5 --as committed"):
+        job.run(5, foreach_query="q2")
+    assert job.cluster.newest().copies == 1
+
+
 def test_version_below_the_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "MOST_RANGES", 2)
     job = Job()
