@@ -199,10 +199,6 @@ RULES: tuple[Rule, ...] = (
     Rule("unit/test_unit_mutations.py::test_mutation_is_caught", ALL),  # a pytest for each
     Rule("unit/cli/test_jars.py", TEST),  # downloads
     Rule("unit/cli/test_entry.py::test_installed_command_returns_its_exit_status", TEST),  # waits for a broker
-    Rule("unit/test_site.py::test_search_shows_the_section_first", ALL),  # needs a browser
-    Rule("unit/test_site.py::test_no_block_scrolls_at_1280_pixels", ALL),  # needs a browser
-    Rule("unit/test_site.py::test_input_has_a_copy_button_and_output_has_none", ALL),  # needs a browser
-    Rule("unit/test_site.py::test_options_are_readable_on_a_phone", ALL),  # needs a browser
     Rule("unit", CHECK),
     Rule("conformance", CHECK),
     Rule("model/test_exhaustive.py", CHECK),

@@ -1,19 +1,17 @@
 """Mutations of pure code, each caught by the unit tests of its package. The model has its own (`model/mutations.py`).
 
-    python -m tests.unit_mutations [--every-killer]
+    python -m tests.unit_mutations [--matrix]
 
-runs the unit tests once for each mutation, of both lists, and prints which tests catch it: the kill matrix. It plants the mutation named in
-``MUTATION`` when pytest loads this file as a plugin (``-p tests.unit_mutations``). Exit status 1 if one survives.
+runs for each mutation the tests that it names. With ``--matrix`` it runs all unit tests of the package, for the mutations of both lists,
+and prints which test files catch each: the kill matrix. Exit status 1 if one survives.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
-import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
-from tests.model.mutations import MUTATIONS, Edit, planted
+from tests.model.mutations import MUTATIONS, Edit, Mutation, planted
 
 ROOT = Path(__file__).parents[1]
 
@@ -108,7 +106,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # what leaders show
     *of(
         evidence.judged_now,
-        "commit",
+        "commit/test_evidence.py",
         ("what a discard noted is ignored", "end = NOTED.get(prepared.ended, end)", "pass"),
         (
             "an accepted commit counts against a report",
@@ -128,7 +126,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         evidence._blocked_by_others,
-        "commit",
+        "commit/test_evidence.py",
         (
             "the own transaction is called another's",
             "if blocking and blocking.isdisjoint(identity.producer_id for identity, _ in writers[where]):",
@@ -137,7 +135,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         evidence._is_before,
-        "commit",
+        "commit/test_evidence.py",
         ("readers pass one record too early", "stable <= last", "stable < last"),
         (
             "a deleted topic keeps a commit waiting",
@@ -154,7 +152,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         LogView._add,
-        "commit",
+        _LOG,
         (
             "a decision outside a transaction counts",
             ' or (key.kind in ("decision", "part") and not entry.transactional)',
@@ -168,7 +166,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         QueryState.newest.fget,
-        "commit",
+        _LOG,
         (
             "a tombstone is passed by",
             "            return None\n        # Another",
@@ -177,7 +175,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         QueryState.undecided.fget,
-        "commit",
+        _LOG,
         ("decisions below the newest one are undecided", "if record.offset > floor and", "if"),
     ),
     *of(
@@ -187,7 +185,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         QueryState._pieces,
-        "commit",
+        _LOG,
         ("a piece counts before its COMMIT", " and record.outcome is Outcome.COMMITTED", ""),
     ),
     *of(
@@ -319,7 +317,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         Sender._send_batches,
-        "producer",
+        _SENDER,
         (
             "Produce before AddPartitionsToTxn",
             "if not transactions.add_partition(partition):",
@@ -333,7 +331,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         PartitionQueue.next_to_send,
-        "producer",
+        _SENDER,
         ("the first batch does not go alone", "if not self.anything_acknowledged or ", "if "),
         (
             "batches get new sequences while old ones are in flight",
@@ -346,7 +344,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
             "if False:",
         ),
     ),
-    *of(PartitionQueue.sent, "producer", ("sequences do not wrap", ") % SEQUENCES", ")")),
+    *of(PartitionQueue.sent, _SENDER, ("sequences do not wrap", ") % SEQUENCES", ")")),
     # the transaction manager
     *of(
         TransactionManager.abort,
@@ -393,7 +391,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         TransactionManager.bump_epoch,
-        "producer",
+        _SENDER,
         (
             "the epoch leaves its range",
             "self.producer_epoch < MAX_PRODUCER_EPOCH",
@@ -452,7 +450,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         Connection.postpone_timeouts,
-        "client",
+        _CONNECTION,
         (
             "a quota postpones the deadline",
             "min(pending.expires_at + ms, pending.deadline_ms)",
@@ -480,52 +478,114 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
 )
 
-_PLANTED = ExitStack()
+OF_MODEL = tuple(
+    each for each in MUTATIONS if each.edits and each.edits[0].function.__module__.startswith("kafka_eos_sink.")
+)
+"""The mutations of the model that edit the product first; some only change the setting."""
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Plant the mutation named in ``MUTATION``; pytest calls this before the first test."""
-    if name := os.environ.get("MUTATION"):
-        (mutation,) = [each for each in (*UNIT_MUTATIONS, *MUTATIONS) if each.name == name]
-        _PLANTED.enter_context(planted(mutation.edits))
+class Matrix:
+    """A pytest plugin that runs the collected tests once per mutation, in a fork that planted it.
+
+    ``wanted`` are the mutations. ``whole`` runs all tests of their packages: each file until its first failure. Otherwise the tests that a
+    mutation names run until one fails.
+    """
+
+    def __init__(self, wanted: Sequence[UnitMutation | Mutation], *, whole: bool) -> None:
+        self._wanted = wanted
+        self._whole = whole
+        self._failed = False
+        self.caught: dict[str, list[str]] = {}
+        """Mutation -> the test files that fail under it."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for mutation in self._wanted:
+            places = places_of(mutation, whole=self._whole)
+            items = [item for item in session.items if item.nodeid.startswith(places)]
+            self.caught[mutation.name] = files = self._files_that_fail(mutation, items)
+            print(f"{package_of(mutation):10} {len(files):3}  {mutation.name}  {' '.join(files)}", flush=True)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        return report.outcome, "", ""
+
+    def _files_that_fail(self, mutation: UnitMutation | Mutation, items: Sequence[pytest.Item]) -> list[str]:
+        def run(say: Callable[[str], None]) -> None:
+            with planted(mutation.edits):
+                for file, tests in itertools.groupby(items, key=lambda item: item.nodeid.partition("::")[0]):
+                    say(file.removeprefix("tests/unit/"))
+                    if not self._fails(list(tests)):
+                        say("passed")
+                    elif not self._whole:
+                        break
+
+        # A test that hangs ends the fork by its timeout: its file did not pass.
+        said = [*_in_a_fork(run), ""]
+        return [line for line, following in itertools.pairwise(said) if "passed" not in (line, following)]
+
+    def _fails(self, tests: Sequence[pytest.Item]) -> bool:
+        self._failed = False
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            if self._failed:
+                return True
+        return False
 
 
-def killers(name: str, tests: Sequence[str], *, first: bool) -> list[str]:
-    """Return the tests that fail under a mutation; only the first one if that is enough."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.unit_mutations",
-        "--tier",
-        "test",
-    ]
-    run = subprocess.run(
-        [*command, "--timeout", "60", *(["-x"] if first else []), *tests],
-        cwd=ROOT,
-        env={**os.environ, "MUTATION": name, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+def _in_a_fork(run: Callable[[Callable[[str], None]], None]) -> list[str]:
+    """Return the lines that ``run`` says in a process of its own, which it may leave in any state."""
+    reader, writer = os.pipe()
+    if child := os.fork():
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            lines = stream.read().splitlines()
+        os.waitpid(child, 0)
+        return lines
+    try:
+        run(lambda line: os.write(writer, f"{line}\n".encode()) and None)
+    finally:
+        os._exit(0)
+
+
+def package_of(mutation: UnitMutation | Mutation) -> str:
+    """The package of the product that a mutation edits."""
+    return str(mutation.edits[0].function.__module__).split(".")[1]
+
+
+def places_of(mutation: UnitMutation | Mutation, *, whole: bool) -> tuple[str, ...]:
+    """The tests that run under a mutation: prefixes of their ids."""
+    killers = [mutation.killer] if isinstance(mutation, UnitMutation) else []
+    if whole:
+        killers = [
+            f"{each}/" for each in dict.fromkeys([package_of(mutation), *(each.split("/")[0] for each in killers)])
+        ]
+    return tuple(f"tests/unit/{each}" for each in killers)
+
+
+def matrix(*, whole: bool) -> dict[str, list[str]]:
+    """Run the tests under each mutation: of both lists if all tests of a package run, else of this one."""
+    wanted = (*UNIT_MUTATIONS, *OF_MODEL) if whole else UNIT_MUTATIONS
+    plugin = Matrix(wanted, whole=whole)
+    folders = dict.fromkeys(place.split("/")[2] for each in wanted for place in places_of(each, whole=whole))
+    options = ["-q", "-p", "no:cacheprovider", "--tier", "test", "--timeout", "600", "--rootdir", str(ROOT)]
+    pytest.main([*options, *(str(ROOT / "tests/unit" / each) for each in folders)], plugins=[plugin])
+    return plugin.caught
 
 
 def main(arguments: Sequence[str]) -> int:
-    survived = []
-    for mutation in (*UNIT_MUTATIONS, *MUTATIONS):
-        where = "commit"
-        if isinstance(mutation, UnitMutation):
-            where = mutation.killer.split("/")[0] if "--every-killer" in arguments else mutation.killer
-        found = killers(mutation.name, [f"tests/unit/{where}"], first="--every-killer" not in arguments)
-        functions = {each.partition("[")[0] for each in found}
-        print(f"{len(found):5} {len(functions):4}  {mutation.name}  {min(functions, default='')}", flush=True)
-        # The model catches those of its list that no unit test does.
-        survived += [mutation.name] if not found and isinstance(mutation, UnitMutation) else []
+    caught = matrix(whole="--matrix" in arguments)
+    packages = {each.name: package_of(each) for each in (*UNIT_MUTATIONS, *OF_MODEL) if each.name in caught}
+    print("| package | mutations | caught | test files that catch one |\n|---|---|---|---|")
+    for package in dict.fromkeys(packages.values()):
+        found = [caught[name] for name, of_package in packages.items() if of_package == package]
+        files = {file for each in found for file in each}
+        print(f"| {package} | {len(found)} | {sum(map(bool, found))} | {len(files)} |")
+    # The model catches those of its list that no unit test does.
+    survived = [each.name for each in UNIT_MUTATIONS if not caught.get(each.name)]
     print(f"survived: {survived}")
     return 1 if survived else 0
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import importlib.util
 import re
-import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
-from browser import DRIVER, PACKAGES, Browser, browser
 from documents import README, ROOT, error_codes, read
 
 DOCS = ROOT / "docs"
@@ -30,8 +22,6 @@ LOADED = {
     "iframe": ("src",),
 }
 """Tags -> attributes with what a browser loads by itself."""
-ENTER = "\ue007"
-"""The key, in WebDriver."""
 
 
 class Page(HTMLParser):
@@ -74,16 +64,6 @@ def site(build: tuple[str, Path]) -> Path:
     return build[1]
 
 
-@pytest.fixture(scope="module")
-def conf() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_site_is_built_without_a_warning(build: tuple[str, Path]) -> None:
     assert build[0] == "exit status 0"
 
@@ -120,18 +100,6 @@ def test_every_alert_leads_to_its_anchor(site: Path) -> None:
     assert [target for page, _, target in targets if target not in Page(site / f"{page}.html").ids] == []
 
 
-def test_first_page_is_the_readme_with_its_program_and_picture(site: Path) -> None:
-    page = (site / "index.html").read_text("utf-8")
-    for shown in ("kafka-eos", "demo.svg", "commit-tall.svg", "Rows per second", "EmbeddedKafka", "runbooks.html"):
-        assert shown in page
-    assert 'href="https://kafka-eos' not in page
-
-
-def test_operations_are_the_first_part_of_the_map(site: Path) -> None:
-    captions = re.findall(r'class="caption-text">([^<]+)', (site / "index.html").read_text("utf-8"))
-    assert captions[0] == "Operations"
-
-
 def test_no_link_of_the_site_is_dead(site: Path) -> None:
     """Links to the repository's other files lead to copies of them; its own host exists only after a release."""
     dead = []
@@ -145,110 +113,3 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
                 if not to.exists() or (anchor and to.suffix == ".html" and anchor not in Page(to).ids):
                     dead.append((page.name, link))
     assert dead == []
-
-
-def test_pictures_for_github_are_rewritten(conf: ModuleType) -> None:
-    source = [
-        "[a](../conf/a.yml) [b](b.md#c) ![d](images/d.png) [e](../SECURITY.md#f) [g](../README.md#h)\n"
-        '<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="images/x-dark.svg">\n'
-        '  <img alt="An x" src="images/x.svg">\n</picture>\n'
-        "```python\ne[f](../G.md)\n```\n"
-    ]
-    conf._for_the_site(None, "page", source)
-    links = "[a](../conf/a.yml) [b](b.md#c) ![d](images/d.png) {download}`e <../SECURITY.md>` [g](index.md#h)\n"
-    assert source[0].startswith(links)
-    assert "```{image} images/x-dark.svg\n:class: only-dark\n:alt: An x\n```" in source[0]
-    assert "```{image} images/x.svg\n:class: only-light\n:alt: An x\n```" in source[0]
-    assert source[0].endswith("```python\ne[f](../G.md)\n```\n")
-
-
-def test_picture_for_a_phone_has_a_class_of_its_own(conf: ModuleType) -> None:
-    narrow = '<source media="(max-width: 46em) and (prefers-color-scheme: dark)" srcset="t-dark.svg">'
-    dark = '<source media="(prefers-color-scheme: dark)" srcset="x-dark.svg">'
-    source = [f'<picture>\n{narrow}\n{dark}\n<img alt="x" src="x.svg">\n</picture>\n']
-    conf._for_the_site(None, "page", source)
-    classes = dict(re.findall(r"```{image} (\S+)\n:class: (.+)", source[0]))
-    assert classes == {
-        "x.svg": "only-light only-wide",
-        "t-dark.svg": "only-dark only-narrow",
-        "x-dark.svg": "only-dark only-wide",
-    }
-
-
-@pytest.fixture
-def address(site: Path) -> Iterator[str]:
-    """The site on a server of this machine: a browser treats files in another way."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Browser]:
-    if shutil.which(DRIVER) is None:
-        pytest.skip(f"there is no browser: install {PACKAGES}")
-    with browser(tmp_path) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ("LOST_PARTS", "errors.html#lost[-_]parts"),
-        ("KAFKA_EOS.LOST_PARTS", "errors.html#lost[-_]parts"),
-        ("kafka.linger.ms", "options.html#named-kafka.linger.ms"),
-        ("linger.ms", "options.html#named-kafka.linger.ms"),
-        ("kafka_eos_rows_total", "metrics.html#named-kafka_eos_rows_total"),
-        ("hanging transaction", "runbooks.html#a-transaction-that-no-coordinator-lists"),
-        ("consumer stuck", "runbooks.html#consumers-stand-still"),
-        ("isolation.level", "read.html#read-what-was-written"),
-    ],
-)
-def test_search_shows_the_section_first(address: str, reader: Browser, words: str, found: str) -> None:
-    reader.open(f"{address}/index.html")
-    reader.send("POST", reader.find(".sidebar-search") + "/value", text=f"{words}{ENTER}")
-    reader.send("POST", reader.find("#search-results li:first-child a") + "/click")
-    reader.find(":target")
-    assert re.search(rf"/{found}$", reader.run("return location.href"))
-
-
-SCROLLING = """
-const wide = e => e.scrollWidth > e.clientWidth + 1;
-return [...document.querySelectorAll('pre')].filter(wide).map(e => e.textContent.slice(0, 60))
-"""
-
-
-def test_no_block_scrolls_at_1280_pixels(address: str, reader: Browser, site: Path) -> None:
-    scrolling = {}
-    for page in sorted(site.glob("*.html")):
-        reader.open(f"{address}/{page.name}")
-        scrolling[page.name] = reader.run(SCROLLING)
-    assert {page: blocks for page, blocks in scrolling.items() if blocks} == {}
-
-
-def test_input_has_a_copy_button_and_output_has_none(address: str, reader: Browser) -> None:
-    reader.open(f"{address}/runbooks.html")
-    reader.find("button.copybtn")
-    assert reader.run("return document.querySelectorAll('.highlight-text button.copybtn').length") == 0
-    borders = "return ['.highlight-text', '.highlight-default, .highlight-none'].map("
-    borders += "kind => getComputedStyle(document.querySelector(kind).querySelector('pre')).borderLeftWidth)"
-    output, given = reader.run(borders)
-    assert output != given
-
-
-def test_options_are_readable_on_a_phone(address: str, reader: Browser) -> None:
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    reader.send("POST", "/goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride", params=phone)
-    reader.open(f"{address}/options.html")
-    assert reader.run("return document.documentElement.clientWidth") == 390
-    shown = "[...document.querySelectorAll('table.named td')].filter(cell => cell.offsetWidth)"
-    assert (
-        reader.run(f"return {shown}.filter(cell => cell.getBoundingClientRect().right > 390).map(e => e.textContent)")
-        == []
-    )
-    assert reader.run(f"return {shown}.filter(cell => !cell.textContent.trim()).length") == 0
-    assert reader.run(f"return {shown}.length") > 200

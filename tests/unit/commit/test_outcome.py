@@ -63,7 +63,6 @@ def test_gone_range_counts_as_seen_only_with_a_proof(ranges: tuple[Shown, ...], 
         assert (do is Do.ASK) == (shown is Shown.GONE and unknown)
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize(
     ("version", "kind", "later", "outcome"),
     [
@@ -101,7 +100,6 @@ STATES = (
 )
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("later", [-1, 0, 1, 2])

@@ -25,7 +25,6 @@ from kafka_eos_sink.protocol.messages import (
     EndTxnResponse,
     ProduceRequest,
     SaslHandshakeRequest,
-    SaslHandshakeResponse,
 )
 from kafka_eos_sink.protocol.schema import decode, encode, read_message
 
@@ -46,11 +45,6 @@ def test_flexible_request_has_header_v2_and_old_style_client_id() -> None:
         b"\x00\x1a\x00\x05\x00\x00\x00\x07\x00\x02me\x00"  # EndTxn, version 5, correlation id 7, "me", no tags
         b"\x02a\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02\x01\x00"
     )
-
-
-def test_a_request_that_is_not_flexible_has_header_version_1() -> None:
-    frame = b"".join(encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 7, None))
-    assert frame == framed(b"\x00\x11\x00\x01\x00\x00\x00\x07\xff\xff\x00\x05PLAIN")
 
 
 def test_the_records_of_a_produce_request_are_not_copied() -> None:
@@ -82,11 +76,6 @@ def test_the_records_of_a_produce_request_are_not_copied() -> None:
     assert [data.records for data in topic.partition_data] == [b"h" * 61 + b"r" * 1000, b"more"]
 
 
-def test_a_version_that_we_do_not_speak_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"this client supports EndTxnRequest in versions 3 to 5, not in 6"):
-        encode_request(END, 6, 1, None)
-
-
 # Responses
 
 
@@ -107,13 +96,6 @@ def test_header_versions(request_cls: type, version: int, request_header: int, r
 def test_a_response_is_decoded_after_its_header() -> None:
     frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5)
     assert decode_response(EndTxnRequest, 5, frame, 7) == ENDED
-
-
-def test_a_response_to_a_request_that_is_not_flexible() -> None:
-    response = SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "SCRAM-SHA-512"))
-    frame = b"\x00\x00\x00\x07" + encode(response, 1)
-    assert frame[4:] == b"\x00\x21\x00\x00\x00\x02\x00\x05PLAIN\x00\x0dSCRAM-SHA-512"
-    assert decode_response(SaslHandshakeRequest, 1, frame, 7) == response
 
 
 def test_a_response_to_another_request_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,9 @@ import pytest
 
 from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.steps import Procedure
-from kafka_eos_sink.commit.values import OffsetRange
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import ProducerIdentity
-from kafka_eos_sink.runtime import step_log
 from kafka_eos_sink.runtime.executor import Executor
 
 OWN = ProducerIdentity(transactional_id="w.0.3", producer_id=7, producer_epoch=2, transaction_version=2)
@@ -60,36 +57,3 @@ def test_each_step_has_a_line_with_ids_milliseconds_and_outcome(caplog: pytest.L
         "[me] step EndTransactions: commit w.0.3 (producer id 7, epoch 2); commit log log-5; N ms: REQUEST_DEADLINE",
         "[me] step ReadLog: from offset 4; commit log log-5; N ms: 0 entries, next offset 9",
     ]
-
-
-@pytest.mark.parametrize(
-    ("step", "shown"),
-    [
-        (
-            steps.DescribeTransactions(tuple(f"w.{each}.0" for each in range(9))),
-            "w.0.0, w.1.0, w.2.0, w.3.0 and 5 more",
-        ),
-        (steps.LastStableOffsets((("t", 1),), (4,)), "t-1"),
-        (steps.AppendPart(OWN, RECORD), "w.0.3 (producer id 7, epoch 2)"),
-        (steps.AppendInTransaction(OWN, 0, (RECORD,)), "w.0.3 (producer id 7, epoch 2)"),
-        (
-            steps.CopyRecords(
-                (
-                    steps.Copy(
-                        OWN,
-                        replace(OWN, transactional_id="w.0.1", producer_id=6),
-                        (OffsetRange(topic="t", partition=1, first_offset=4, last_offset=9),),
-                        RECORD,
-                    ),
-                )
-            ),
-            "t-1 [4..9] of w.0.1 (producer id 6, epoch 2) to w.0.3 (producer id 7, epoch 2)",
-        ),
-        (steps.InitProducerId("w.0.3", 60_000), "w.0.3"),
-        (steps.Warn("a message with a secret value"), ""),
-        (steps.Now(), ""),
-        (steps.CommitGroupOffsets(OWN, "g", (("t", 1, 4),)), "group g, w.0.3 (producer id 7, epoch 2)"),
-    ],
-)
-def test_a_step_shows_what_it_concerns_and_no_content(step: Any, shown: str) -> None:
-    assert step_log.subject(step) == shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from pathlib import Path
 
@@ -31,11 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_page_has_a_block_per_service() -> None:
-    mechanisms = [block.get("kafka.sasl.mechanism") for block in BLOCKS]
-    assert mechanisms == ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256", None, "OAUTHBEARER"]
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block["kafka.bootstrap.servers"].partition(":")[0])
 def test_block_is_read_without_a_problem_or_warning(block: dict[str, str], folder: Path) -> None:
     given = {name: value.replace("/etc/kafka", str(folder)) for name, value in block.items()}
@@ -44,9 +38,3 @@ def test_block_is_read_without_a_problem_or_warning(block: dict[str, str], folde
     assert found.client.security.protocol == block["kafka.security.protocol"]
     secret = [value for name, value in block.items() if re.search(r"password|secret|keystore\.key", name)]
     assert all(map(references, secret))
-
-
-def test_policy_for_iam_is_valid_json() -> None:
-    (policy,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    actions = {action for statement in json.loads(policy)["Statement"] for action in statement["Action"]}
-    assert all(action.startswith("kafka-cluster:") for action in actions)
