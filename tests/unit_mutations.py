@@ -24,9 +24,14 @@ from kafka_eos_sink.client.transactions_admin import TransactionsAdmin
 from kafka_eos_sink.commit import evidence, log_standing, log_view, outcome, resolve, restore, settle, take_over
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
+from kafka_eos_sink.operations import operator, write_status
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
+from kafka_eos_sink.protocol import framing, record_batch, schema
+from kafka_eos_sink.runtime import source_offsets
+from kafka_eos_sink.runtime.record_copier import RecordCopier
+from kafka_eos_sink.settings import kafka_properties, options, secrets
 from tests.model.mutations import MUTATIONS, Edit, Mutation, planted
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +62,10 @@ _LOG = "commit/test_commit_log.py"
 _SENDER = "producer/test_sender.py"
 _MANAGER = "producer/test_transaction_manager.py"
 _CONNECTION = "client/test_connection.py"
+_SECRETS = "settings/test_secrets.py"
+_OPTIONS = "settings/test_options.py"
+_BATCH = "protocol/test_record_batch.py"
+_COPIER = "runtime/test_record_copier.py"
 
 UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # the judge
@@ -476,6 +485,105 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         _CONNECTION,
         ("ApiVersions is sent again without end", "if version >= pending.version:", "if False:"),
     ),
+    # settings
+    *of(
+        secrets._resolved,
+        _SECRETS,
+        ("a process that switches references off resolves them", "if switched_off():", "if False:"),
+    ),
+    *of(
+        secrets.switched_off,
+        _SECRETS,
+        ("a misspelt switch leaves references on", 'not in ("", "all")', '== "none"'),
+    ),
+    *of(
+        secrets.resolve,
+        _SECRETS,
+        (
+            "what a reference stands for is resolved",
+            "_REFERENCE.sub(_resolved, value[:end])",
+            "resolve(resolve(value))",
+        ),
+    ),
+    *of(
+        options._problems_of_topics,
+        _OPTIONS,
+        ("rows may go to the commit log", 'if settings["topic"] in logs:', "if False:"),
+        ("dead letters may go to the topic of the rows", 'settings["dead.letter.topic"] == settings["topic"]', "False"),
+    ),
+    *of(
+        options._problems_together,
+        _OPTIONS,
+        ("txnAppId counts without txnVersion", '("txnAppId" in own) != ("txnVersion" in own)', "False"),
+    ),
+    *of(options.kafka_part, _OPTIONS, ("the properties file wins over an option", "ours | kafka", "kafka | ours")),
+    *of(
+        options._write_id_problems,
+        _OPTIONS,
+        ("a transactional id may be too long", "> LONGEST_WRITE_ID", "> LONGEST_WRITE_ID + 1"),
+    ),
+    *of(
+        kafka_properties._check_delivery_timeout,
+        "settings/test_kafka_properties.py",
+        (
+            "a delivery timeout holds no request",
+            "linger_ms + request_timeout_ms, INT32_MAX",
+            "request_timeout_ms, INT32_MAX",
+        ),
+    ),
+    # the wire
+    *of(
+        record_batch._read_header,
+        _BATCH,
+        ("a damaged batch is read", "if header.checksum != actual:", "if False:"),
+        ("a batch of negative numbers is read", "header.base_offset < 0 or header.last_offset_delta < 0 or ", ""),
+    ),
+    *of(
+        framing.decode_response,
+        "protocol/test_framing.py",
+        ("a response to another request is decoded", "if header.correlation_id != correlation_id:", "if False:"),
+        ("an old broker's ApiVersions is misread", "version = 0\n", "pass\n"),
+    ),
+    *of(
+        schema.read_message,
+        "protocol/test_schema.py",
+        ("the messages of a connection share their room", "room.left = MAX_VALUES", "pass"),
+    ),
+    # copies of lost rows, and first batches
+    *of(
+        RecordCopier._append,
+        _COPIER,
+        ("markers are copied", " or header.control", ""),
+        ("a batch that the cleaner changed is copied", " and header.record_count == header.last_offset_delta + 1", ""),
+        ("records before the range are copied", "max(offset, part.first_offset) <= header.base_offset and ", ""),
+        ("records behind the range are copied", " and header.last_offset <= part.last_offset", ""),
+    ),
+    *of(
+        RecordCopier.are_committed,
+        _COPIER,
+        ("a marker before the range shows its end", "if one[1].last_offset < header.base_offset", "if True"),
+        ("an emptied marker shows an end", "if ended and header.record_count:", "if ended:"),
+        ("a marker of another producer shows an end", "if one[0] == header.producer_id", "if True"),
+    ),
+    *of(
+        source_offsets.require_checkpoint,
+        "runtime/test_source_offsets.py",
+        ("a lost checkpoint is not noticed", "max(begins[where], 0) < found.committed_offset", "False"),
+        ("a partition that was created later is refused", "max(begins[where], 0)", "begins[where]"),
+    ),
+    # operators
+    *of(
+        operator._OperatorExecutor._copy_own,
+        "operations/test_recovered.py",
+        ("rows of another program are copied", " or state.producer_id != copy.source.producer_id", ""),
+    ),
+    *of(
+        write_status._reason,
+        "operations/test_old_writes.py",
+        ("an open write is forgotten", "if is_open:", "if False:"),
+        ("a write that needs a run is forgotten", " or write.needs_run", ""),
+        ("a write that ended just now is forgotten", "newest >= before_ms", "newest > before_ms"),
+    ),
 )
 
 OF_MODEL = tuple(
@@ -570,9 +678,9 @@ def matrix(*, whole: bool) -> dict[str, list[str]]:
     """Run the tests under each mutation: of both lists if all tests of a package run, else of this one."""
     wanted = (*UNIT_MUTATIONS, *OF_MODEL) if whole else UNIT_MUTATIONS
     plugin = Matrix(wanted, whole=whole)
-    folders = dict.fromkeys(place.split("/")[2] for each in wanted for place in places_of(each, whole=whole))
-    options = ["-q", "-p", "no:cacheprovider", "--tier", "test", "--timeout", "600", "--rootdir", str(ROOT)]
-    pytest.main([*options, *(str(ROOT / "tests/unit" / each) for each in folders)], plugins=[plugin])
+    paths = dict.fromkeys(place.partition("::")[0] for each in wanted for place in places_of(each, whole=whole))
+    given = ["-q", "-p", "no:cacheprovider", "--tier", "test", "--timeout", "600", "--rootdir", str(ROOT)]
+    pytest.main([*given, *(str(ROOT / each) for each in paths)], plugins=[plugin])
     return plugin.caught
 
 
