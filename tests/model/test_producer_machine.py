@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from faults.fault_proxy import Answer, AnswerAfter, LoseResponse
+from faults.fault_proxy import Answer, LoseResponse
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -102,38 +102,6 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
         machine.commit(faults=fenced)
     assert ends(machine) == [True]
     assert machine.ledger.attempts[0].claim is Claim.UNKNOWN
-
-
-# what the search has found
-@pytest.mark.parametrize(
-    "first",
-    [LoseResponse(), AnswerAfter(ErrorCode.COORDINATOR_NOT_AVAILABLE), AnswerAfter(ErrorCode.REQUEST_TIMED_OUT)],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "repeat", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=lambda code: code.name
-)
-def test_rejected_resend_keeps_in_doubt_partitions_for_abort(
-    machine_of: Machines, first: object, repeat: ErrorCode
-) -> None:
-    """The abort called it ended without an EndTxn, and the transaction stayed open at its coordinator."""
-    machine = machine_of(0)
-    machine.write(
-        partitions=[0],
-        faults=(
-            Fault(m.AddPartitionsToTxnRequest, first),  # type: ignore[arg-type]
-            Fault(m.AddPartitionsToTxnRequest, Answer(repeat)),
-        ),
-    )
-    for _ in range(20):
-        if len(machine.world.fired) == 2:
-            break
-        machine.pump(ms=20)
-    machine.pump(ms=3)
-    assert len(machine.world.fired) == 2
-    machine.abort()
-    assert ends(machine) == [False]
-    assert machine.ledger.attempts[0].claim is Claim.ABORTED
 
 
 @versions

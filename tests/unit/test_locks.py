@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,6 @@ def pinned(lock: str) -> dict[str, list[str]]:
 
 def names(lock: str) -> set[str]:
     return {re.split("==", requirement)[0] for requirement in pinned(lock)}
-
-
-def planned(target: str, folder: Path) -> str:
-    """What make would run for a target in a clone without environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "--dry-run", "--no-print-directory", f"VENV={folder / 'environment'}", target]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("lock", [DEMO, DOCS])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +33,6 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text("utf-8"))
 ALL_PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]
-VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
@@ -122,3 +123,13 @@ def test_alert_names_severity_command_and_section(rule: dict[str, Any], exported
 def test_section_of_every_alert_has_its_rule() -> None:
     sections = [line.removeprefix("## ") for _, line in ALERTS.text if line.startswith("#")]
     assert sections[1:] == [rule["alert"] for rule in RULES]
+
+
+def test_command_of_the_page_replaces_the_base_of_every_link(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    rules = shutil.copy(ROOT / "conf" / "alert-rules.yml", tmp_path / "conf")
+    command, *_ = (block for block in ALERTS.blocks if block.text.startswith("sed "))
+    subprocess.run(command.text, shell=True, check=True, cwd=tmp_path)
+    links = re.findall(r"runbook_url: (\S+)", Path(rules).read_text("utf-8"))
+    assert len(links) == len(RULES)
+    assert [link for link in links if not link.startswith("https://git.example.org/kafka-eos/blob/main/docs/")] == []

@@ -43,10 +43,6 @@ def commands_with(option: str) -> set[str]:
     return {name for name in commands if option in options(name)}
 
 
-def named_commands(text: str) -> set[str]:
-    return set(re.findall(r"`([a-z]+)`", text))
-
-
 def test_numbers_of_the_search_are_those_that_it_checks() -> None:
     text = " ".join(page("internals/verification.md").split())
     ended = [states for key, states in STATES.items() if key not in NOT_ENDED]

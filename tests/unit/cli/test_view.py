@@ -13,7 +13,7 @@ from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.status import _show_ways_out
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.values import OffsetRange, Write
+from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.operations.cluster_view import ClusterView, HangingTransaction, WriteLine, blocking, write_lines
 from kafka_eos_sink.protocol.messages import TransactionState
 
@@ -128,23 +128,3 @@ def test_kafkas_command_is_shown_only_for_what_the_write_has_no_record_of(capsys
     assert others.startswith("No coordinator lists what 13 (producer ids) hold open, and w has no record of them.")
     (command,) = [line.strip() for line in others.splitlines() if "kafka-transactions.sh" in line]
     assert command.endswith("--partition 1 --start-offset 9")
-
-
-def test_table_of_writes_has_each_case() -> None:
-    """Rate and copies are of the shown version, the query stands below a write id without it, and a reason below the table."""
-    offsets = tuple(OffsetRange(topic="t", partition=each, first_offset=0, last_offset=9) for each in range(20))
-    given = [
-        write(query_id="q-1", transactions=4, ranges=(offsets,)),
-        write("v-q-2", query_id="q-2", state="resolved", resolution="committed", rows=0),
-        write(version=4, state="prepared", rows=None, finished_ms=None),
-        write("u", None, "unreadable", rows=None, finished_ms=None, problem="no piece 2"),  # type: ignore[arg-type]
-    ]
-    records = [batch(3, transactions_copied=2), batch(3, query_id="q-1", write_ms=None)]
-    text = shown(ClusterView(now_ms=NOW, writes=write_lines(given, records)), 400, with_offsets=True)
-    assert lines(text)[2:4] == ["u unreadable 0", "w 4 prepared 0"]
-    at = lines(text).index("w 3 finished 2023-11-14 22:14:15 1,000 0 4 t-0: 0 to 9")
-    assert lines(text)[at + 1] == "query q-1 t-1: 0 to 9"
-    assert "and 8 more (kafka-eos status --json)" in text
-    assert "resolved as committed" in text
-    assert "query q-2" not in text
-    assert lines(text)[-1] == "u: no piece 2"

@@ -186,3 +186,21 @@ def test_no_code_makes_a_metadata_request_that_may_create() -> None:
                 assert given.get("allow_auto_topic_creation") == "False", f"{path}:{node.lineno}"
                 found += 1
     assert found >= 5
+
+
+def test_learned_leader_or_broker_is_no_newer_response() -> None:
+    """Who waits for a response compares versions."""
+    made = updater(("t",))
+    exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
+    version = made.snapshot.version
+    made.learn_broker(Broker(node_id=3, host="host3", port=9092))
+    assert made.learn_leader("t", 0, 3, 6)
+    assert (made.snapshot.leader("t", 0), made.snapshot.version) == (3, version)
+
+
+def test_topic_that_was_dropped_before_any_request_is_not_due() -> None:
+    """No broker was reachable meanwhile. The client would request metadata without end."""
+    made = updater(("a",))
+    made.want_topics(["b"], 61_000)
+    assert names(exchange(made, answer(topic("b", partition(0, 1, 5))), 61_000)) == ["b"]
+    assert made.time_to_next_update(61_000) > 0

@@ -369,3 +369,16 @@ def test_deleted_source_topic_does_not_stop_a_stream(
     assert driver_requests.commit_group_offsets(opened, step, 60_000).error == expected
     assert brokers.now == pytest.approx(waits_ms, abs=2_000)
     assert ("'group' gets no offsets of deleted" in caplog.text) == (expected == 0)
+
+
+def test_result_of_another_topic_or_resource_does_not_count() -> None:
+    created = SimpleNamespace(topics=[SimpleNamespace(name="other", error_code=0, error_message=None)])
+    opened, _ = admin(scripted(created))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.create_topic("mine", 1, 1, {}, DEADLINE_MS, validate_only=True)
+    configs = SimpleNamespace(
+        results=[SimpleNamespace(resource_name="other", error_code=0, error_message=None, configs=())]
+    )
+    opened, _ = admin(scripted(configs))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.describe_configs("topic", "mine", None, DEADLINE_MS)

@@ -13,7 +13,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
-from kafka_eos_sink.commit.steps import Step
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import (
@@ -31,10 +31,11 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
+from kafka_eos_sink.operations.operator import up_to_fence
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
-from tests.runs import run_of
+from tests.runs import drive, run_of
 
 Q = "batch"
 NOVEMBER_2026 = 1_796_000_000_000
@@ -395,3 +396,31 @@ def test_resolution_is_not_appended_behind_another_decision(happens: str) -> Non
     assert cluster.newest().resolution is None
     asked = [step.identity for step in cluster.steps if isinstance(step, steps.AppendInTransaction)]
     assert held[-1] not in asked, "the resolution was not even sent"
+
+
+def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
+    """Its recovery would never be heard of again."""
+    cluster = Cluster()
+    cluster.end(identity(cluster.decided(0, query_id=STREAM)), commit=False)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
+        cluster.resolve("committed", 7, STREAM)
+    assert not cluster.fenced
+    cluster.resolve("rewrite", 3, STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
+        cluster.resolve("committed", 7, STREAM)
+    cluster.resolve("committed", 3, STREAM)
+    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
+
+
+@pytest.mark.parametrize(("state", "warns"), [("finished", True), ("unknown", True), ("decided", False)])
+def test_preview_changes_nothing_and_collects_the_warnings(state: str, warns: bool) -> None:
+    cluster = {"finished": lambda: finished(Q), "unknown": Cluster, "decided": Cluster}[state]()
+    if state == "decided":
+        cluster.decided(0)
+    request = ResolveRequest(run=run_of("operator"), query_id=Q, version=3, resolution="committed")
+    before, warnings = cluster.kafka, list[str]()
+    preview: Procedure[None] = up_to_fence(resolve(request), warnings)
+    drive(preview, cluster.perform)
+    assert cluster.kafka == before
+    assert bool(warnings) is warns
+    assert cluster.warnings == [], "shown with the confirmation, not before it"

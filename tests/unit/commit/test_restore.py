@@ -18,7 +18,7 @@ from kafka_eos_sink.commit.log_records import (
 )
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
-from kafka_eos_sink.commit.restore import _sort_copies, finish
+from kafka_eos_sink.commit.restore import MOST_COPIES, _sort_copies, finish
 from kafka_eos_sink.commit.steps import Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.values import (
@@ -370,3 +370,12 @@ def test_copy_keeps_the_count_of_its_dead_letters() -> None:
     ((copy,), gone) = _sort_copies([lost], [lost.identity], [steps.Copied(written=rows, part_offset=5)])
     assert gone == []
     assert copy.dead_letters == letters
+
+
+def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = MOST_COPIES
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*copied from the log 4 times"):
+        cluster.finish()
+    assert len(cluster.done(steps.CopyRecords)) == MOST_COPIES
+    assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"

@@ -12,8 +12,6 @@ from kafka_eos_sink.embedded.broker_security import (
     BrokerSecurity,
 )
 
-USERS = {"alice": Secret("hunter2"), "bob": Secret("hunter3")}
-
 
 @pytest.mark.parametrize(
     "arguments",

@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.embedded.node import NodeAddress, write_properties
-
-NODES = tuple(
-    NodeAddress(node_id=each, port=9_000 + each, broker_port=9_000 + each, controller_port=9_100 + each)
-    for each in (1, 2, 3)
-)
+from kafka_eos_sink.embedded.node import write_properties
 
 
 def test_properties_are_escaped_as_java_reads_them(tmp_path: Path) -> None:

@@ -141,3 +141,9 @@ def test_a_custom_partitioners_nonsense_is_named(user_module: Any, answer: Any, 
     with pytest.raises(KafkaEosError, match="PARTITIONER_FAILED") as raised:
         partitioner(rows([b"a", b"b"]), np.zeros(2, np.int64), topic(4))
     assert words in str(raised.value)
+
+
+def test_keys_can_be_ignored() -> None:
+    keys: list[bytes | None] = [b"%d" % i for i in range(100)]
+    config = ProducerConfig(partitioner_ignore_keys=True)
+    assert len(set(load_partitioner(config)(rows(keys), np.full(100, 10, np.int64), topic(9)))) == 1

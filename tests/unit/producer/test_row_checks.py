@@ -12,7 +12,7 @@ from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.dead_letters import AT_ONCE, dead_letters
 from kafka_eos_sink.producer.partitioner import TopicPartitions
 from kafka_eos_sink.producer.row_checks import checked_rows
-from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows
+from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.topic_directory import TopicProblem
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
@@ -212,3 +212,21 @@ def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
     assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
     assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
     assert int(record_sizes(pieces[0].columns).max()) < 1_300
+
+
+def test_a_row_exactly_as_large_as_allowed_is_taken() -> None:
+    given = rows([b"x" * 100])
+    limit = int(record_sizes(given.columns)[0]) + 61
+    assert len(check(given, max_request_size=limit)[0]) == 1
+    with pytest.raises(InvalidRowError):
+        check(given, max_request_size=limit - 1)
+
+
+def test_rows_of_different_shapes_are_joined() -> None:
+    joined = concat_rows([rows([b"a"], "t"), rows([b"b"], "t", [1]), rows([b"c"], ["u"])])
+    assert joined.topic.to_pylist() == ["t", "t", "u"]
+    assert joined.partition.to_pylist() == [None, 1, None]
+    assert joined.columns.value.to_pylist() == [b"a", b"b", b"c"]
+    same = concat_rows([rows([b"a"]), rows([b"b"])])
+    assert same.topic == "t"
+    assert same.partition is None

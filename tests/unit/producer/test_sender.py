@@ -520,3 +520,24 @@ def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answ
     assert asked.transactional_id is None
     assert b.transactions.identity == (99, 0)
     assert b.client.sequences_of() == {0: (0, 0, 10)}
+
+
+def test_rejected_own_timestamps_do_not_blame_the_clock(bench: Any, answer: Any) -> None:
+    """A recovery copies records with their timestamps, and older brokers name no record."""
+    b = bench()
+    b.batch(count=5, own_timestamps={0, 1, 2, 3, 4})
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, message="invalid timestamp"))
+    b.turn()
+    assert b.sender.failure.code == "BROKER_REFUSED"
+
+
+def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch()
+    b.sender.run_once(0)
+    b.turn(ms=5_000)
+    assert b.sender.failure is None
+    b.client.answer(answer())
+    b.turn()
+    assert b.accumulator.idle

@@ -12,7 +12,6 @@ from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import (
     FrameReader,
-    RequestHeader,
     decode_response,
     encode_request,
     request_header_version,
@@ -23,10 +22,9 @@ from kafka_eos_sink.protocol.messages import (
     ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    ProduceRequest,
     SaslHandshakeRequest,
 )
-from kafka_eos_sink.protocol.schema import decode, encode, read_message
+from kafka_eos_sink.protocol.schema import encode
 
 END = EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
 ENDED = EndTxnResponse(throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=3)
@@ -45,35 +43,6 @@ def test_flexible_request_has_header_v2_and_old_style_client_id() -> None:
         b"\x00\x1a\x00\x05\x00\x00\x00\x07\x00\x02me\x00"  # EndTxn, version 5, correlation id 7, "me", no tags
         b"\x02a\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02\x01\x00"
     )
-
-
-def test_the_records_of_a_produce_request_are_not_copied() -> None:
-    header, body = bytearray(b"h" * 61), bytearray(b"r" * 1000)
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=1,
-        topic_data=(
-            ProduceRequest.Topic(
-                name="t",
-                partition_data=(
-                    ProduceRequest.Topic.Partition(index=0, records=(memoryview(header), memoryview(body))),
-                    ProduceRequest.Topic.Partition(index=1, records=b"more"),
-                ),
-            ),
-        ),
-    )
-    parts = encode_request(request, 9, 1, "me")
-    before = b"".join(parts)
-    header[0] = body[0] = ord("x")
-    after = b"".join(parts)
-    assert [place for place in range(len(before)) if before[place] != after[place]] == [
-        before.index(b"h" * 61),
-        before.index(b"r" * 1000),
-    ]
-    assert binary.unpack_from(">i", before)[0] == len(before) - 4
-    _, at = read_message(RequestHeader, 2, memoryview(before), 4)
-    (topic,) = decode(ProduceRequest, 9, before[at:]).topic_data
-    assert [data.records for data in topic.partition_data] == [b"h" * 61 + b"r" * 1000, b"more"]
 
 
 # Responses

@@ -432,3 +432,9 @@ def test_marker_that_the_cleaner_emptied_shows_no_end() -> None:
     empty = changed(bytearray(emptied(101, 0)), attributes=0x30)
     cluster = Cluster(batch(100, b"a"), empty)
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (None,)
+
+
+def test_deleted_records_are_reported_with_their_place() -> None:
+    cluster = Cluster(batch(100, b"a"), batch(104, b"b"))
+    cluster.start = 101
+    assert cluster.gone().why == "t-0 [100..104]: the partition does not hold these offsets any more"

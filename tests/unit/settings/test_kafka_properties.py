@@ -213,3 +213,8 @@ def test_the_example_file_is_valid() -> None:
     properties = kafka_properties_from_file(path)
     assert properties.warnings == ()
     assert properties.producer.compression == "lz4"
+
+
+def test_default_delivery_timeout_follows_a_long_request_timeout() -> None:
+    properties = read(request__timeout__ms="600000", linger__ms="5")
+    assert properties.producer.delivery_timeout_ms == 600_005

@@ -401,6 +401,3 @@ def test_scram_login_takes_a_delegation_token(value: str, is_token: bool) -> Non
     credentials = PasswordCredentials(username="id", password=Secret(SECRET), is_delegation_token=is_token)
     found = security({**SCRAM, MODULE: module}).sasl
     assert found == SaslConfig(mechanism=SCRAM["sasl.mechanism"], credentials=credentials)  # type: ignore[arg-type]
-
-
-# together

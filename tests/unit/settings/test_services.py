@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -38,3 +39,9 @@ def test_block_is_read_without_a_problem_or_warning(block: dict[str, str], folde
     assert found.client.security.protocol == block["kafka.security.protocol"]
     secret = [value for name, value in block.items() if re.search(r"password|secret|keystore\.key", name)]
     assert all(map(references, secret))
+
+
+def test_policy_for_iam_is_valid_json() -> None:
+    (policy,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    actions = {action for statement in json.loads(policy)["Statement"] for action in statement["Action"]}
+    assert all(action.startswith("kafka-cluster:") for action in actions)
