@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class UnitMutation:
-    """``killer`` is a test that catches it: a path below ``tests/unit``, or a function of one."""
+    """``killer`` names the tests that catch it: paths below ``tests/unit``, or a function of one."""
 
     name: str
     function: Any
@@ -79,7 +79,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.outcome_of,
-        _OUTCOME,
+        f"{_OUTCOME}::test_marker_counts_only_with_an_epoch_that_this_end_can_have",
         (
             "a COMMIT of the own epoch counts from version 2 on",
             "bumped if bumps_epoch(transaction_version) else own",
@@ -99,7 +99,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.end_of,
-        _OUTCOME,
+        f"{_OUTCOME}::test_coordinator_speaks_for_exactly_this_transaction",
         ("a reported abort counts below version 2", "if identity.bumps_epoch else {}", "if True else {}"),
         (
             "the end of another epoch counts",
@@ -109,7 +109,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.is_held_by,
-        _OUTCOME,
+        f"{_OUTCOME}::test_next_epoch_of_the_driver_is_its_own_end_or_a_fence",
         ("a fence below version 2 looks like the driver's end", "driver.bumps_epoch and ", ""),
     ),
     # what leaders show
@@ -170,7 +170,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         LogView.lacks_write.fget,
-        "commit",
+        "commit/test_abort.py commit/test_restore.py",
         ("a barrier of another log makes it the write's own", "log in own or", "True or"),
     ),
     *of(
@@ -189,7 +189,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         QueryState.has_done_record,
-        "commit",
+        "commit/test_version_state.py",
         ("the done record of another decision counts", ' and str(self.done.get("nonce")) == decision.nonce', ""),
     ),
     *of(
@@ -199,7 +199,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         log_view._not_superseded,
-        "commit",
+        "commit/test_versions.py",
         ("the newest decision is forgotten", "record.offset >= newest.offset", "record.offset > newest.offset"),
     ),
     # versions
@@ -243,7 +243,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # copies
     *of(
         settle._divided,
-        "commit",
+        "commit/test_settle.py commit/test_notes.py",
         ("kept ranges count the copied rows", "rows=prepared.rows - _rows(later)", "rows=prepared.rows"),
     ),
     *of(
@@ -666,7 +666,7 @@ def package_of(mutation: UnitMutation | Mutation) -> str:
 
 def places_of(mutation: UnitMutation | Mutation, *, whole: bool) -> tuple[str, ...]:
     """The tests that run under a mutation: prefixes of their ids."""
-    killers = [mutation.killer] if isinstance(mutation, UnitMutation) else []
+    killers = mutation.killer.split() if isinstance(mutation, UnitMutation) else []
     if whole:
         killers = [
             f"{each}/" for each in dict.fromkeys([package_of(mutation), *(each.split("/")[0] for each in killers)])
