@@ -115,8 +115,12 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # what leaders show
     *of(
         evidence.judged_now,
-        "commit/test_evidence.py",
+        "commit/test_notes.py",
         ("what a discard noted is ignored", "end = NOTED.get(prepared.ended, end)", "pass"),
+    ),
+    *of(
+        evidence.judged_now,
+        "commit/test_evidence.py",
         (
             "an accepted commit counts against a report",
             "if end is End.SILENT and prepared.identity",
@@ -199,7 +203,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         log_view._not_superseded,
-        "commit/test_versions.py",
+        "commit/test_hostile_records.py::test_forged_decision_is_not_what_a_planner_keeps",
         ("the newest decision is forgotten", "record.offset >= newest.offset", "record.offset > newest.offset"),
     ),
     # versions
