@@ -196,7 +196,7 @@ def in_both_versions(*names: str) -> Callable[[Params], Hashable]:
 RULES: tuple[Rule, ...] = (
     # No broker.
     Rule("unit/test_tiers.py", TEST),  # collects all tests
-    Rule("unit/test_unit_mutations.py::test_mutation_is_caught", ALL),  # a pytest for each
+    Rule("unit/test_unit_mutations.py::test_each_mutation_is_caught", ALL),  # minutes
     Rule("unit/cli/test_jars.py", TEST),  # downloads
     Rule(
         "unit/cli/test_entry.py::test_installed_command_returns_its_exit_status",

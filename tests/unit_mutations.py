@@ -1,19 +1,17 @@
 """Mutations of pure code, each caught by the unit tests of its package. The model has its own (`model/mutations.py`).
 
-    python -m tests.unit_mutations [--every-killer]
+    python -m tests.unit_mutations [--matrix]
 
-runs the unit tests once for each mutation, of both lists, and prints which tests catch it: the kill matrix. It plants the mutation named in
-``MUTATION`` when pytest loads this file as a plugin (``-p tests.unit_mutations``). Exit status 1 if one survives.
+runs for each mutation the tests that it names. With ``--matrix`` it runs all unit tests of the package, for the mutations of both lists,
+and prints which test files catch each: the kill matrix. Exit status 1 if one survives.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
-import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,17 +35,22 @@ from kafka_eos_sink.commit import (
 )
 from kafka_eos_sink.commit.log_view import LogView, QueryState
 from kafka_eos_sink.commit.versions import Versions
+from kafka_eos_sink.operations import operator, write_status
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
-from tests.model.mutations import MUTATIONS, Edit, planted
+from kafka_eos_sink.protocol import framing, record_batch, schema
+from kafka_eos_sink.runtime import source_offsets
+from kafka_eos_sink.runtime.record_copier import RecordCopier
+from kafka_eos_sink.settings import kafka_properties, options, secrets
+from tests.model.mutations import MUTATIONS, Edit, Mutation, planted
 
 ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class UnitMutation:
-    """``killer`` is a test that catches it: a path below ``tests/unit``, or a function of one."""
+    """``killer`` names the tests that catch it: paths below ``tests/unit``, or a function of one."""
 
     name: str
     function: Any
@@ -70,6 +73,10 @@ _LOG = "commit/test_commit_log.py"
 _SENDER = "producer/test_sender.py"
 _MANAGER = "producer/test_transaction_manager.py"
 _CONNECTION = "client/test_connection.py"
+_SECRETS = "settings/test_secrets.py"
+_OPTIONS = "settings/test_options.py"
+_BATCH = "protocol/test_record_batch.py"
+_COPIER = "runtime/test_record_copier.py"
 
 UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # the judge
@@ -83,7 +90,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.outcome_of,
-        _OUTCOME,
+        f"{_OUTCOME}::test_marker_counts_only_with_an_epoch_that_this_end_can_have",
         (
             "a COMMIT of the own epoch counts from version 2 on",
             "bumped if bumps_epoch(transaction_version) else own",
@@ -103,7 +110,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.end_of,
-        _OUTCOME,
+        f"{_OUTCOME}::test_coordinator_speaks_for_exactly_this_transaction",
         ("a reported abort counts below version 2", "if identity.bumps_epoch else {}", "if True else {}"),
         (
             "the end of another epoch counts",
@@ -113,14 +120,18 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         outcome.is_held_by,
-        _OUTCOME,
+        f"{_OUTCOME}::test_next_epoch_of_the_driver_is_its_own_end_or_a_fence",
         ("a fence below version 2 looks like the driver's end", "driver.bumps_epoch and ", ""),
     ),
     # what leaders show
     *of(
         evidence.judged_now,
-        "commit",
+        "commit/test_notes.py",
         ("what a discard noted is ignored", "end = NOTED.get(prepared.ended, end)", "pass"),
+    ),
+    *of(
+        evidence.judged_now,
+        "commit/test_evidence.py",
         (
             "an accepted commit counts against a report",
             "if end is End.SILENT and prepared.identity",
@@ -139,7 +150,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         evidence._blocked_by_others,
-        "commit",
+        "commit/test_evidence.py",
         (
             "the own transaction is called another's",
             "if blocking and blocking.isdisjoint(identity.producer_id for identity, _ in writers[where]):",
@@ -148,7 +159,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         evidence._is_before,
-        "commit",
+        "commit/test_evidence.py",
         ("readers pass one record too early", "stable <= last", "stable < last"),
         (
             "a deleted topic keeps a commit waiting",
@@ -165,7 +176,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         LogView._add,
-        "commit",
+        _LOG,
         (
             "a decision outside a transaction counts",
             ' or (key.kind in ("decision", "part") and not entry.transactional)',
@@ -174,12 +185,12 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         LogView.lacks_write.fget,
-        "commit",
+        "commit/test_abort.py commit/test_restore.py",
         ("a barrier of another log makes it the write's own", "log in own or", "True or"),
     ),
     *of(
         QueryState.newest.fget,
-        "commit",
+        _LOG,
         (
             "a tombstone is passed by",
             "            return None\n        # Another",
@@ -188,22 +199,22 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         QueryState.undecided.fget,
-        "commit",
+        _LOG,
         ("decisions below the newest one are undecided", "if record.offset > floor and", "if"),
     ),
     *of(
         QueryState.has_done_record,
-        "commit",
+        "commit/test_version_state.py",
         ("the done record of another decision counts", ' and str(self.done.get("nonce")) == decision.nonce', ""),
     ),
     *of(
         QueryState._pieces,
-        "commit",
+        _LOG,
         ("a piece counts before its COMMIT", " and record.outcome is Outcome.COMMITTED", ""),
     ),
     *of(
         log_view._not_superseded,
-        "commit",
+        "commit/test_hostile_records.py::test_forged_decision_is_not_what_a_planner_keeps",
         ("the newest decision is forgotten", "record.offset >= newest.offset", "record.offset > newest.offset"),
     ),
     # versions
@@ -247,7 +258,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     # copies
     *of(
         settle._divided,
-        "commit",
+        "commit/test_settle.py commit/test_notes.py",
         ("kept ranges count the copied rows", "rows=prepared.rows - _rows(later)", "rows=prepared.rows"),
     ),
     *of(
@@ -355,7 +366,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         Sender._send_batches,
-        "producer",
+        _SENDER,
         (
             "Produce before AddPartitionsToTxn",
             "if not transactions.add_partition(partition):",
@@ -369,7 +380,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         PartitionQueue.next_to_send,
-        "producer",
+        _SENDER,
         ("the first batch does not go alone", "if not self.anything_acknowledged or ", "if "),
         (
             "batches get new sequences while old ones are in flight",
@@ -382,7 +393,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
             "if False:",
         ),
     ),
-    *of(PartitionQueue.sent, "producer", ("sequences do not wrap", ") % SEQUENCES", ")")),
+    *of(PartitionQueue.sent, _SENDER, ("sequences do not wrap", ") % SEQUENCES", ")")),
     # the transaction manager
     *of(
         TransactionManager.abort,
@@ -429,7 +440,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         TransactionManager.bump_epoch,
-        "producer",
+        _SENDER,
         (
             "the epoch leaves its range",
             "self.producer_epoch < MAX_PRODUCER_EPOCH",
@@ -488,7 +499,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     *of(
         Connection.postpone_timeouts,
-        "client",
+        _CONNECTION,
         (
             "a quota postpones the deadline",
             "min(pending.expires_at + ms, pending.deadline_ms)",
@@ -514,54 +525,215 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         _CONNECTION,
         ("ApiVersions is sent again without end", "if version >= pending.version:", "if False:"),
     ),
+    # settings
+    *of(
+        secrets._resolved,
+        _SECRETS,
+        ("a process that switches references off resolves them", "if switched_off():", "if False:"),
+    ),
+    *of(
+        secrets.switched_off,
+        _SECRETS,
+        ("a misspelt switch leaves references on", 'not in ("", "all")', '== "none"'),
+    ),
+    *of(
+        secrets.resolve,
+        _SECRETS,
+        (
+            "what a reference stands for is resolved",
+            "_REFERENCE.sub(_resolved, value[:end])",
+            "resolve(resolve(value))",
+        ),
+    ),
+    *of(
+        options._problems_of_topics,
+        _OPTIONS,
+        ("rows may go to the commit log", 'if settings["topic"] in logs:', "if False:"),
+        ("dead letters may go to the topic of the rows", 'settings["dead.letter.topic"] == settings["topic"]', "False"),
+    ),
+    *of(
+        options._problems_together,
+        _OPTIONS,
+        ("txnAppId counts without txnVersion", '("txnAppId" in own) != ("txnVersion" in own)', "False"),
+    ),
+    *of(options.kafka_part, _OPTIONS, ("the properties file wins over an option", "ours | kafka", "kafka | ours")),
+    *of(
+        options._write_id_problems,
+        _OPTIONS,
+        ("a transactional id may be too long", "> LONGEST_WRITE_ID", "> LONGEST_WRITE_ID + 1"),
+    ),
+    *of(
+        kafka_properties._check_delivery_timeout,
+        "settings/test_kafka_properties.py",
+        (
+            "a delivery timeout holds no request",
+            "linger_ms + request_timeout_ms, INT32_MAX",
+            "request_timeout_ms, INT32_MAX",
+        ),
+    ),
+    # the wire
+    *of(
+        record_batch._read_header,
+        _BATCH,
+        ("a damaged batch is read", "if header.checksum != actual:", "if False:"),
+        ("a batch of negative numbers is read", "header.base_offset < 0 or header.last_offset_delta < 0 or ", ""),
+    ),
+    *of(
+        framing.decode_response,
+        "protocol/test_framing.py",
+        ("a response to another request is decoded", "if header.correlation_id != correlation_id:", "if False:"),
+        ("an old broker's ApiVersions is misread", "version = 0\n", "pass\n"),
+    ),
+    *of(
+        schema.read_message,
+        "protocol/test_schema.py",
+        ("the messages of a connection share their room", "room.left = MAX_VALUES", "pass"),
+    ),
+    # copies of lost rows, and first batches
+    *of(
+        RecordCopier._append,
+        _COPIER,
+        ("markers are copied", " or header.control", ""),
+        ("a batch that the cleaner changed is copied", " and header.record_count == header.last_offset_delta + 1", ""),
+        ("records before the range are copied", "max(offset, part.first_offset) <= header.base_offset and ", ""),
+        ("records behind the range are copied", " and header.last_offset <= part.last_offset", ""),
+    ),
+    *of(
+        RecordCopier.are_committed,
+        _COPIER,
+        ("a marker before the range shows its end", "if one[1].last_offset < header.base_offset", "if True"),
+        ("an emptied marker shows an end", "if ended and header.record_count:", "if ended:"),
+        ("a marker of another producer shows an end", "if one[0] == header.producer_id", "if True"),
+    ),
+    *of(
+        source_offsets.require_checkpoint,
+        "runtime/test_source_offsets.py",
+        ("a lost checkpoint is not noticed", "max(begins[where], 0) < found.committed_offset", "False"),
+        ("a partition that was created later is refused", "max(begins[where], 0)", "begins[where]"),
+    ),
+    # operators
+    *of(
+        operator._OperatorExecutor._copy_own,
+        "operations/test_recovered.py",
+        ("rows of another program are copied", " or state.producer_id != copy.source.producer_id", ""),
+    ),
+    *of(
+        write_status._reason,
+        "operations/test_old_writes.py",
+        ("an open write is forgotten", "if is_open:", "if False:"),
+        ("a write that needs a run is forgotten", " or write.needs_run", ""),
+        ("a write that ended just now is forgotten", "newest >= before_ms", "newest > before_ms"),
+    ),
 )
 
-_PLANTED = ExitStack()
+OF_MODEL = tuple(
+    each for each in MUTATIONS if each.edits and each.edits[0].function.__module__.startswith("kafka_eos_sink.")
+)
+"""The mutations of the model that edit the product first; some only change the setting."""
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Plant the mutation named in ``MUTATION``; pytest calls this before the first test."""
-    if name := os.environ.get("MUTATION"):
-        (mutation,) = [each for each in (*UNIT_MUTATIONS, *MUTATIONS) if each.name == name]
-        _PLANTED.enter_context(planted(mutation.edits))
+class Matrix:
+    """A pytest plugin that runs the collected tests once per mutation, in a fork that planted it.
+
+    ``wanted`` are the mutations. ``whole`` runs all tests of their packages: each file until its first failure. Otherwise the tests that a
+    mutation names run until one fails.
+    """
+
+    def __init__(self, wanted: Sequence[UnitMutation | Mutation], *, whole: bool) -> None:
+        self._wanted = wanted
+        self._whole = whole
+        self._failed = False
+        self.caught: dict[str, list[str]] = {}
+        """Mutation -> the test files that fail under it."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for mutation in self._wanted:
+            places = places_of(mutation, whole=self._whole)
+            items = [item for item in session.items if item.nodeid.startswith(places)]
+            self.caught[mutation.name] = files = self._files_that_fail(mutation, items)
+            print(f"{package_of(mutation):10} {len(files):3}  {mutation.name}  {' '.join(files)}", flush=True)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        return report.outcome, "", ""
+
+    def _files_that_fail(self, mutation: UnitMutation | Mutation, items: Sequence[pytest.Item]) -> list[str]:
+        def run(say: Callable[[str], None]) -> None:
+            with planted(mutation.edits):
+                for file, tests in itertools.groupby(items, key=lambda item: item.nodeid.partition("::")[0]):
+                    say(file.removeprefix("tests/unit/"))
+                    if not self._fails(list(tests)):
+                        say("passed")
+                    elif not self._whole:
+                        break
+
+        # A test that hangs ends the fork by its timeout: its file did not pass.
+        said = [*_in_a_fork(run), ""]
+        return [line for line, following in itertools.pairwise(said) if "passed" not in (line, following)]
+
+    def _fails(self, tests: Sequence[pytest.Item]) -> bool:
+        self._failed = False
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            if self._failed:
+                return True
+        return False
 
 
-def killers(name: str, tests: Sequence[str], *, first: bool) -> list[str]:
-    """Return the tests that fail under a mutation; only the first one if that is enough."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.unit_mutations",
-        "--tier",
-        "test",
-    ]
-    run = subprocess.run(
-        [*command, "--timeout", "60", *(["-x"] if first else []), *tests],
-        cwd=ROOT,
-        env={**os.environ, "MUTATION": name, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
+def _in_a_fork(run: Callable[[Callable[[str], None]], None]) -> list[str]:
+    """Return the lines that ``run`` says in a process of its own, which it may leave in any state."""
+    reader, writer = os.pipe()
+    if child := os.fork():
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            lines = stream.read().splitlines()
+        os.waitpid(child, 0)
+        return lines
+    try:
+        run(lambda line: os.write(writer, f"{line}\n".encode()) and None)
+    finally:
+        os._exit(0)
+
+
+def package_of(mutation: UnitMutation | Mutation) -> str:
+    """The package of the product that a mutation edits."""
+    return str(mutation.edits[0].function.__module__).split(".")[1]
+
+
+def places_of(mutation: UnitMutation | Mutation, *, whole: bool) -> tuple[str, ...]:
+    """The tests that run under a mutation: prefixes of their ids."""
+    killers = mutation.killer.split() if isinstance(mutation, UnitMutation) else []
+    if whole:
+        killers = [
+            f"{each}/" for each in dict.fromkeys([package_of(mutation), *(each.split("/")[0] for each in killers)])
+        ]
+    return tuple(f"tests/unit/{each}" for each in killers)
+
+
+def matrix(*, whole: bool) -> dict[str, list[str]]:
+    """Run the tests under each mutation: of both lists if all tests of a package run, else of this one."""
+    wanted = (*UNIT_MUTATIONS, *OF_MODEL) if whole else UNIT_MUTATIONS
+    plugin = Matrix(wanted, whole=whole)
+    paths = dict.fromkeys(place.partition("::")[0] for each in wanted for place in places_of(each, whole=whole))
+    given = ["-q", "-p", "no:cacheprovider", "--tier", "test", "--timeout", "600", "--rootdir", str(ROOT)]
+    pytest.main([*given, *(str(ROOT / each) for each in paths)], plugins=[plugin])
+    return plugin.caught
 
 
 def main(arguments: Sequence[str]) -> int:
-    survived = []
-    for mutation in (*UNIT_MUTATIONS, *MUTATIONS):
-        where = "commit"
-        if isinstance(mutation, UnitMutation):
-            where = mutation.killer.split("/")[0] if "--every-killer" in arguments else mutation.killer
-        found = killers(mutation.name, [f"tests/unit/{where}"], first="--every-killer" not in arguments)
-        functions = {each.partition("[")[0] for each in found}
-        print(f"{len(found):5} {len(functions):4}  {mutation.name}  {min(functions, default='')}", flush=True)
-        # The model catches those of its list that no unit test does.
-        survived += [mutation.name] if not found and isinstance(mutation, UnitMutation) else []
+    caught = matrix(whole="--matrix" in arguments)
+    packages = {each.name: package_of(each) for each in (*UNIT_MUTATIONS, *OF_MODEL) if each.name in caught}
+    print("| package | mutations | caught | test files that catch one |\n|---|---|---|---|")
+    for package in dict.fromkeys(packages.values()):
+        found = [caught[name] for name, of_package in packages.items() if of_package == package]
+        files = {file for each in found for file in each}
+        print(f"| {package} | {len(found)} | {sum(map(bool, found))} | {len(files)} |")
+    # The model catches those of its list that no unit test does.
+    survived = [each.name for each in UNIT_MUTATIONS if not caught.get(each.name)]
     print(f"survived: {survived}")
     return 1 if survived else 0
 

@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from kafka_eos_sink.protocol.compression import LEVELS, Compression
 from kafka_eos_sink.protocol.record_batch import ControlRecord, RecordBatch, encode_rows, read_record_batches, seal
@@ -98,7 +97,6 @@ def lines_of_java(name: str, batch: RecordBatch) -> list[str]:
     return lines
 
 
-@pytest.mark.feature("compression")
 def test_java_reads_our_batches(kafka_jars: Path, tmp_path: Path) -> None:
     files: dict[str, bytes] = {}
     for codec in Compression:

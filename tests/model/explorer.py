@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -27,7 +27,6 @@ class Exploration:
     exhausted: bool
     violation: str | None = None
     trace: tuple[Label, ...] = ()
-    reached: dict[str, int] = field(default_factory=dict)
     offered: frozenset[str] = frozenset()
     """The faults that happen in an explored state."""
 
@@ -67,7 +66,6 @@ def _explore(setting: Setting, max_states: int, world: World | None) -> Explorat
             exhausted=exhausted,
             violation=violation,
             trace=(*trace, final) if final is not None else trace,
-            reached=dict(world.reached),
             offered=frozenset(
                 name
                 for name, first, *others in zip(FAULTS, initial.budgets, *left, strict=True)

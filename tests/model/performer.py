@@ -26,9 +26,6 @@ LOG_TOPIC = "__kafka_eos_commits"
 UNANSWERED = "unanswered"
 """Stands behind the answer of an EndTxn of which another copy is still in the network."""
 
-UNORDERED = steps.EndTransactions
-"""The one step whose requests go to several coordinators at once: they are processed in any order."""
-
 
 def log_partition(where: tuple[str, int]) -> int:
     """The simulated partition of a data topic-partition."""

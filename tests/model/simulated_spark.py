@@ -20,7 +20,6 @@ from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
     BatchIdentity,
-    DecisionStatus,
     Plan,
     ResolveRequest,
     Run,
@@ -29,7 +28,6 @@ from kafka_eos_sink.commit.values import (
     Write,
 )
 from kafka_eos_sink.errors import DecisionPendingError, KafkaEosError
-from kafka_eos_sink.protocol.error_codes import ErrorCode
 
 from . import invariants, performer
 from . import simulated_cluster as kafka
@@ -108,8 +106,6 @@ class World:
         """What was about to happen when a violation was found."""
         self.told: list[Label] = []
         """What the last recovery did."""
-        self.reached: dict[str, int] = {}
-        """Error codes and outcomes met, for the coverage table."""
 
     # interning
 
@@ -129,9 +125,6 @@ class World:
             found = self._value_numbers[value] = len(self.values)
             self.values.append(value)
         return found
-
-    def count(self, what: str) -> None:
-        self.reached[what] = self.reached.get(what, 0) + 1
 
     # beginning
 
@@ -249,8 +242,6 @@ class World:
             elif isinstance(step, log_standing.ReadHistory):
                 node = self.procedures.advance(node, None, ())  # no history topic
             elif isinstance(step, (steps.Wait, steps.Warn, steps.Reached)):
-                if isinstance(step, steps.Warn):
-                    self.count(f"{name[1]}:warning")
                 node = self.procedures.advance(node, None, None)
             else:
                 return node
@@ -290,10 +281,6 @@ class World:
             values = tuple(None if answer == NO_ANSWER else self.values[answer] for answer in answers)
             asked = tuple(self.values[request] for request in requests)
             answer = performer.answer_of(node.step, asked, values, self.setting.version)
-            if isinstance(node.step, steps.EndTransactions):
-                for request, value in zip(asked, values, strict=True):
-                    if request[2] and value is not None and not request[1].transactional_id.endswith(".driver"):
-                        self.count(f"{name[1]}:EndTxn {ErrorCode.of(value[0]).name}")
             found = self._run_local(self.procedures.advance(node, answers, answer), name, clock)
             self._answered[key] = found
         return found
@@ -432,8 +419,6 @@ class World:
         if failure is not None and not isinstance(failure, KafkaEosError):
             raise Violation(f"{name[1]} raised {type(failure).__name__}: {failure}")
         code = getattr(failure, "code", "")
-        if failure is not None:
-            self.count(f"{name[1]}:{code}")
         number, kind, version, _partition, _attempt = name
         if kind == "resolve":
             if failure is None:
@@ -448,11 +433,6 @@ class World:
                     raise Violation(f"I17: the plan of driver {number} takes the commit log for lost")
                 if failure is not None:
                     return self._set_driver(state, number, driver._replace(phase="failed", code=code))
-                plan: Plan = node.result
-                newest = plan.newest_decision(self.setting.query_id(number))
-                if newest is not None:
-                    copied = newest.status is DecisionStatus.FINISHED and newest.decision.copies
-                    self.count(f"plan:{newest.status.value}{' by copies' if copied else ''}")
                 partitions = len(self.setting.rows(number, version))
                 driver = Driver("tasks", version, node.number, (1,) * partitions, (-1,) * partitions)
                 state = self._set_driver(state, number, driver)
@@ -470,11 +450,6 @@ class World:
                     return self._spawn(state, (number, "abort", version, 0, 0), (driver.plan, *driver.winners))
                 self._check_committed(state, number, version, node)
                 self._check_second_write(state, number, node)
-                newest = self.procedures.nodes[driver.plan].result.newest_decision(self.setting.query_id(number))
-                if node.result is not None and newest is not None and newest.decision.version == version:
-                    self.count(f"commit:after {newest.status.value}")
-                if node.result is not None and node.result.copies:
-                    self.count("commit:copied")
                 state = self._set_driver(state, number, driver._replace(phase="committed"))
                 if self.setting.sweeps:
                     state = self._spawn(state, (number, "sweep", version, 0, 0), (driver.plan, node.number))
@@ -534,11 +509,9 @@ class World:
             self._ended_well[key] = wrong
         if (wrong := self._ended_well[key]) is not None:
             raise Violation(wrong)
-        self.count(f"commit:{'ok' if node.result is not None else 'already committed'}")
 
     def _check_resolved(self, state: State, version: int) -> None:
         """What counts as written has every row, unless one that was lost is gone: then none is copied."""
-        self.count(f"resolve:{self.setting.resolution}")
         if self.setting.resolution != "committed":
             return  # a further driver writes it: at most once, and exactly once in the end
         cluster = self.clusters[state.cluster]
@@ -828,11 +801,9 @@ class World:
         driver = fresh.drivers[-1]
         cluster = self.clusters[fresh.cluster]
         if driver.phase != "done":
-            self.count(f"recovery:{driver.code or driver.phase}")
             if driver.code not in setting.loud:
                 return f"recovery: a further driver ends with {driver.code or driver.phase} at version {driver.version}, not with success"
             return None
-        self.count("recovery:ok")
         still = invariants.open_ids(cluster, setting.write_ids)
         if setting.random_write_id:
             still = ()

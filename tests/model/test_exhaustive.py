@@ -18,7 +18,6 @@ MOST_STATES = 5_000_000
 VERSIONS = pytest.mark.parametrize("version", [2, 0], ids=["tv2", "tv0"])
 
 
-@pytest.mark.feature("coordinator states")
 @VERSIONS
 @pytest.mark.parametrize("name", EXHAUSTED)
 def test_all_states_of_a_small_setting_keep_the_invariants(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from faults.fault_proxy import Answer, AnswerAfter, LoseResponse
+from faults.fault_proxy import Answer, LoseResponse
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -26,7 +26,6 @@ from .simulated_network import Meanwhile
 from .simulated_world import SimulatedWorld
 
 
-@pytest.mark.feature("identical resends", "commit and abort", "error reactions", "producer without transactions")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
 def test_random_runs_claim_only_true_outcomes(kind: str, effort: Effort) -> None:
@@ -84,7 +83,6 @@ def ends(machine: ProducerMachine) -> list[bool]:
     return [seen.request.committed for seen in machine.world.seen if seen.api is m.EndTxnRequest]
 
 
-@pytest.mark.feature("fenced producers")
 @versions
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("before", [False, True])
@@ -106,42 +104,6 @@ def test_a_fenced_commit_is_never_success(machine_of: Machines, version: int, pr
     assert machine.ledger.attempts[0].claim is Claim.UNKNOWN
 
 
-# what the search has found
-
-
-@pytest.mark.feature("adding partitions")
-@pytest.mark.parametrize(
-    "first",
-    [LoseResponse(), AnswerAfter(ErrorCode.COORDINATOR_NOT_AVAILABLE), AnswerAfter(ErrorCode.REQUEST_TIMED_OUT)],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    "repeat", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.TOPIC_AUTHORIZATION_FAILED], ids=lambda code: code.name
-)
-def test_rejected_resend_keeps_in_doubt_partitions_for_abort(
-    machine_of: Machines, first: object, repeat: ErrorCode
-) -> None:
-    """The abort called it ended without an EndTxn, and the transaction stayed open at its coordinator."""
-    machine = machine_of(0)
-    machine.write(
-        partitions=[0],
-        faults=(
-            Fault(m.AddPartitionsToTxnRequest, first),  # type: ignore[arg-type]
-            Fault(m.AddPartitionsToTxnRequest, Answer(repeat)),
-        ),
-    )
-    for _ in range(20):
-        if len(machine.world.fired) == 2:
-            break
-        machine.pump(ms=20)
-    machine.pump(ms=3)
-    assert len(machine.world.fired) == 2
-    machine.abort()
-    assert ends(machine) == [False]
-    assert machine.ledger.attempts[0].claim is Claim.ABORTED
-
-
-@pytest.mark.feature("commit and abort")
 @versions
 def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines, version: int) -> None:
     """Its coordinator has to be looked for again, and that is refused for good."""
@@ -160,7 +122,6 @@ def test_abort_stops_waiting_when_coordinator_lookup_fails(machine_of: Machines,
     machine.ledger.attempts[0].claim = Claim.UNKNOWN
 
 
-@pytest.mark.feature("producer states")
 @pytest.mark.parametrize("in_doubt", [True, False])
 def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines, in_doubt: bool) -> None:
     machine = machine_of(0)
@@ -182,7 +143,6 @@ def test_fencing_during_abort_raises_no_illegal_transition(machine_of: Machines,
         assert isinstance(producer._sender.failure, FencedError)
 
 
-@pytest.mark.feature("producer without transactions")
 def test_below_version_two_identity_is_not_used_after_an_abort(machine_of: Machines) -> None:
     """The dropped batch had a sequence: each later transaction was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     machine = machine_of(0)

@@ -207,7 +207,6 @@ def random_walk(pair: Pair, chance: random.Random, names: tuple[str, ...]) -> No
     pair.compare_logs()
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_random_requests_get_the_same_responses_as_from_a_broker(pair: Pair, seed: int) -> None:
     owner = f"reality-{uuid.uuid4().hex}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .settings import Setting
 from .simulated_spark import Label, State, Violation, World
@@ -23,7 +23,6 @@ class Walks:
     seconds: float
     violation: str | None = None
     trace: tuple[Label, ...] = ()
-    reached: dict[str, int] = field(default_factory=dict)
 
 
 def walk(
@@ -34,18 +33,15 @@ def walk(
     world: World | None = None,
     recover: bool = True,
     shorten: bool = True,
-    until: frozenset[str] = frozenset(),
 ) -> Walks:
-    """Walk from the beginning again and again until so many steps were taken; every walk ends with a recovery.
-
-    ``until``: or until all of these have been reached."""
+    """Walk from the beginning again and again until so many steps were taken; every walk ends with a recovery."""
     world = world or World(setting)
     chance = random.Random(seed)
     started = time.monotonic()
     taken = walks = 0
     violation: str | None = None
     trace: list[Label] = []
-    while taken < steps and violation is None and not (until and until <= world.reached.keys()):
+    while taken < steps and violation is None:
         walks += 1
         trace = []
         state = world.initial()
@@ -75,7 +71,6 @@ def walk(
         seconds=time.monotonic() - started,
         violation=violation,
         trace=tuple(trace),
-        reached=dict(world.reached),
     )
 
 

@@ -28,11 +28,6 @@ def test_page_shows_what_the_script_prints(block: Block) -> None:
     assert run(command).stdout == SHOWN[block.name].text
 
 
-def test_both_scripts_are_shown() -> None:
-    scripts = {word for block in BLOCKS for word in block.text.split() if word.startswith("conf/")}
-    assert {ROOT / name for name in scripts} == set((ROOT / "conf").glob("*.sh"))
-
-
 @pytest.mark.parametrize("name", ["writer", "watcher"])
 def test_every_variable_reaches_the_commands(name: str) -> None:
     given = {
@@ -53,10 +48,3 @@ def test_every_variable_reaches_the_commands(name: str) -> None:
     assert [words[: len(everywhere)] for words in commands] == [everywhere] * len(commands)
     used = {word for words in commands for word in words}
     assert {*given.values(), "one", "two"} - {"one two"} <= used
-
-
-def test_history_can_be_switched_off_and_ids_can_be_all() -> None:
-    assert "history" not in run("conf/acls-writer.sh", HISTORY_TOPIC="").stdout
-    assert "--transactional-id '*'\n" in run("conf/acls-watcher.sh", PREFIX="*").stdout
-    assert "--topic '*'\n" in run("conf/acls-watcher.sh", TOPICS="*").stdout
-    assert run("conf/acls-watcher.sh", READ_ROWS="perhaps").returncode == 2

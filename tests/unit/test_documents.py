@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,14 +27,10 @@ from documents import (
 from kafka_eos_sink.cli.main import _COMMANDS, application
 from snippets import IN_SPARK, NOT_RUN, ON_A_BROKER, PICTURES, RUNS_IN, SHOWN, SUBMITTED
 
-EXAMPLE_COMMIT = re.compile(r"^\| [^|]+ \| `([0-9a-f]{8})` \| (.+) \|$", re.MULTILINE)
-"""A row of the table of commits in CONTRIBUTING.md."""
 PROTOCOL_LINES = 250
 """Of docs/internals/protocol.md, which is read in one sitting; consequences and history have pages of their own."""
 LINE_LENGTH = 140
 CELL_LENGTH = 200
-FIRST_LINE_LENGTH = 80
-"""Of a docstring, without its indentation and quotes."""
 TOUR = ROOT / "notebooks" / "exactly_once_tour.ipynb"
 USERS_FILES = {"batch.py", "count.py", "stream.py", "job.py"}
 """Which the documents tell a user to write."""
@@ -43,7 +38,6 @@ WORDS = {"README.md": 750}
 """The most words of a page, as `words` counts them."""
 FIGURES = "docs/internals/benchmarks.md"
 """The one page with commits and dates. Its tables do not count as words."""
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 AT_NIGHT, WORDS_AT_NIGHT = ("runbooks", "alerts"), 2_090
@@ -92,22 +86,6 @@ def test_page_fits_its_budget(page: str) -> None:
 
 def test_pages_of_an_operator_at_night_fit_their_budget() -> None:
     assert sum(map(words, AT_NIGHT)) <= WORDS_AT_NIGHT
-
-
-def test_commits_that_are_examples_have_the_subjects_shown() -> None:
-    """A history that was rewritten has other hashes."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    if git("rev-parse", "--is-shallow-repository") != "false":
-        pytest.skip("the folder has no history, or only a part of it")
-    shown = EXAMPLE_COMMIT.findall(CONTRIBUTING.read_text("utf-8"))
-    assert len(shown) > 5
-    if not any(git("cat-file", "-t", commit) == "commit" for commit, _ in shown):
-        pytest.skip("the folder is in another history")
-    assert [(commit, git("log", "-1", "--format=%s", commit, "--")) for commit, _ in shown] == shown
 
 
 def test_the_protocol_is_short_enough_to_be_read() -> None:
@@ -175,18 +153,6 @@ def test_modules_that_are_named_exist(document: Path) -> None:
         if name not in USERS_FILES and not any(pattern.fullmatch(file) for file in files):
             missing.add(name)
     assert sorted(missing) == []
-
-
-@pytest.mark.parametrize("folder", ["kafka_eos_sink", "spark_jobs", "benchmarks"])
-def test_first_lines_of_docstrings_are_short(folder: str) -> None:
-    long = []
-    for file in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                first = (ast.get_docstring(node) or "").partition("\n")[0]
-                if len(first) > FIRST_LINE_LENGTH:
-                    long.append(f"{named(file)}:{node.body[0].lineno}: {len(first)}")
-    assert long == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)

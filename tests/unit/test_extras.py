@@ -15,8 +15,7 @@ import pytest
 
 from kafka_eos_sink.cli import demo
 from kafka_eos_sink.cli.main import main
-from kafka_eos_sink.errors import KafkaEosError
-from kafka_eos_sink.extras import install_command, require_modules
+from kafka_eos_sink.extras import install_command
 
 ROOT = Path(__file__).parents[2]
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -43,16 +42,6 @@ def test_install_command_names_the_packages_of_the_extra(extra: str) -> None:
     assert (python, pip, install) == (sys.executable, ["-m", "pip"], "install")
     assert {re.split(r"[<>=]", each)[0] for each in requirements} == set(packages_of(extra))
     assert all(">=" in each for each in requirements)
-
-
-def test_all_missing_packages_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, "pyspark", "confluent_kafka")
-    with pytest.raises(KafkaEosError) as refused:
-        require_modules("the job", ("pyspark", "pandas", "confluent_kafka"), "demo", "DEMO_NOT_INSTALLED")
-    assert refused.value.message == (
-        "the job needs pyspark and confluent-kafka, and this Python does not have them. Nothing was started. "
-        f"Run: {install_command('demo')}"
-    )
 
 
 @pytest.mark.parametrize("missing", demo.MODULES)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,13 +21,6 @@ def names(lock: str) -> set[str]:
     return {re.split("==", requirement)[0] for requirement in pinned(lock)}
 
 
-def planned(target: str, folder: Path) -> str:
-    """What make would run for a target in a clone without environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    command = ["make", "--dry-run", "--no-print-directory", f"VENV={folder / 'environment'}", target]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.parametrize("lock", [DEMO, DOCS])
 def test_lock_is_a_part_of_the_lock_of_the_tests(lock: str) -> None:
     # So `make demo`, `make docs` and `make test` can use one environment, in any order.
@@ -43,19 +33,3 @@ def test_lock_is_a_part_of_the_lock_of_the_tests(lock: str) -> None:
 def version(requirement: str) -> str:
     """A requirement without its marker: a package of one lock alone may be needed on more systems."""
     return requirement.partition(" ;")[0]
-
-
-def test_demo_lock_holds_the_extra_and_no_tools_of_tests() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    extras = project["project"]["optional-dependencies"]
-    wanted = [*extras["demo"][1:], *extras["cli"], *extras["spark"], *project["project"]["dependencies"]]
-    tools = {re.split(r"[<>=\[]", each)[0] for each in project["dependency-groups"]["dev"]}
-    assert {re.split(r"[<>=\[]", each)[0] for each in wanted} <= names(DEMO)
-    assert names(DEMO) & tools == {"confluent-kafka", "pyspark"}
-
-
-def test_make_lock_makes_every_lock(tmp_path: Path) -> None:
-    made = set(re.findall(r"([\w-]+\.lock):", planned("lock", tmp_path)))
-    assert {f"requirements/{name}" for name in made} | {"requirements/uv.lock"} == {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "requirements").glob("*.lock")
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kafka_eos_sink import logs
-from kafka_eos_sink.logs import VARIABLE, _PrintableFormatter, warn_once
+from kafka_eos_sink.logs import VARIABLE, warn_once
 
 PROGRAM = """
 import logging, os, kafka_eos_sink
@@ -70,26 +69,7 @@ def test_variable_sets_level_of_one_logger() -> None:
     ]
 
 
-def test_debug_lines_also_reach_the_handlers_of_the_root_logger() -> None:
-    """Spark's worker logging is such a handler."""
-    program = "import logging, sys; logging.basicConfig(stream=sys.stdout, format='root %(levelname)s')" + PROGRAM
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, VARIABLE: "debug"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.splitlines() == [f"root {level}" for level in ("DEBUG", "INFO", "WARNING")] * 2
-    assert len(run.stderr.splitlines()) == 6
-
-
 def test_unknown_level_is_a_warning_and_no_failure() -> None:
     first, *others = lines("loud")
     assert "KAFKA_EOS_LOG: 'loud' is not a level" in first
     assert len(others) == 2
-
-
-def test_line_feed_in_a_name_adds_no_line() -> None:
-    record = logging.LogRecord("kafka_eos_sink", logging.DEBUG, __file__, 1, "found %s", ("an id\nfalse line",), None)
-    assert _PrintableFormatter("%(levelname)s %(message)s").format(record) == "DEBUG found an id false line"

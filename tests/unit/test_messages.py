@@ -130,19 +130,6 @@ def test_callers_give_their_templates_just_the_fields_that_they_name() -> None:
     assert set(keys()) <= used
 
 
-def test_every_fragment_is_used() -> None:
-    source = (ROOT / "kafka_eos_sink" / "errors.toml").read_text("utf-8")
-    patterns = [key_pattern(call.args[0]) for function, call in calls() if function == "text"]
-    unused = [
-        name
-        for name in table().texts
-        if f"{{{name}}}" not in source
-        and f"{{{name.capitalize()}}}" not in source
-        and not any(re.fullmatch(pattern, name) for pattern in patterns)
-    ]
-    assert unused == []
-
-
 @pytest.fixture
 def without_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(error_table, "FILE", "absent.toml")

@@ -33,7 +33,6 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text("utf-8"))
 ALL_PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]
-VARIABLES = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
@@ -88,21 +87,12 @@ def labels_of(query: str) -> set[str]:
     return {*matched, *re.findall(r"\w+", grouped)}
 
 
-@pytest.mark.feature("metrics")
 def test_rules_and_dashboard_use_metrics_that_are_exported(exported: dict[str, set[str]]) -> None:
     for query in queries():
         names = metrics_of(query)
         assert names, query
         assert names <= exported.keys(), query
         assert labels_of(query) <= OF_PROMETHEUS.union(*(exported[name] for name in names)), query
-
-
-def test_variables_of_the_dashboard_exist(exported: dict[str, set[str]]) -> None:
-    text = json.dumps(DASHBOARD)
-    assert set(re.findall(r"\$\{?([a-z]\w*)", text)) == VARIABLES
-    assert [each["type"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "query", "query"]
-    for name, label in re.findall(r"label_values\((\w+), (\w+)\)", text):
-        assert label in exported[name] | OF_PROMETHEUS
 
 
 def test_every_metric_is_documented_with_type_and_labels(families: list[Metric]) -> None:

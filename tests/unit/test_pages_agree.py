@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import typer
@@ -13,7 +12,6 @@ from model.mutations import MUTATIONS
 
 from documents import DOCUMENTS, README, ROOT, is_kafka_eos, read, words_of
 from kafka_eos_sink.cli.main import application
-from kafka_eos_sink.commit.write_states import WriteState
 from tests.campaign.mutants import MUTANTS
 
 DOCS = ROOT / "docs"
@@ -45,10 +43,6 @@ def commands_with(option: str) -> set[str]:
     return {name for name in commands if option in options(name)}
 
 
-def named_commands(text: str) -> set[str]:
-    return set(re.findall(r"`([a-z]+)`", text))
-
-
 def test_numbers_of_the_search_are_those_that_it_checks() -> None:
     text = " ".join(page("internals/verification.md").split())
     ended = [states for key, states in STATES.items() if key not in NOT_ENDED]
@@ -71,30 +65,6 @@ def test_numbers_of_mutations_are_those_of_the_search() -> None:
     names = {" ".join("".join(each).split()) for each in examples}
     assert len(names) == 3
     assert sorted(names - {mutation.name for mutation in MUTATIONS}) == []
-
-
-def test_kills_of_the_readme_are_the_sum_of_all_runs() -> None:
-    rows = section(page("internals/benchmarks.md"), "Drivers killed at random").splitlines()
-    heading, _, *runs = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
-    assert [row[0] for row in runs] == ["2", "0"]
-    kills = [int(row[heading.index("kills")].replace(",", "")) for row in runs]
-    assert number(README.read_text("utf-8"), r"\[killed ([\d,]+) times\]") == sum(kills) > 0
-    assert {row[heading.index(each)] for row in runs for each in ("missing", "more than once", "left open")} == {"0"}
-
-
-@pytest.mark.parametrize("text", [section(page("cli.md"), "kafka-eos status"), section(page("metrics.md"), "States")])
-def test_states_of_status_are_explained(text: str) -> None:
-    assert [state for state in get_args(WriteState) if not re.search(rf"(^\| |^|\s){state}( \||:)", text)] == []
-
-
-def test_commands_that_connect_accept_a_properties_file() -> None:
-    """docs/runbooks.md sets both variables once."""
-    assert commands_with("--bootstrap-servers") == commands_with("--properties")
-
-
-def test_runbooks_list_the_commands_with_a_confirmation() -> None:
-    (asking,) = re.findall(r"^(.*) show what they would do and ask", page("runbooks.md"), re.MULTILINE)
-    assert named_commands(asking) == commands_with("--yes")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -6,19 +6,15 @@ import logging
 import pickle
 import subprocess
 import sys
-import tracemalloc
 
 import pytest
-from rich.console import Console, Group
+from rich.console import Console
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.check import check_table
-from kafka_eos_sink.cli.view import tables
-from kafka_eos_sink.commit.write_states import CommittedWrite
-from kafka_eos_sink.errors import KafkaEosError, one_sentence, printable
+from kafka_eos_sink.errors import KafkaEosError, one_sentence
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.operations.cluster_check import CheckLine
-from kafka_eos_sink.operations.cluster_view import ClusterView, write_lines
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import Broker
@@ -35,17 +31,6 @@ def test_error_of_hostile_text_is_printable() -> None:
     assert error.message.endswith("\nsecond line")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert not ACTIVE & set(one_sentence(RuntimeError(EVIL)))
-
-
-def test_long_text_takes_a_small_multiple_of_its_memory() -> None:
-    text = "a\xe9\x1b\u6f22" * 250_000
-    tracemalloc.start()
-    try:
-        shown = printable(text)
-        assert tracemalloc.get_traced_memory()[1] < 10 * len(text)
-    finally:
-        tracemalloc.stop()
-    assert shown == "a\xe9\N{REPLACEMENT CHARACTER}\u6f22" * 250_000
 
 
 def test_brokers_message_is_one_short_line() -> None:
@@ -88,12 +73,3 @@ def test_cells_and_lines_of_commands_are_printable(capsys: pytest.CaptureFixture
     assert not ACTIVE & set(shown.out + shown.err)
     assert "evil" in shown.out
     assert "evil" in shown.err
-
-
-def test_line_feed_in_a_write_id_adds_no_row() -> None:
-    false = "orders\nother  1  finished"
-    writes = [CommittedWrite(write_id=f"{false}", query_id=f"{false} 2", version=1, state="finished", problem=false)]
-    terminal = Console(width=200, color_system=None)
-    with terminal.capture() as captured:
-        terminal.print(Group(*tables(ClusterView(now_ms=0, writes=write_lines(writes)), with_offsets=True)))
-    assert len(captured.get().strip().splitlines()) == 4  # headings, write id, query id, problem

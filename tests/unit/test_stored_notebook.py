@@ -10,8 +10,6 @@ from typing import Any
 
 import nbformat
 
-from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
-
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "exactly_once_tour.ipynb"
 CELLS: list[Any] = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
 OUTPUTS: list[Any] = [output for cell in CELLS for output in cell.outputs]
@@ -33,14 +31,3 @@ def test_nothing_of_the_machine_is_stored() -> None:
     assert private.findall(stored) == []
     # A name such as "root" is also a word of the text; paths are searched for above.
     assert [name for name in (socket.gethostname(), getpass.getuser()) if name in stored and name != "root"] == []
-
-
-def test_reader_can_copy_the_write_and_the_consumer() -> None:
-    sources = "\n".join(cell.source for cell in CELLS)
-    assert 'rows.write.format("kafka-eos")' in sources
-    assert '"isolation.level": "read_committed"' in sources
-
-
-def test_kafka_is_the_present_one() -> None:
-    shown = "\n".join(output.get("data", {}).get("text/plain", "") for output in OUTPUTS)
-    assert f"Apache Kafka {DEFAULT_KAFKA_VERSION}" in shown

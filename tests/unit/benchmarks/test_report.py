@@ -1,30 +1,20 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bench_against_spark import _has_unix_sockets, _Run, _turns
 from benchmarks.cells import BASE, Cell
-from benchmarks.contenders import BUILT_IN, CONTENDERS, EQUAL, FLOOR, KAFKA_EOS, Contender
+from benchmarks.contenders import BUILT_IN, EQUAL, KAFKA_EOS, Contender
 from benchmarks.cpu_seconds import CpuSeconds
 from benchmarks.peak_memory import PeakMemory
 from benchmarks.report import (
-    BATCH_WRITE,
     Latency,
     Measured,
-    _draw_throughput,
-    latency_table,
     ratio_to,
-    ratio_to_floor,
 )
-from benchmarks.timed import COMMIT, PLAN, Span, driver_ms
-from kafka_eos_sink.producer.config import ProducerConfig
 
 
 def measured(
@@ -57,72 +47,7 @@ def test_ratio_is_to_sparks_sink_in_the_same_cell(other: Contender) -> None:
     assert ratio_to(other, measured(KAFKA_EOS, 1.0, cell=replace(BASE, codec="zstd")), others) is None
 
 
-def test_equal_settings_are_the_defaults_of_kafka_eos() -> None:
-    defaults = ProducerConfig()
-    assert EQUAL.settings == {
-        "kafka.batch.size": str(defaults.batch_size),
-        "kafka.linger.ms": str(defaults.linger_ms),
-    }
-    assert [each for each in CONTENDERS if each.settings] == [EQUAL]
-
-
-@pytest.mark.parametrize(("version", "has"), [("4.0.2", False), ("4.1.0", True), ("4.10.0", True), ("5.0.0", True)])
-def test_unix_sockets_are_claimed_from_spark_4_1_on(version: str, has: bool) -> None:
-    assert _has_unix_sockets(version) == has
-
-
-def test_each_round_has_all_runs_and_another_first_run() -> None:
-    runs = [_Run(BASE, each, f"t{at}") for at, each in enumerate(CONTENDERS[:3])]
-    turns = list(_turns(runs, warm_up=1, rounds=3))
-    assert [what.split(":")[0] for what, _ in turns[::3]] == ["warm-up", *(f"round {n} of 3" for n in (1, 2, 3))]
-    rounds: list[Any] = [[run.topic for _, run in turns[at : at + 3]] for at in range(0, 12, 3)]
-    assert all(sorted(found) == ["t0", "t1", "t2"] for found in rounds)
-    assert len({found[0] for found in rounds[:3]}) == 3
-
-
 def test_percentile_is_the_duration_that_so_many_do_not_exceed() -> None:
     hundred = latency(KAFKA_EOS, *(float(ms) for ms in range(100, 0, -1)))
     assert [hundred.percentile(percent) for percent in (1, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
     assert [latency(KAFKA_EOS, 7.0).percentile(percent) for percent in (1, 99)] == [7, 7]
-
-
-def test_batch_writes_are_relative_to_writes_of_dropped_rows() -> None:
-    each = [latency(sink, ms) for sink, ms in ((FLOOR, 100.0), (KAFKA_EOS, 150.0))]
-    writes = [replace(one, kind=BATCH_WRITE, rows=4, ms=(2 * one.ms[0] - 100,)) for one in each]
-    assert ratio_to_floor(writes[1], [*each, *writes]) == pytest.approx(2)
-    assert ratio_to_floor(writes[1], each) is None
-    headings = [line for line in lines(latency_table([*each, *writes])) if "rows in 4 tasks" in line]
-    assert [line.split()[0] for line in headings] == ["micro-batch", "batch"]
-
-
-def test_driver_time_is_plan_and_commit_of_each_whole_batch() -> None:
-    # The query had planned one batch more when it was stopped.
-    spans = [
-        Span(PLAN, 1, 0, 1),
-        Span(COMMIT, 2, 1, 3),
-        Span(PLAN, 1, 5, 6),
-        Span(COMMIT, 2, 6, 6.5),
-        Span(PLAN, 1, 7, 8),
-    ]
-    assert driver_ms(spans) == [3_000, 1_500]
-
-
-def test_picture_says_which_settings_sparks_sink_had() -> None:
-    """Kills: bars of one name for both, or in one colour."""
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    _draw_throughput(axes, [measured(each, 1.0) for each in (FLOOR, KAFKA_EOS, BUILT_IN, EQUAL)])
-    handles, labels = axes.get_legend_handles_labels()
-    names = ("kafka-eos", "Spark's Kafka sink", "Spark's Kafka sink at equal settings")
-    assert [label.partition(",")[0] for label in labels] == list(names)
-    assert len({bar.get_facecolor() for handle in handles for bar in handle}) == len(names)
-
-
-def test_timed_sink_imports_no_more_than_the_sink() -> None:
-    before = (
-        "import sys, kafka_eos_sink.spark.data_source, kafka_eos_sink.spark.stream_writer; before = set(sys.modules)"
-    )
-    program = f"{before}; import benchmarks.timed; print(*sorted(set(sys.modules) - before))"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["benchmarks", "benchmarks.timed"]

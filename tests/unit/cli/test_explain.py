@@ -93,23 +93,6 @@ def test_message_has_a_section_per_code_and_keeps_its_own_answers(
     assert {(each["rows_visible"], each["run_again"]) for each in found} == {answers}
 
 
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("UNKNOWN_TOPICS", "UNKNOWN_TOPIC"),
-        ("the transaction was aborted", "TRANSACTION_ABORTED"),
-        (failed("OF_TOMORROW", Job.RANDOM), "follow the message"),
-        ("no code " * 100, "kafka-eos status"),
-    ],
-)
-def test_unknown_code_is_wrong_usage(
-    text: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    assert main(["explain", text]) == 2
-    assert hint in capsys.readouterr().err
-
-
 def test_page_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     command, output = [
         block for block in read(ERRORS).blocks if block.section == "read-a-message" and not block.text.startswith("[")

@@ -6,13 +6,7 @@ import sys
 
 import pytest
 
-from kafka_eos_sink import __version__
 from kafka_eos_sink.cli.main import main
-
-
-def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"kafka-eos {__version__}\n"
 
 
 @pytest.mark.parametrize(

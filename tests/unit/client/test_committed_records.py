@@ -49,16 +49,6 @@ def shown(batches: list[RecordBatch], *aborted: tuple[int, int]) -> list[int]:
     return [each.base_offset for each in committed_batches(batches, transactions)]
 
 
-def test_markers_are_skipped_and_other_records_returned() -> None:
-    log = [
-        batch(0, 1),
-        batch(1, -1, transactional=False),
-        batch(2, 1, marker=CONTROL_COMMIT),
-        batch(3, 9, transactional=False),
-    ]
-    assert shown(log) == [0, 1, 3]
-
-
 def test_aborted_transaction_is_skipped_up_to_its_marker() -> None:
     log = [
         batch(0, 1),
@@ -96,10 +86,6 @@ def test_marker_batch_emptied_by_compaction_ends_transaction() -> None:
     emptied = batch(1, 1, marker=CONTROL_ABORT)
     object.__setattr__(emptied, "control_records", ())
     assert shown([batch(0, 1), emptied, batch(2, 1)], (1, 0)) == [2]
-
-
-def test_idempotent_batch_of_aborting_producer_is_returned() -> None:
-    assert shown([batch(0, 1), batch(1, 1, transactional=False)], (1, 0)) == [1]
 
 
 def test_batch_that_is_large_in_memory_is_rejected() -> None:

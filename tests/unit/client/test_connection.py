@@ -184,19 +184,11 @@ def test_bytes_behind_handshake_are_protocol_error() -> None:
         events(connection(), api_versions() + b"\0")
 
 
-def test_response_with_trailing_bytes_is_protocol_error() -> None:
-    peer = ready_connection()
-    send(peer)
-    body = bytes(encode(EndTxnResponse(throttle_time_ms=0, error_code=0), 5))
-    with pytest.raises(ProtocolError):
-        events(peer, frame(1, body + b"\0"))
-
-
 def test_frame_size_is_limited_before_connection_is_ready() -> None:
     size = struct.pack(">i", MAX_FRAME_BYTES_BEFORE_READY + 1)
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         events(connection(), size)
-    authenticating = connection(plain_dialogue)
+    authenticating = connection(session_dialogue)
     events(authenticating, api_versions())
     with pytest.raises(ProtocolError, match=r"security\.protocol"):
         events(authenticating, size)
@@ -263,30 +255,13 @@ def test_correlation_id_wraps_without_becoming_negative() -> None:
     assert [send(peer).correlation_id, send(peer).correlation_id] == [2**31 - 1, 0]
 
 
-def plain_dialogue() -> Generator[Any, Any, None]:
-    handshake = yield SaslHandshakeRequest(mechanism="PLAIN")
-    assert handshake.mechanisms == ("PLAIN",)
-    answer = yield SaslAuthenticateRequest(auth_bytes=b"\0user\0secret")
-    if answer.error_code:
-        raise BrokerRefusedError("SASL_AUTHENTICATION_FAILED", answer.error_message)
-
-
-def authenticate_answer(**fields: Any) -> bytes:
-    defaults = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 0}
-    return frame(2, bytes(encode(SaslAuthenticateResponse(**(defaults | fields)), 2)))
-
-
-def handshake_answer() -> bytes:
-    return frame(1, bytes(encode(SaslHandshakeResponse(error_code=0, mechanisms=("PLAIN",)), 1)), flexible_header=False)
-
-
 def test_authentication_follows_api_versions() -> None:
-    peer = connection(plain_dialogue)
+    peer = connection(session_dialogue)
     assert events(peer, api_versions()) == []
     assert peer.state is ConnectionState.AUTHENTICATING
-    assert events(peer, handshake_answer()) == []
+    assert events(peer, sasl_answers(1)[0]) == []
     assert sent_requests(peer) == [(18, 4, 0), (17, 1, 1), (36, 2, 2)]
-    assert events(peer, authenticate_answer()) == [ConnectionReady()]
+    assert events(peer, sasl_answers(1)[1]) == [ConnectionReady()]
 
 
 # sessions that end (KIP-368)
@@ -357,20 +332,6 @@ def test_earlier_responses_arrive_during_reauthentication(chunk: int | None) -> 
     assert send(peer).correlation_id == 7
 
 
-def test_failed_reauthentication_loses_requests_in_flight() -> None:
-    peer = session(10_000)
-    lost = send(peer)
-    peer.reauthenticate(9_600)
-    assert peer.in_flight == 2
-    assert peer.abandon() == (lost,)
-    refused = session(10_000)
-    refused.reauthenticate(9_600)
-    handshake, token = sasl_answers(3, error_code=58, error_message="another principal")
-    events(refused, handshake)
-    with pytest.raises(BrokerRefusedError, match="another principal"):
-        events(refused, token)
-
-
 def test_request_whose_response_is_malformed_counts_as_lost() -> None:
     peer = ready_connection()
     sent = send(peer), send(peer)
@@ -385,10 +346,10 @@ def test_request_whose_response_is_malformed_counts_as_lost() -> None:
 
 def test_debug_log_holds_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    peer = connection(plain_dialogue)
+    peer = connection(session_dialogue)
     events(peer, api_versions())
-    events(peer, handshake_answer())
+    events(peer, sasl_answers(1)[0])
     with pytest.raises(BrokerRefusedError):
-        events(peer, authenticate_answer(error_code=58, error_message="user, secret: no", auth_bytes=b"secret"))
+        events(peer, sasl_answers(1, error_code=58, error_message="user, secret: no", auth_bytes=b"secret")[1])
     assert "response: SaslAuthenticate v2, node 1, correlation id 2, 0 ms: SASL_AUTHENTICATION_FAILED" in caplog.text
     assert "secret" not in caplog.text

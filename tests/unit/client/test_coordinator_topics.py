@@ -48,15 +48,6 @@ def state(
     return coordinator_state(admin, TRANSACTIONS, 0)
 
 
-@pytest.mark.parametrize("brokers", [1, 2])
-def test_without_describe_configs_the_likely_setting_is_named(brokers: int) -> None:
-    found = state(brokers)
-    assert not found.is_sure
-    assert f"{TRANSACTIONS.factor} is 3 by default, and the cluster has {brokers} broker" in found.text
-    assert f"set {TRANSACTIONS.factor}={brokers} and {TRANSACTIONS.in_sync}=1" in found.text
-    assert "grant DescribeConfigs on the cluster" in found.text
-
-
 def test_topic_that_may_not_be_described_is_no_sure_problem() -> None:
     settings = {TRANSACTIONS.factor: "3", TRANSACTIONS.in_sync: "2"}
     two, three = (state(brokers, broker=settings, replicas=DENIED) for brokers in (2, 3))

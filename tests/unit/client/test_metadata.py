@@ -80,7 +80,6 @@ def test_response_makes_new_snapshot_and_keeps_old_one() -> None:
     assert set(made.snapshot.brokers) == {1, 2}
 
 
-@pytest.mark.feature("metadata")
 def test_older_leader_epoch_never_replaces_newer_one() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 2, 8), partition(1, 1, 3))), 0)
@@ -102,7 +101,6 @@ def test_another_cluster_starts_with_its_own_epochs() -> None:
     assert made.snapshot.leader("t", 0) == 1
 
 
-@pytest.mark.feature("metadata")
 def test_leader_hint_needs_newer_epoch_and_known_broker() -> None:
     made = updater(("t",))
     exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
@@ -167,24 +165,27 @@ def test_incomplete_topic_backs_off_exponentially(troubled: MetadataResponse.Top
     assert made.time_to_next_update(0) == 300_000
 
 
-def test_failures_back_off_and_report_their_duration() -> None:
-    made = updater()
-    for now in (1_000, 1_500, 2_500):
-        made.next_request(now)
-        made.handle_failure(now)
-    assert made.time_to_next_update(2_500) == 400
-    assert made.failing_for_ms(2_600) == 1_600
-    exchange(made, answer(), 3_000)
-    assert made.failing_for_ms(3_000) == 0
+def test_forgotten_topic_is_requested_no_more() -> None:
+    made = updater(("t", "u"))
+    exchange(made, answer(topic("t"), topic("u")), 0)
+    made.want_topics(["new"], 0)
+    made.forget_topics(["u", "new", "never wanted"])
+    assert names(exchange(made, answer(topic("t")), 1_000)) == ["t"]
+    assert set(made.snapshot.topics) == {"t"}
+    made.want_topics(["u"], 1_000)
+    assert names(exchange(made, answer(topic("t"), topic("u")), 1_100)) == ["t", "u"]
 
 
-def test_response_without_brokers_changes_nothing() -> None:
-    made = updater(("t",))
-    exchange(made, answer(topic("t", partition(0, 1, 5))), 0)
-    before = made.snapshot
-    exchange(made, answer(brokers=()), 1_000)
-    assert made.snapshot is before
-    assert made.time_to_next_update(1_000) == 100
+def test_no_code_makes_a_metadata_request_that_may_create() -> None:
+    """The field's default is Kafka's, which allows it."""
+    found = 0
+    for path in Path(kafka_eos_sink.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "MetadataRequest":
+                given = {each.arg: ast.unparse(each.value) for each in node.keywords}
+                assert given.get("allow_auto_topic_creation") == "False", f"{path}:{node.lineno}"
+                found += 1
+    assert found >= 5
 
 
 def test_learned_leader_or_broker_is_no_newer_response() -> None:
@@ -203,35 +204,3 @@ def test_topic_that_was_dropped_before_any_request_is_not_due() -> None:
     made.want_topics(["b"], 61_000)
     assert names(exchange(made, answer(topic("b", partition(0, 1, 5))), 61_000)) == ["b"]
     assert made.time_to_next_update(61_000) > 0
-
-
-def test_forgotten_topic_is_requested_no_more() -> None:
-    made = updater(("t", "u"))
-    exchange(made, answer(topic("t"), topic("u")), 0)
-    made.want_topics(["new"], 0)
-    made.forget_topics(["u", "new", "never wanted"])
-    assert names(exchange(made, answer(topic("t")), 1_000)) == ["t"]
-    assert set(made.snapshot.topics) == {"t"}
-    made.want_topics(["u"], 1_000)
-    assert names(exchange(made, answer(topic("t"), topic("u")), 1_100)) == ["t", "u"]
-
-
-def test_no_request_lets_a_broker_create_a_topic() -> None:
-    """Neither the first one about a topic nor those after a response that it does not exist."""
-    made = updater(("log", "data"))
-    missing = [topic(name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in ("log", "data")]
-    for now in (0, 100, 300, 700):
-        request = exchange(made, answer(*missing), now)
-        assert (names(request), request.allow_auto_topic_creation) == (["log", "data"], False)
-
-
-def test_no_code_makes_a_metadata_request_that_may_create() -> None:
-    """The field's default is Kafka's, which allows it."""
-    found = 0
-    for path in Path(kafka_eos_sink.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "MetadataRequest":
-                given = {each.arg: ast.unparse(each.value) for each in node.keywords}
-                assert given.get("allow_auto_topic_creation") == "False", f"{path}:{node.lineno}"
-                found += 1
-    assert found >= 5

@@ -33,7 +33,6 @@ def tokens(region: str) -> Tokens:
     return Tokens(TokenProvider(name=f"msk-iam:{region}", provide=MskIamTokens(region)), TlsConfig())
 
 
-@pytest.mark.feature("security")
 def test_token_is_an_address_signed_for_the_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -228,40 +227,6 @@ def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     assert len(opened._stale) <= 250
 
 
-def test_a_moved_coordinator_is_looked_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    nodes = iter([1, 2])
-    moved = described("a", code=ErrorCode.NOT_COORDINATOR)
-    own, brokers = admin(scripted(moved, described("a")), lambda _: next(nodes))
-    with caplog.at_level(logging.DEBUG, "kafka_eos_sink.client"):
-        own.describe_transactions(["a"], DEADLINE_MS)
-    assert [node for node, *_ in brokers.requests(m.DescribeTransactionsRequest)] == [1, 2]
-    levels = {record.levelname: record.getMessage() for record in caplog.records}
-    assert levels["INFO"] == "transactional id 'a' moved from broker 1 to broker 2"
-    assert "retry in" in levels["DEBUG"]
-    assert "(broker 1): the transaction of transactional id 'a' returned NOT_COORDINATOR" in levels["DEBUG"]
-
-
-def test_one_rejected_id_raises_its_own_error() -> None:
-    def handler(_node: int, request: Any) -> Any:
-        found = described(*request.transactional_ids)
-        found.transaction_states[1:] = described(
-            "b", code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        ).transaction_states
-        return found
-
-    own, _ = admin(handler)
-    with pytest.raises(AuthorizationError, match="the transaction of transactional id 'b' returned"):
-        own.describe_transactions(["a", "b"], DEADLINE_MS)
-
-
-def test_back_off_starts_at_20_ms_while_markers_are_written() -> None:
-    busy = m.InitProducerIdResponse(throttle_time_ms=0, error_code=ErrorCode.CONCURRENT_TRANSACTIONS, producer_epoch=-1)
-    done = m.InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=1)
-    own, brokers = admin(scripted(busy, done))
-    assert own.init_producer_id("a", 60_000, DEADLINE_MS) == (7, 1)
-    assert brokers.now <= 24
-
-
 def test_transaction_version_is_read_again_after_ten_seconds() -> None:
     feature = m.ApiVersionsResponse.FinalizedFeature(
         name="transaction.version", max_version_level=2, min_version_level=0
@@ -288,19 +253,6 @@ def test_negative_producer_identity_is_protocol_error() -> None:
         opened, _ = admin(scripted(m.InitProducerIdResponse(**fields)))
         with pytest.raises(ProtocolError, match="returned the identity"):
             opened.init_producer_id("a", 1_000, DEADLINE_MS)
-
-
-def test_result_of_another_topic_or_resource_does_not_count() -> None:
-    created = SimpleNamespace(topics=[SimpleNamespace(name="other", error_code=0, error_message=None)])
-    opened, _ = admin(scripted(created))
-    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
-        opened.create_topic("mine", 1, 1, {}, DEADLINE_MS, validate_only=True)
-    configs = SimpleNamespace(
-        results=[SimpleNamespace(resource_name="other", error_code=0, error_message=None, configs=())]
-    )
-    opened, _ = admin(scripted(configs))
-    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
-        opened.describe_configs("topic", "mine", None, DEADLINE_MS)
 
 
 IDENTITY = ProducerIdentity(transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=2)
@@ -335,7 +287,6 @@ def test_response_missing_a_partition_commits_no_offsets(partitions: tuple[int, 
         assert len(brokers.requests(m.TxnOffsetCommitRequest)) == 1 or expected is None
 
 
-@pytest.mark.feature("consumer offsets")
 def test_members_of_a_group_cost_a_second_request_only_if_there_are_some(caplog: pytest.LogCaptureFixture) -> None:
     """The sink commits as a member that the group does not have; a broker accepts that of a group without members."""
 
@@ -364,24 +315,6 @@ def test_members_of_a_group_cost_a_second_request_only_if_there_are_some(caplog:
     assert members_sent(ErrorCode.GROUP_ID_NOT_FOUND.value) == ["SOURCE_OFFSETS"]
 
 
-@pytest.mark.parametrize("version", [0, 2])
-def test_requests_of_the_driver_keep_the_code_before_a_loss(version: int) -> None:
-    """Where AddOffsetsToTxn comes first (version 0), and where TxnOffsetCommit does."""
-    busy, identity = ErrorCode.CONCURRENT_TRANSACTIONS.value, replace(IDENTITY, transaction_version=version)
-    part = SimpleNamespace(partition_index=3, error_code=busy, partition_error_code=busy)
-    topic = SimpleNamespace(name="in", partitions=[part], results_by_partition=[part])
-    response = SimpleNamespace(error_code=busy, topics=[topic], results_by_topic_v3_and_below=[topic])
-    offsets = CommitGroupOffsets(identity, "group", (("in", 3, 5),))
-    for request in (
-        lambda opened: driver_requests.add_partitions(opened, identity, [("in", 3)], DEADLINE_MS),
-        lambda opened: driver_requests.commit_group_offsets(opened, offsets, DEADLINE_MS),
-    ):
-        opened, _ = admin(scripted(response, LOST))
-        answered = request(opened)
-        assert (answered.error, answered.earlier_error) == (None, busy)
-        assert answered.code == "no response, and before that CONCURRENT_TRANSACTIONS"
-
-
 def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) -> m.OffsetFetchResponse:
     """Of topic "in": partition, offset, error code."""
     topic = m.OffsetFetchResponse.Group.Topic
@@ -394,7 +327,6 @@ def offsets_of_group(group: str, *parts: tuple[int, int, int], code: int = 0) ->
     return m.OffsetFetchResponse(throttle_time_ms=0, groups=(group_,))
 
 
-@pytest.mark.feature("consumer offsets")
 def test_group_offsets_are_read_once_no_transaction_holds_them() -> None:
     unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT.value
     answers = [
@@ -437,3 +369,16 @@ def test_deleted_source_topic_does_not_stop_a_stream(
     assert driver_requests.commit_group_offsets(opened, step, 60_000).error == expected
     assert brokers.now == pytest.approx(waits_ms, abs=2_000)
     assert ("'group' gets no offsets of deleted" in caplog.text) == (expected == 0)
+
+
+def test_result_of_another_topic_or_resource_does_not_count() -> None:
+    created = SimpleNamespace(topics=[SimpleNamespace(name="other", error_code=0, error_message=None)])
+    opened, _ = admin(scripted(created))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.create_topic("mine", 1, 1, {}, DEADLINE_MS, validate_only=True)
+    configs = SimpleNamespace(
+        results=[SimpleNamespace(resource_name="other", error_code=0, error_message=None, configs=())]
+    )
+    opened, _ = admin(scripted(configs))
+    with pytest.raises(BrokerUnavailableError, match="REQUEST_DEADLINE"):
+        opened.describe_configs("topic", "mine", None, DEADLINE_MS)

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -61,20 +60,6 @@ def test_expired_broker_certificate_is_named_with_the_clock(
     assert "has expired; renew" in text
     assert f"clock, which shows {datetime.now(UTC):%Y-%m-%d}" in text
     assert "add its issuer" not in text
-
-
-@pytest.mark.parametrize("host", ["other.example", "192.0.2.1"])
-def test_certificate_of_another_host_names_the_host(config: TlsConfig, authority: Authority, host: str) -> None:
-    text = refused(config, authority.issue(HOST), host=host)
-    assert f"certificate is not valid for '{host}'; connect to a host that the certificate names" in text
-    assert "add its issuer" not in text
-
-
-def test_certificate_of_an_unknown_issuer_requires_the_issuer(config: TlsConfig, tmp_path: Path) -> None:
-    text = refused(config, Authority(tmp_path).issue(HOST))
-    assert "its certificate is not trusted" in text
-    assert "add its issuer to ssl.truststore.*" in text
-    assert "expired" not in text
 
 
 @BOTH_VERSIONS

@@ -71,21 +71,6 @@ def view_of(*entries: ReadRecord | Marker) -> LogView:
     return view
 
 
-@pytest.mark.parametrize("transaction_version", [2, 0])
-def test_a_decision_that_a_tool_aborted_is_not_decided(transaction_version: int) -> None:
-    """`kafka-transactions.sh abort` writes the transaction's own epoch, which from version 2 no coordinator does: seen on 4.2.1."""
-    driver = replace(DRIVER, transaction_version=transaction_version)
-    (record,) = decision_records(decision(driver=driver))
-    view = view_of(read(record, 20, driver), marker(21, 7, 3, MarkerType.ABORT), marker(22, 7, 4))
-    assert view.query(Q).newest is None
-    assert view.query(Q).undecided == []
-
-
-def test_a_decision_outside_a_transaction_never_counts() -> None:
-    (record,) = decision_records(decision())
-    assert view_of(read(record, 20, None), marker(21, -1, 0)).query(Q).newest is None
-
-
 def test_large_decision_is_split_into_records_and_reassembled() -> None:
     large = decision(parts=3_000)
     records = decision_records(large)
@@ -113,18 +98,6 @@ def test_a_tombstone_forgets_the_decision() -> None:
         marker(23, 7, 5),
     )
     assert view.query(Q).newest is None
-
-
-def test_records_of_another_write_id_are_ignored() -> None:
-    (foreign,) = decision_records(replace(decision(), write_id="payments/orders.v2"))
-    view = view_of(
-        read(foreign, 1, DRIVER),
-        read(LogRecord(b"not json", b"x"), 2, None),
-        read(LogRecord(b'["decision", 1, 2, 3]', b"x"), 3, None),
-        read(LogRecord(b'{"kind":"decision"}', b"x"), 4, None),
-        marker(5, 7, 4),
-    )
-    assert view.queries("decision") == ()
 
 
 @pytest.mark.parametrize("version", [0, log_records.FORMAT_VERSION + 1])

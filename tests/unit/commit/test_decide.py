@@ -14,13 +14,12 @@ from kafka_eos_sink.commit.log_access import STUCK_LOG_MS, read_to_barrier
 from kafka_eos_sink.commit.log_records import barrier_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import Step
-from kafka_eos_sink.commit.task import fail_if_too_late, write_attempt
+from kafka_eos_sink.commit.task import fail_if_too_late
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import (
     DRIVER_TRANSACTION_TIMEOUT_MS,
     SLOT_DEADLINE_MS,
     fresh_identity,
-    is_overtaken,
 )
 from kafka_eos_sink.commit.values import PreparedTransaction, TaskMessage, TaskOutcome
 from kafka_eos_sink.errors import (
@@ -91,18 +90,6 @@ def test_tombstones_that_cannot_be_written_fail_nothing(fails: type[Step[Any]]) 
     cluster.own = {fails: fail_late}
     assert cluster.commit(messages) is not None
     assert ["could not be removed" in said for said in cluster.warnings] == [True]
-
-
-def test_transaction_begun_before_the_tasks_rows_is_not_decided() -> None:
-    """The broker omitted the marker of the id's last transaction (KAFKA-20734), so the next one joined it."""
-    cluster = ScriptedCluster()
-    plan = cluster.plan()
-    lost = cluster.attempt(plan)
-    cluster.end_without_marker(prepared_of(lost).identity, commit=False, partition=1)
-    joined = cluster.attempt(plan)
-    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_NOT_OPEN.*an older one was never ended"):
-        cluster.commit([joined])
-    assert cluster.ends == []
 
 
 def test_timeout_lowered_by_a_task_bounds_the_commit() -> None:
@@ -240,49 +227,6 @@ def test_a_task_reads_the_log_to_its_end_at_the_first_look() -> None:
     cluster.now = TIMEOUT_MS + 1_001
     cluster.run(fail_if_too_late(plan, "batch", 1, 0))
     assert looks == 6
-
-
-@pytest.mark.parametrize("own", [0, 1])
-def test_next_attempt_replaces_the_part_that_its_partition_lost(own: int) -> None:
-    """An attempt may fail behind its part record. In a long batch that must not stop its successor, only other partitions' attempts."""
-    cluster, (message,) = written()
-    cluster.perform(steps.EndTransactions((steps.End(identity=prepared_of(message).identity, commit=False),)))
-    cluster.now = TIMEOUT_MS + 1_001
-    look = fail_if_too_late(message.plan, "batch", 1, own)
-    if own == 0:
-        cluster.run(look)
-        cluster.rows = ()
-        assert cluster.run(write_attempt(message.plan, BATCH, message.task)).outcome is TaskOutcome.EMPTY
-        return
-    with pytest.raises(TransactionAbortedError, match=r"TRANSACTION_TOO_OLD.*transaction of partition 0"):
-        cluster.run(look)
-
-
-@pytest.mark.parametrize(
-    ("later_id", "later_epoch", "state", "overtaken"),
-    [
-        (0, 0, "Empty", False),
-        (0, 0, "Ongoing", True),  # the decision is being written
-        (0, 1, "CompleteCommit", True),
-        (0, 1, "Empty", True),
-        (8, -1, "Empty", True),
-        (0, -1, "CompleteCommit", False),  # a coordinator that was replaced tells how it was before the fence
-    ],
-)
-def test_attempt_is_overtaken_once_its_driver_has_decided(
-    later_id: int, later_epoch: int, state: str, overtaken: bool
-) -> None:
-    cluster = ScriptedCluster()
-    cluster.plan("before")
-    plan = cluster.plan()
-    name, known = cluster.kafka.transactions[0]
-    described = known._replace(
-        state=state, producer_id=known.producer_id + later_id, producer_epoch=known.producer_epoch + later_epoch
-    )
-    cluster.kafka = cluster.kafka.with_transaction(name, described)
-    assert cluster.run(is_overtaken(plan)) is overtaken
-    cluster.kafka = cluster.kafka.with_transaction(name, None)
-    assert cluster.run(is_overtaken(plan)) is False
 
 
 def refused(_: Any) -> Any:

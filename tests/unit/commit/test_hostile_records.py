@@ -128,7 +128,6 @@ FORGED: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
 def test_forged_decision_counts_for_nothing(
     forged: Callable[[dict[str, Any]], object], caplog: pytest.LogCaptureFixture
@@ -148,44 +147,19 @@ def test_forged_decision_counts_for_nothing(
     assert "at offset 2 that its driver did not write" in warning.getMessage()
 
 
-def test_forger_that_signs_as_the_driver_itself_is_believed() -> None:
-    """Write on the log is the right to decide for every write in it: a batch does not show its transactional id."""
-    log = Log()
-    (false,) = decision_records(decision(5, replace(DRIVER, producer_id=666, producer_epoch=0)))
-    log.write(false, FORGER)
-    found = log.read().query(Q).newest
-    assert found is not None
-    assert found.decision.version == 5
-
-
-def test_forged_decision_is_not_what_a_planner_keeps() -> None:
-    log = Log()
-    genuine = decision()
-    (record,) = decision_records(genuine)
-    log.write(record, DRIVER)
-    (false,) = decision_records(replace(genuine, version=5))
-    log.write(false, FORGER)
-    view = log.read()
-    assert view.query(Q).newest is not None
-    view.forget_superseded()
-    found = view.query(Q).newest
-    assert found is not None
-    assert found.decision == genuine
-
-
 def test_forged_decisions_are_ignored_in_one_pass_and_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     genuine = decision()
     (record,) = decision_records(genuine)
     log.write(record, DRIVER)
-    for number in range(20_000):
+    for number in range(6_000):
         log.write(record, replace(FORGER, producer_id=1_000 + number))
     query = log.read().query(Q)
     began = time.process_time()
     assert query.newest is not None
     assert query.newest.decision == genuine
-    assert len(query.foreign) == 20_000
-    assert time.process_time() - began < 20
+    assert len(query.foreign) == 6_000
+    assert time.process_time() - began < 6
     assert len(caplog.records) == 1
 
 
@@ -324,3 +298,18 @@ def test_done_record_of_many_partitions_fits_a_readers_limit() -> None:
     key = parse_key(record.key)
     assert key is not None
     assert (parse_value(key, record.value or b"") or {})["nonce"] == "n1"
+
+
+def test_forged_decision_is_not_what_a_planner_keeps() -> None:
+    log = Log()
+    genuine = decision()
+    (record,) = decision_records(genuine)
+    log.write(record, DRIVER)
+    (false,) = decision_records(replace(genuine, version=5))
+    log.write(false, FORGER)
+    view = log.read()
+    assert view.query(Q).newest is not None
+    view.forget_superseded()
+    found = view.query(Q).newest
+    assert found is not None
+    assert found.decision == genuine

@@ -21,7 +21,6 @@ from tests.model.simulated_cluster import Control, Data
 from tests.runs import run_of
 from tests.unit.commit.test_versions import Job
 
-pytestmark = pytest.mark.feature("lost commit log")
 VERSIONS = pytest.mark.parametrize("version", [2, 0])
 HISTORY = (log_standing.InHistory(version=7, finished_ms=1_700_000_000_000, application_id="app-7"),)
 

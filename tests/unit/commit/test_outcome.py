@@ -30,40 +30,41 @@ def test_table_has_every_cell() -> None:
     assert {len(row) for row in TABLE.values()} == {len(End)}
 
 
-@pytest.mark.parametrize(("ranges", "end"), FACTS)
-def test_rows_are_never_doubled_or_left_out(ranges: tuple[Shown, ...], end: End) -> None:
+def test_rows_are_never_doubled_or_left_out() -> None:
     """Copied is exactly what no reader will ever see; what needs no copy is visible, or gone after a proven commit."""
-    for shown, do in zip(ranges, judge(ranges, end), strict=True):
-        assert (do is Do.COPY) == (shown is Shown.DISCARDED)
-        if shown is Shown.VISIBLE:
-            assert do is Do.NOTHING
-        assert (do is Do.NOTHING) == (shown is Shown.VISIBLE)
-        if do is Do.SEEN:
-            assert shown is Shown.GONE
+    for ranges, end in FACTS:
+        for shown, do in zip(ranges, judge(ranges, end), strict=True):
+            assert (do is Do.COPY) == (shown is Shown.DISCARDED)
+            if shown is Shown.VISIBLE:
+                assert do is Do.NOTHING
+            assert (do is Do.NOTHING) == (shown is Shown.VISIBLE)
+            if do is Do.SEEN:
+                assert shown is Shown.GONE
 
 
-@pytest.mark.parametrize(("ranges", "end"), FACTS)
-def test_only_what_hangs_is_discarded(ranges: tuple[Shown, ...], end: End) -> None:
-    for shown, do in zip(ranges, judge(ranges, end), strict=True):
-        assert (do is Do.DISCARD) == (shown is Shown.HELD and end is not End.UNFINISHED)
-        assert (do is Do.WAIT) == (shown is Shown.LATE or (end is End.UNFINISHED and shown in (Shown.HELD, Shown.GONE)))
+def test_only_what_hangs_is_discarded() -> None:
+    for ranges, end in FACTS:
+        for shown, do in zip(ranges, judge(ranges, end), strict=True):
+            assert (do is Do.DISCARD) == (shown is Shown.HELD and end is not End.UNFINISHED)
+            assert (do is Do.WAIT) == (
+                shown is Shown.LATE or (end is End.UNFINISHED and shown in (Shown.HELD, Shown.GONE))
+            )
 
 
-@pytest.mark.parametrize(("ranges", "end"), FACTS)
-def test_gone_range_counts_as_seen_only_with_a_proof(ranges: tuple[Shown, ...], end: End) -> None:
+def test_gone_range_counts_as_seen_only_with_a_proof() -> None:
     """The coordinator reports exactly this commit; or it is silent, and readers see another range, and no range shows another end."""
-    is_visible, differ = Shown.VISIBLE in ranges, bool({Shown.DISCARDED, Shown.HELD} & set(ranges))
-    seen = end is End.SILENT and is_visible and not differ
-    contrary = (end is End.ABORTED and is_visible) or (end is End.COMMITTED and Shown.DISCARDED in ranges)
-    unknown = contrary or (end is End.SILENT and not seen)
-    for shown, do in zip(ranges, judge(ranges, end), strict=True):
-        if shown is Shown.GONE and end is not End.UNFINISHED:
-            assert (do is Do.SEEN) == (seen or (end is End.COMMITTED and not contrary))
-            assert (do is Do.MISS) == (end is End.ABORTED and not is_visible)
-        assert (do is Do.ASK) == (shown is Shown.GONE and unknown)
+    for ranges, end in FACTS:
+        is_visible, differ = Shown.VISIBLE in ranges, bool({Shown.DISCARDED, Shown.HELD} & set(ranges))
+        seen = end is End.SILENT and is_visible and not differ
+        contrary = (end is End.ABORTED and is_visible) or (end is End.COMMITTED and Shown.DISCARDED in ranges)
+        unknown = contrary or (end is End.SILENT and not seen)
+        for shown, do in zip(ranges, judge(ranges, end), strict=True):
+            if shown is Shown.GONE and end is not End.UNFINISHED:
+                assert (do is Do.SEEN) == (seen or (end is End.COMMITTED and not contrary))
+                assert (do is Do.MISS) == (end is End.ABORTED and not is_visible)
+            assert (do is Do.ASK) == (shown is Shown.GONE and unknown)
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize(
     ("version", "kind", "later", "outcome"),
     [
@@ -101,7 +102,6 @@ STATES = (
 )
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("later", [-1, 0, 1, 2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from kafka_eos_sink.commit import steps
 from kafka_eos_sink.commit.log_records import decision_records, part_record
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.resolve import Resolved, resolve
-from kafka_eos_sink.commit.steps import Step
+from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import write_attempt
 from kafka_eos_sink.commit.values import (
@@ -32,10 +31,11 @@ from kafka_eos_sink.errors import (
     TransactionAbortedError,
     WriteRefusedError,
 )
+from kafka_eos_sink.operations.operator import up_to_fence
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import BATCH, TIMEOUT_MS, ScriptedCluster
-from tests.runs import run_of
+from tests.runs import drive, run_of
 
 Q = "batch"
 NOVEMBER_2026 = 1_796_000_000_000
@@ -142,16 +142,6 @@ def identity(decision: Decision, number: int = 0) -> ProducerIdentity:
     return decision.transactions[number].identity
 
 
-def test_committed_ends_open_parts_and_records_nothing() -> None:
-    """A record would replace the list of transactions, and the next run would be skipped whatever rows it has."""
-    cluster = Cluster()
-    decision = cluster.decided(0, 1)
-    done = cluster.resolve("committed")
-    assert cluster.ended[:2] == [("w.0.0", True), ("w.1.0", True)]
-    assert done.decision == done.superseded == cluster.newest() == decision
-    assert cluster.done() == decision.nonce
-
-
 def test_committed_records_a_version_that_was_finished_before() -> None:
     """DIFFERENT_BATCH leads here: the next run is skipped although it has other rows."""
     cluster = Cluster()
@@ -180,27 +170,6 @@ def test_open_version_is_finished_and_not_rewritten() -> None:
     cluster.resolve("rewrite", allow_duplicates=True)
     assert (cluster.newest().resolution, cluster.newest().transactions) == ("rewrite", ())
     assert cluster.done() == decision.nonce, "not the resolution's, which would mean that it is finished"
-
-
-def test_rewrite_is_rejected_when_a_part_is_committed() -> None:
-    cluster = Cluster()
-    decision = cluster.decided(0, 1)
-    cluster.end(identity(decision), commit=True)
-    cluster.end(identity(decision, 1), commit=False)
-    with pytest.raises(WriteRefusedError, match=r"ROWS_ARE_VISIBLE\].*1 of its 2 .*t-0 \[0..9\].*--allow-duplicates"):
-        cluster.resolve("rewrite")
-    assert cluster.newest().resolution is None
-
-
-def test_committed_resolution_is_rewritten_only_on_demand() -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-    cluster.plan("finishes it")
-    cluster.resolve("committed")
-    with pytest.raises(WriteRefusedError, match="counts as written"):
-        cluster.resolve("rewrite")
-    cluster.resolve("rewrite", allow_duplicates=True)
-    assert cluster.newest().resolution == "rewrite"
 
 
 def test_batch_that_begins_before_a_recovery_that_decides_is_noticed() -> None:
@@ -287,54 +256,25 @@ def test_running_query_does_not_resume_above_its_newest_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query_id", "given", "resolution", "why"),
+    ("is_finished", "resolution", "version", "given"),
     [
-        (STREAM, STREAM, "rewrite", r"which is version 3, finished\. .*version 4 needs no resolution"),
-        (
-            STREAM,
-            None,
-            "committed",
-            r"which is version 3, finished\. .*--query-id 5f1c --version 4 --as committed \(kafka-eos explain",
-        ),
-        (
-            Q,
-            Q,
-            "committed",
-            r"which is version 3, finished\. .*version 4 needs no resolution, because its next run writes it",
-        ),
+        (True, "rewrite", 4, STREAM),
+        (True, "committed", 4, None),
+        (False, "committed", 4, None),
+        (False, "committed", 2, STREAM),
+        (False, "rewrite", 0, "other"),
     ],
-    ids=["rewrite", "without the query id", "a batch write"],
 )
-def test_invalid_version_above_finished_is_rejected_before_fence(
-    query_id: str, given: str | None, resolution: Resolution, why: str
+def test_version_that_cannot_be_resolved_is_refused_before_the_fence(
+    is_finished: bool, resolution: Resolution, version: int, given: str | None
 ) -> None:
-    cluster = finished(query_id)
-    with pytest.raises(WriteRefusedError, match=f"NOTHING_TO_RESOLVE.*{why}"):
-        cluster.resolve(resolution, 4, given)
-    assert not cluster.fenced
-
-
-def test_query_id_in_a_command_is_quoted() -> None:
-    """Any program with the right to write to the log can choose it."""
-    cluster = finished("x'; touch /tmp/y; '")
+    cluster = finished() if is_finished else Cluster()
+    if not is_finished:
+        cluster.decided(0, query_id=STREAM)
     with pytest.raises(WriteRefusedError) as refused:
-        cluster.resolve("committed", 4)
-    words = shlex.split(refused.value.way_out.rpartition("kafka-eos ")[2])
-    assert words[words.index("--query-id") + 1] == "x'; touch /tmp/y; '"
-
-
-def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
-    """Its recovery would never be heard of again."""
-    cluster = Cluster()
-    cluster.end(identity(cluster.decided(0, query_id=STREAM)), commit=False)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
-        cluster.resolve("committed", 7, STREAM)
+        cluster.resolve(resolution, version, given)
+    assert refused.value.code == "NOTHING_TO_RESOLVE"
     assert not cluster.fenced
-    cluster.resolve("rewrite", 3, STREAM)
-    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
-        cluster.resolve("committed", 7, STREAM)
-    cluster.resolve("committed", 3, STREAM)
-    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "CompleteAbort", "CompleteCommit"])
@@ -352,39 +292,6 @@ def test_decision_below_an_unmarked_one_is_decided_again_first(state: str) -> No
     found = cluster.newest_logged(STREAM)
     assert (found.decision.nonce, found.decision.version) == (before.nonce, 3)
     assert hidden < found.offset < cluster.newest_logged("another").offset
-
-
-@pytest.mark.parametrize(
-    ("resolution", "version", "query_id", "code"),
-    [
-        ("committed", 4, None, "NOTHING_TO_RESOLVE.*which is version 3, decided and not finished"),
-        ("committed", 2, Q, "NOTHING_TO_RESOLVE"),
-        ("rewrite", 0, "other", "NOTHING_TO_RESOLVE.*no decision of it .*'batch'"),
-    ],
-)
-def test_unknown_version_is_rejected_before_the_fence(
-    resolution: Resolution, version: int, query_id: str | None, code: str
-) -> None:
-    cluster = Cluster()
-    cluster.decided(0)
-    with pytest.raises(WriteRefusedError, match=code):
-        cluster.resolve(resolution, version, query_id)
-    assert not cluster.fenced
-
-
-def test_query_id_is_required_when_ambiguous() -> None:
-    cluster = Cluster()
-    cluster.plan("nothing decided")
-    where = r"kafka-eos resolve --bootstrap-servers \.\.\. --write-id w --query-id"
-    with pytest.raises(WriteRefusedError, match=rf"QUERY_ID_NEEDED.*no decided query id yet.*{where} Q --version 7"):
-        cluster.resolve("committed", 7)
-    assert not cluster.fenced
-    cluster.decided(0)
-    cluster.decided(1, query_id="q2")
-    both = rf"has 2 query ids: 'batch', 'q2' .*{where} batch --version 3 --as rewrite; or {where} q2 "
-    with pytest.raises(WriteRefusedError, match=rf"QUERY_ID_NEEDED.*{both}"):
-        cluster.resolve("rewrite")
-    assert not cluster.fenced
 
 
 def test_query_begins_only_when_nothing_of_the_write_id_is_open() -> None:
@@ -406,19 +313,6 @@ def test_query_begins_only_when_nothing_of_the_write_id_is_open() -> None:
 
 def unreachable(_: object) -> None:
     raise BrokerUnavailableError("REQUEST_DEADLINE", "EndTxn was not done in time")
-
-
-def test_part_reopened_on_a_partition_does_not_count_as_written() -> None:
-    """Below version 2, a late AddPartitionsToTxn opens it again, after readers have passed its rows."""
-    cluster = Cluster()
-    own = identity(cluster.decided(0)).producer_id
-    cluster.plan("finishes it")
-    cluster.own[steps.DescribeProducers] = lambda _: {("t", 0): {own: (0, 0)}}
-    with pytest.raises(
-        TransactionAbortedError,
-        match=r"NOT_RESOLVED\].*t-0 still holds .*\.0\.0 open.*kafka-eos recover ",
-    ):
-        cluster.resolve("committed")
 
 
 def later_transaction_ends(cluster: Cluster, named: ProducerIdentity) -> None:
@@ -520,3 +414,31 @@ def test_resolution_is_not_appended_behind_another_decision(happens: str) -> Non
     assert cluster.newest().resolution is None
     asked = [step.identity for step in cluster.steps if isinstance(step, steps.AppendInTransaction)]
     assert held[-1] not in asked, "the resolution was not even sent"
+
+
+def test_query_does_not_resume_above_unfinished_or_rewrite() -> None:
+    """Its recovery would never be heard of again."""
+    cluster = Cluster()
+    cluster.end(identity(cluster.decided(0, query_id=STREAM)), commit=False)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*decided and not finished"):
+        cluster.resolve("committed", 7, STREAM)
+    assert not cluster.fenced
+    cluster.resolve("rewrite", 3, STREAM)
+    with pytest.raises(WriteRefusedError, match=r"NOTHING_TO_RESOLVE.*resolved as rewrite"):
+        cluster.resolve("committed", 7, STREAM)
+    cluster.resolve("committed", 3, STREAM)
+    assert cluster.resolve("committed", 7, STREAM).decision.version == 7
+
+
+@pytest.mark.parametrize(("state", "warns"), [("finished", True), ("unknown", True), ("decided", False)])
+def test_preview_changes_nothing_and_collects_the_warnings(state: str, warns: bool) -> None:
+    cluster = {"finished": lambda: finished(Q), "unknown": Cluster, "decided": Cluster}[state]()
+    if state == "decided":
+        cluster.decided(0)
+    request = ResolveRequest(run=run_of("operator"), query_id=Q, version=3, resolution="committed")
+    before, warnings = cluster.kafka, list[str]()
+    preview: Procedure[None] = up_to_fence(resolve(request), warnings)
+    drive(preview, cluster.perform)
+    assert cluster.kafka == before
+    assert bool(warnings) is warns
+    assert cluster.warnings == [], "shown with the confirmation, not before it"

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafka_eos_sink.commit.values import Resolution
 from kafka_eos_sink.errors import WriteRefusedError
 from tests.unit.commit.test_resolve import Cluster, batch_of
 from tests.unit.commit.test_resolve_versions import written as writes
-
-pytestmark = pytest.mark.feature("versions in any order")
 
 
 def in_call(version: int) -> dict[str, Any]:
@@ -26,20 +23,6 @@ def void(cluster: Cluster, version: int, **changes: Any) -> None:
     cluster.end(logged.decision.transactions[0].identity, commit=False)
     cluster.plan(f"finds {version} void")
     assert cluster.newest().is_void
-
-
-@pytest.mark.parametrize(
-    ("version", "why"),
-    [(1, "to correct batch 1, .*with a batch job under another txnAppId"), (4, "its next run writes it")],
-)
-@pytest.mark.parametrize("resolution", ["committed", "rewrite"])
-def test_version_that_is_not_the_newest_is_refused(resolution: Resolution, version: int, why: str) -> None:
-    cluster = Cluster()
-    for each in range(3):
-        assert writes(cluster, each, **in_call(each))
-    with pytest.raises(WriteRefusedError, match=rf"NOTHING_TO_RESOLVE\].*which is version 2, finished.*{why}"):
-        cluster.resolve(resolution, version, "batch", allow_duplicates=resolution == "rewrite")
-    assert not cluster.fenced
 
 
 def test_nothing_is_recorded_above_a_void_version() -> None:

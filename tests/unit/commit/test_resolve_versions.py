@@ -15,8 +15,6 @@ from kafka_eos_sink.errors import DecisionPendingError, Job, KafkaEosError, Writ
 from tests.runs import run_of
 from tests.unit.commit.test_resolve import Cluster, batch_of, unreachable
 
-pytestmark = pytest.mark.feature("versions in any order")
-
 
 def written(cluster: Cluster, version: int, **changes: object) -> bool:
     """Whether a run of the version writes its rows."""

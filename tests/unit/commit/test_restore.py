@@ -25,13 +25,11 @@ from kafka_eos_sink.commit.values import (
     PROOFS_WITHIN_MS,
     DeadLetters,
     Decision,
-    OffsetRange,
     Resolution,
     ResolveRequest,
 )
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import (
-    AuthorizationError,
     BrokerUnavailableError,
     DecisionPendingError,
     KafkaEosError,
@@ -137,47 +135,6 @@ def test_copy_never_takes_the_slot_of_the_lost_one(others: str) -> None:
     assert cluster.done(steps.InitProducerId) == []
 
 
-def test_lost_transaction_is_copied_and_decided_with_the_rest() -> None:
-    cluster = Cluster(1)
-    decision, driver = cluster.finish()
-    (step,) = cluster.copies()
-    assert (step.source, step.ranges) == (cluster.named[1].identity, cluster.named[1].offsets)
-    rest, copy = decision.transactions
-    assert rest == replace(cluster.named[0], proven=True)
-    assert (copy.partition, copy.identity, copy.rows, copy.proven) == (1, step.identity, 10, False)
-    assert copy.offsets == (OffsetRange(topic="t", partition=1, first_offset=11, last_offset=20, rows=10),)
-    assert decision == replace(cluster.decision, nonce="mine~1", driver=cluster.driver, transactions=(rest, copy))
-    assert driver == DriverTransaction(cluster.driver.after_end)
-    assert "10 rows of 1 transaction that had been aborted after the decision were copied" in cluster.warnings[-1]
-
-
-def test_driver_whose_end_may_still_arrive_copies_nothing() -> None:
-    """Below version 2 the late EndTxn could commit the first records of the next decision alone."""
-    cluster = Cluster(1, version=0)
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED.*only a new run can continue"):
-        cluster.finish(DriverTransaction(cluster.driver, 1, late_end_possible=True))
-    assert cluster.done(steps.CopyRecords) == []
-    assert cluster.done(steps.AppendInTransaction) == []
-
-
-def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
-    cluster = Cluster(1)
-    cluster.times_lost = MOST_COPIES
-    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*copied from the log 4 times"):
-        cluster.finish()
-    assert len(cluster.done(steps.CopyRecords)) == MOST_COPIES
-    assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"
-
-
-def test_nothing_is_copied_when_some_records_are_gone() -> None:
-    cluster = Cluster(1, 2, partitions=3)
-    cluster.gone = {2}
-    with pytest.raises(DecisionPendingError, match=r"LOST_PARTS\].*t-2 \[0..9\]: the partition does not hold"):
-        cluster.finish()
-    assert cluster.ended_copies == [("w.1.0", False), ("w.2.0", False)]
-    assert (cluster.newest(), cluster.open_ids) == (cluster.decision, [])
-
-
 @pytest.mark.parametrize("gone", [{0}, {0, 1}])
 def test_decision_without_visible_or_copyable_rows_is_void(gone: set[int]) -> None:
     """Nothing partial: what could be copied is not copied either."""
@@ -250,25 +207,6 @@ def resolve_it(cluster: Cluster, resolution: Resolution = "rewrite") -> Resolved
         run=run_of("answer", version=cluster.kafka.version), query_id="batch", version=1, resolution=resolution
     )
     return cluster.run(resolve(request))
-
-
-@pytest.mark.parametrize("lost", [(1,), (0, 1)])
-@pytest.mark.parametrize("step", [steps.AbortedTransactions, steps.CopyRecords])
-def test_rows_that_the_operator_may_not_read_are_not_given_up(lost: tuple[int, ...], step: type[Step[Any]]) -> None:
-    """The next run of a principal with Read copies them."""
-
-    def unauthorized(_: object) -> None:
-        raise AuthorizationError("TOPIC_AUTHORIZATION_FAILED", "no Read on t")
-
-    cluster = Cluster(*lost)
-    cluster.own = {step: unauthorized}
-    with pytest.raises(KafkaEosError, match=r"no Read on t"):
-        resolve_it(cluster, "committed")
-    assert cluster.newest() == cluster.decision
-    assert cluster.open_ids == []
-    cluster.own = {}
-    resolve_it(cluster, "committed")
-    assert [end for end in cluster.ended_copies if end[1]] == [(f"w.{each}.0", True) for each in lost]
 
 
 def delete_under_readers(cluster: Cluster) -> None:
@@ -447,3 +385,12 @@ def test_copy_keeps_the_count_of_its_dead_letters() -> None:
     ((copy,), gone) = _sort_copies([lost], [lost.identity], [steps.Copied(written=rows, part_offset=5)])
     assert gone == []
     assert copy.dead_letters == letters
+
+
+def test_copies_that_are_lost_again_and_again_end_in_an_error() -> None:
+    cluster = Cluster(1)
+    cluster.times_lost = MOST_COPIES
+    with pytest.raises(DecisionPendingError, match=r"DECIDED_NOT_FINISHED\].*copied from the log 4 times"):
+        cluster.finish()
+    assert len(cluster.done(steps.CopyRecords)) == MOST_COPIES
+    assert cluster.newest().copies == MOST_COPIES, "the next run continues from there"

@@ -95,27 +95,6 @@ def test_decision_without_rows_of_ranges_is_not_copied_in_part() -> None:
     assert settled(cluster, logged).lost == (older,), "lost as a whole, it has a number of rows"
 
 
-@pytest.mark.parametrize("version", [2, 0])
-@pytest.mark.parametrize("recovering", [True, False])
-def test_what_hangs_is_discarded_and_lost(version: int, recovering: bool) -> None:
-    """A broker omits the marker of the first partition (KAFKA-20734)."""
-    cluster, logged = two_ranges(version)
-    (named,) = logged.decision.transactions
-
-    def end(step: steps.EndTransactions) -> tuple[EndResult, ...]:
-        del cluster.own[steps.EndTransactions]
-        cluster.end_without_marker(named.identity, commit=True, partition=1)
-        return (EndResult(error=0),)
-
-    cluster.own = {steps.EndTransactions: end}
-    (lost,) = settled(cluster, logged, recovering=recovering).lost
-    assert lost.offsets == named.offsets[:1]
-    assert (kafka.open_transactions(cluster.kafka, 1), kafka.outcomes(cluster.kafka, 1)[0]) == ({}, False)
-    assert "a broker has omitted markers (KAFKA-20734), so readers waited for w.0.0 on t-0" in cluster.warnings[-1]
-    (added,) = [step for step in cluster.steps if isinstance(step, steps.AddPartitions) and step.partitions]
-    assert added.partitions == (("t", 0),)
-
-
 def test_what_hangs_under_a_forgotten_id_needs_a_person() -> None:
     cluster, logged = two_ranges()
     (named,) = logged.decision.transactions

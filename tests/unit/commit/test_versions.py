@@ -19,7 +19,6 @@ from kafka_eos_sink.errors import WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster
 from tests.runs import run_of
 
-pytestmark = pytest.mark.feature("versions in any order")
 SKIP = TaskOutcome.ALREADY_COMMITTED
 
 

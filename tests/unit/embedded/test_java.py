@@ -26,11 +26,6 @@ def test_version_comes_from_the_release_file(tmp_path: Path, release: str, versi
     assert (found.executable, found.version) == (home / "bin" / "java", version)
 
 
-def test_version_comes_from_java_without_a_release_file(tmp_path: Path) -> None:
-    home = java_home(tmp_path, output='Picked up JAVA_TOOL_OPTIONS: -Dx=1\nopenjdk version "17.0.9" 2023-10-17')
-    assert find_java({"JAVA_HOME": str(home)}).version == 17
-
-
 @pytest.mark.parametrize("output", ['java version "1.8.0_402"', 'openjdk version "11.0.2" 2019-01-15'])
 def test_old_java_fails_with_install_instructions(tmp_path: Path, output: str) -> None:
     with pytest.raises(

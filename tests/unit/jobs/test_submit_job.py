@@ -66,12 +66,6 @@ def test_an_assignment_keeps_further_equals_signs() -> None:
             assignment(wrong)
 
 
-def test_epilog_lines_are_not_wrapped() -> None:
-    long = "  org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0-and-so-on-beyond-the-width-of-a-terminal"
-    text = job_parser("job", "A job.", f"One of:\n{long}\nThe end.").format_help()
-    assert f"One of:\n{long}\nThe end.\n" in text
-
-
 def raised(error: BaseException) -> NoReturn:
     raise error
 
@@ -93,13 +87,3 @@ def test_a_failure_is_one_sentence_and_status_1(
     assert one_sentence(error) == sentence
     assert end("job", lambda: raised(error)) == 1
     assert capsys.readouterr() == ("", f"job: {sentence}\n")
-
-
-def test_an_interruption_is_a_failure_without_a_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert end("job", lambda: raised(KeyboardInterrupt())) == 1
-    assert capsys.readouterr() == ("", "job: interrupted\n")
-
-
-def test_success_prints_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    assert end("job", lambda: "all of it") == 0
-    assert capsys.readouterr() == ("job: all of it\n", "")

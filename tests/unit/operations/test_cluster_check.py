@@ -51,19 +51,6 @@ def test_broker_that_rejects_the_login_is_named_with_the_code() -> None:
     assert "[KAFKA_EOS.SASL_AUTHENTICATION_FAILED] wrong password" in found.meaning
 
 
-def test_settings_are_one_line() -> None:
-    topic: Any = SimpleNamespace(partitions=())
-    configs = {"unclean.leader.election.enable": LINE, "cleanup.policy": LINE}
-    found = list(cluster_check._configs(admin(), "topic t", topic, configs, True))
-    assert sum("executor db7" in each.found for each in found) == 2
-    assert not any("\n" in each.found for each in found)
-
-
-def test_negative_feature_level_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match=r"broker 1 at x executor .* reports metadata\.version -1"):
-        list(cluster_check._brokers(admin(level=-1), 0))
-
-
 @pytest.mark.parametrize("value", ["", "15 minutes", LINE, "1" * 5_000])
 def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
     topic: Any = SimpleNamespace(partitions=())

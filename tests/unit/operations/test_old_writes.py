@@ -12,7 +12,6 @@ from kafka_eos_sink.cli.forget import duration_ms
 from kafka_eos_sink.operations.write_status import sort_out
 
 
-@pytest.mark.feature("many write ids")
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -45,10 +44,6 @@ def test_every_query_id_of_a_write_must_be_at_rest() -> None:
     found = sort_out([write(finished_ms=1), write(query_id="q", finished_ms=NOW)], set(), NOW)
     assert found.at_rest == ()
     assert list(found.left) == ["w"]
-
-
-def test_duration_is_days_or_hours() -> None:
-    assert (duration_ms("90d"), duration_ms("12h"), duration_ms("0h")) == (90 * 86_400_000, 12 * 3_600_000, 0)
 
 
 @pytest.mark.parametrize("text", ["", "90", "d", "-1d", "1.5d", "90 d", "90D", "3m", "1d12h", "99999999999d"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,13 +29,13 @@ from kafka_eos_sink.commit.values import Decision, DecisionStatus, OffsetRange, 
 from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError, FencedError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.hanging import Found, HeldOpen
-from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered, RecoveredVersion
+from kafka_eos_sink.operations.operator import EndedTransaction, OperatorSettings, Recovered
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from tests.model import simulated_cluster as kafka
 from tests.model.scripted_cluster import ScriptedCluster, decided
-from tests.runs import RANDOM, WRITE, run_of
+from tests.runs import WRITE, run_of
 
 DECISION = SettledDecision(
     decision=Decision(
@@ -79,22 +79,6 @@ def said(
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-
-
-def test_each_version_is_shown_with_what_it_means(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    states = ("finished", "void", "resolved", "aborted")
-    versions = tuple(
-        RecoveredVersion(query_id="batch", version=number, state=state) for number, state in enumerate(states)
-    )
-    status, shown, fields = said(monkeypatch, capsys, Recovered(versions=versions, ended=()))
-    assert status == 0
-    for number, state in enumerate(states):
-        assert f"batch {number} {state} " in shown
-        assert fields["versions"][number]["state"] == state
-    assert shown.count("none of its rows is visible") == 2
-    assert "No transaction of it was open" in shown
 
 
 @pytest.mark.parametrize(
@@ -187,20 +171,6 @@ def held_open(name: str, where: TopicPartition, producer_id: int, **changes: Any
         is_forgotten=False,
     )
     return replace(hangs, **changes)
-
-
-def test_discarded_and_hanging_transactions_are_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of two forgotten transactions, one was seen to end after its marker."""
-    ends = held_open("w.2.0", ("bills", 3), 12, version=3, is_forgotten=True)
-    stays = held_open("w.2.1", ("orders", 0), 13, is_forgotten=True)
-    done = Recovered(versions=(), ended=(), discarded=(ends,), hanging=Found(held=(stays,)))
-    status, shown, fields = said(monkeypatch, capsys, done, "--discard")
-    assert status == 1
-    assert fields["discarded"] == [asdict(ends)]
-    assert fields["hanging"] == {"held": [asdict(stays)], "not_checked": []}
-    assert "Aborted where it hung: w.2.0 on bills-3 from offset 7." in shown
 
 
 def on_cluster(monkeypatch: pytest.MonkeyPatch, cluster: ScriptedCluster, hangs: Found) -> OperatorSettings:
@@ -323,13 +293,3 @@ def test_one_id_named_twice_hides_no_foreign_producer(foreign_at: int) -> None:
     sources[foreign_at] = replace(TASK, producer_id=666)
     with pytest.raises(DecisionPendingError, match="producer id 666, whose aborted rows"):
         copy_own(SimpleNamespace(producer_id=TASK.producer_id), sources)
-
-
-def test_advice_for_an_expired_id_can_be_followed() -> None:
-    """No second run has a random write id, so the advice must not ask for one."""
-    with pytest.raises(DecisionPendingError, match=r"Run the write again under its own user"):
-        copy_own(None, [TASK])
-    with pytest.raises(
-        DecisionPendingError, match=rf"the job can run again: .*--write-id {RANDOM} --version 0 --as rewrite;"
-    ):
-        copy_own(None, [replace(TASK, transactional_id=f"{RANDOM}.3.0")], write_id=RANDOM)

@@ -65,7 +65,6 @@ def after(*views: ClusterView) -> Samples:
     return samples(metrics)
 
 
-@pytest.mark.feature("metrics")
 def test_counters_count_the_batches_after_the_first_view() -> None:
     first = view([write()], [batch(1, rows=10**6)])
     later = view(
@@ -84,72 +83,6 @@ def test_counters_count_the_batches_after_the_first_view() -> None:
     assert value(found, "batch_duration_seconds_bucket", app_id="w", le="1.0") == 1
     assert value(found, "batch_phase_seconds_total", app_id="w", phase="write") == 0.2
     assert value(found, "batch_phase_seconds_total", app_id="w", phase="plan") == 0
-
-
-def test_view_that_ends_amid_a_scrape_is_shown_whole() -> None:
-    for families_before in range(20):
-        metrics = WriteMetrics()
-        scrape = iter(metrics.registry.collect())
-        seen = [family for _ in range(families_before) if (family := next(scrape, None))]
-        metrics.viewed(view([write()]), 0.5)
-        names = {each.name for family in [*seen, *scrape] for each in family.samples}
-        assert ("kafka_eos_batches_total" in names) == ("kafka_eos_versions" in names)
-
-
-def test_history_that_becomes_readable_is_no_burst_of_batches() -> None:
-    refused = view([write()], not_read=("history: denied",))
-    found = after(refused, view([write()], [batch(1), batch(2)]), view([write()], [batch(3)]))
-    assert value(found, "batches_total", app_id="w") == 1
-
-
-def test_last_version_is_that_of_the_newest_finished() -> None:
-    record = batch(4, plan_ms=1500, write_ms=250, written_bytes=99, headroom_ms=60_500)
-    writes = [
-        write(version=9, query_id="older", finished_ms=1),
-        write(version=4, query_id="batch", finished_ms=2_500, rows=7),
-        write(version=5, state="prepared", rows=None, finished_ms=None),
-    ]
-    found = after(view(writes, [record]))
-    assert value(found, "last_version", app_id="w") == 4
-    assert value(found, "last_version_finished_timestamp_seconds", app_id="w") == 2.5
-    assert value(found, "last_version_rows", app_id="w") == 7
-    assert value(found, "last_version_written_bytes", app_id="w") == 99
-    assert value(found, "least_headroom_seconds", app_id="w") == 60.5
-    assert value(found, "least_headroom_duration_seconds", app_id="w") == 1.75
-    states = {state: value(found, "versions", app_id="w", state=state) for state in ("finished", "prepared", "void")}
-    assert states == {"finished": 2, "prepared": 1, "void": 0}
-
-
-def test_transactions_are_summed_up_per_application() -> None:
-    now = now_ms()
-    found = after(
-        view(
-            [write()],
-            transactions=(
-                transaction("w.0.3", now - 60_000),
-                transaction("w.driver", now - 30_000, transaction_timeout_ms=40_000),
-                transaction("w.1.0", now - 90_000, transaction_state="PrepareCommit"),
-                transaction("another program", -1),
-                transaction("a new write.7.1", now - 1_000, transaction_timeout_ms=2**31 - 1),
-            ),
-            blocked=(
-                blocked("w.1.0", "another program", since_ms=now - 90_000),
-                blocked("another program", "w.1.0", partition=1, hidden_offsets=None, since_ms=-1),
-            ),
-        )
-    )
-    assert value(found, "open_transactions", app_id="w") == 3
-    assert value(found, "open_transaction_age_seconds", app_id="w") == pytest.approx(90, abs=5)
-    assert value(found, "open_transaction_headroom_seconds", app_id="w") == pytest.approx(10, abs=5)
-    assert value(found, "open_transactions", app_id="") == 1
-    assert value(found, "open_transaction_age_seconds", app_id="") is None
-    # The first batch of a write is counted from 0.
-    assert value(found, "batches_total", app_id="a new write") == 0
-    assert value(found, "open_transaction_headroom_seconds", app_id="a new write") is None
-    orders = {"topic": "orders", "partition": "0", "app_id": "w"}
-    assert value(found, "blocked_partition_hidden_offsets", **orders) == 40
-    assert value(found, "blocked_partition_age_seconds", **orders) == pytest.approx(90, abs=5)
-    assert len([name for name, _ in found if name.startswith("kafka_eos_blocked_partition")]) == 2
 
 
 def test_forgotten_write_is_gone_and_begins_at_zero() -> None:
@@ -206,7 +139,6 @@ def test_view_is_shown_for_a_while_after_a_failure(age_s: int, shown: bool) -> N
     assert value(found, "last_version", app_id="w") == 3
 
 
-@pytest.mark.feature("many write ids")
 def test_applications_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_metrics, "APPLICATIONS", 2)
     many = [write(f"w{number}", finished_ms=number) for number in range(5)]

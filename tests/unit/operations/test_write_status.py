@@ -12,7 +12,6 @@ from kafka_eos_sink.commit.log_records import barrier_record, decision_records, 
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.steps import LogChunk, LogRecord, Marker, MarkerType, Procedure, ReadLog, ReadRecord
 from kafka_eos_sink.commit.values import Decision, OffsetRange, PreparedTransaction
-from kafka_eos_sink.commit.versions import VersionRange, Versions
 from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
 from kafka_eos_sink.operations import write_status
 from kafka_eos_sink.operations.write_status import CommitLogWatch
@@ -135,30 +134,6 @@ def test_finished_write_shows_its_time_and_offsets() -> None:
         assert write.as_json()["offsets"] == [
             {"topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 109}
         ]
-
-
-def test_batch_write_shows_which_versions_are_written() -> None:
-    log = finished_log()
-    ranges = (VersionRange(0, 1), VersionRange(3, 6))
-    replaced = replace(log.decide(version=6, nonce="m"), versions=Versions(ranges, floor=0))
-    log.entries[-1:] = []
-    for record in decision_records(replaced):
-        log.append(record, DRIVER)
-    log.end_transaction(DRIVER)
-    (write,) = log.writes()
-    assert write.written == Versions(ranges)
-    shown = write.as_json()
-    assert shown["written_versions"] == [{"first": 0, "last": 1}, {"first": 3, "last": 6}]
-    assert shown["versions_known_from"] == 0
-
-
-def test_an_aborted_decision_and_its_parts_leave_nothing() -> None:
-    log = Log()
-    part = log.prepare(0)
-    log.decide(part)
-    log.end_transaction(DRIVER, kind=MarkerType.ABORT)
-    log.end_transaction(part.identity.producer_id, kind=MarkerType.ABORT)
-    assert log.writes() == ()
 
 
 class WatchedLog(CommitLogWatch):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -85,7 +84,6 @@ def test_rows_go_through_arrow_and_back(chain: Any) -> None:
     assert Upper.seen == {"a": "b"}
 
 
-@pytest.mark.feature("interceptors")
 @pytest.mark.parametrize("broken", [Raises, Drops])
 def test_interceptor_that_raises_or_drops_rows_is_skipped(
     chain: Any, broken: type[Any], caplog: pytest.LogCaptureFixture
@@ -118,23 +116,3 @@ def test_log_append_time_goes_only_to_interceptors_accepting_it(chain: Any) -> N
 def test_unloadable_interceptor_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'nowhere:X'.*No module named"):
         Interceptors(["nowhere:X"], {})
-
-
-def test_interceptor_of_failing_module_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "broken_interceptors.py").write_text("{}['missing']\n", "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"NOT_LOADABLE\].*'broken_interceptors:X'.*KeyError: 'missing'"):
-        Interceptors(["broken_interceptors:X"], {})
-
-
-def test_interceptor_failing_to_configure_is_named_with_reason(chain: Any) -> None:
-    class NeedsMore:
-        def __init__(self, _needed: str) -> None: ...
-
-    class Refuses:
-        def configure(self, options: dict[str, str]) -> None:
-            raise KeyError(f"no url in {sorted(options)}")
-
-    for cls, reason in ((NeedsMore, "TypeError: .*_needed"), (Refuses, "KeyError: .*no url in .*topic")):
-        with pytest.raises(ConfigurationError, match=rf"NOT_LOADABLE\].*'user_interceptors:C0'.*{reason}"):
-            chain(cls, options={"topic": "t"})

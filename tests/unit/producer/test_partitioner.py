@@ -21,7 +21,7 @@ from kafka_eos_sink.producer.partitioner import (
 )
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.murmur2 import murmur2, murmur2_bytes
-from kafka_eos_sink.protocol.record_columns import RecordColumns, record_sizes
+from kafka_eos_sink.protocol.record_columns import RecordColumns
 
 # From Kafka's own UtilsTest.testMurmur2, signed as Java has them.
 JAVA_VECTORS = {
@@ -70,13 +70,6 @@ def test_a_sliced_key_column_hashes_its_own_rows(values: list[bytes], data: st.D
     assert key_partitions(sliced, 7).tolist() == expected
 
 
-def test_a_keys_partition_does_not_depend_on_leaders() -> None:
-    keys: list[bytes | None] = [b"%d" % i for i in range(100)]
-    partitioner = DefaultPartitioner(run_bytes=1_000)
-    sizes = record_sizes(rows(keys).columns)
-    assert (partitioner(rows(keys), sizes, topic(6)) == partitioner(rows(keys), sizes, topic(6, [1, 2]))).all()
-
-
 def test_keyless_rows_fill_a_run_and_visit_all_partitions() -> None:
     partitioner = DefaultPartitioner(run_bytes=100, seed=1)
     sizes = np.full(80, 10, np.int64)
@@ -87,7 +80,6 @@ def test_keyless_rows_fill_a_run_and_visit_all_partitions() -> None:
     assert sorted(runs[4:, 0]) == [0, 1, 2, 3]
 
 
-@pytest.mark.feature("large records and lost brokers")
 def test_rows_without_a_key_avoid_partitions_without_a_leader() -> None:
     partitioner = DefaultPartitioner(run_bytes=10)
     sizes = np.full(100, 10, np.int64)
@@ -104,12 +96,6 @@ def test_null_keys_are_sticky_and_an_empty_key_is_hashed() -> None:
     expected = [(murmur2_bytes(key) & 0x7FFFFFFF) % 9 for key in (b"a", b"b", b"")]
     assert chosen[[0, 2, 4]].tolist() == expected
     assert chosen[1] == chosen[3]
-
-
-def test_keys_can_be_ignored() -> None:
-    keys: list[bytes | None] = [b"%d" % i for i in range(100)]
-    config = ProducerConfig(partitioner_ignore_keys=True)
-    assert len(set(load_partitioner(config)(rows(keys), np.full(100, 10, np.int64), topic(9)))) == 1
 
 
 def test_round_robin_continues_over_calls() -> None:
@@ -131,7 +117,6 @@ def custom(function: Any, user_module: Any) -> Any:
     return load_partitioner(ProducerConfig(partitioner="user_partitioners:f"))
 
 
-@pytest.mark.feature("partitioning")
 def test_a_custom_partitioner_sees_arrow(user_module: Any) -> None:
     def by_length(batch: pa.RecordBatch, topic: str, partitions: int) -> pa.Array:
         assert (topic, partitions, batch.num_rows) == ("t", 4, 3)
@@ -156,3 +141,9 @@ def test_a_custom_partitioners_nonsense_is_named(user_module: Any, answer: Any, 
     with pytest.raises(KafkaEosError, match="PARTITIONER_FAILED") as raised:
         partitioner(rows([b"a", b"b"]), np.zeros(2, np.int64), topic(4))
     assert words in str(raised.value)
+
+
+def test_keys_can_be_ignored() -> None:
+    keys: list[bytes | None] = [b"%d" % i for i in range(100)]
+    config = ProducerConfig(partitioner_ignore_keys=True)
+    assert len(set(load_partitioner(config)(rows(keys), np.full(100, 10, np.int64), topic(9)))) == 1

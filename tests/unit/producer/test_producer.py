@@ -102,7 +102,6 @@ def test_blocks_are_sent_while_more_are_appended(bench: Any, answer: Any) -> Non
     assert len(found) == 4
 
 
-@pytest.mark.feature("batching")
 def test_blocks_wait_for_memory(bench: Any, answer: Any) -> None:
     client = bench().client
     limit = 10_000

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
@@ -9,12 +8,6 @@ from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.producer.config import ProducerConfig
 
 
-def test_the_defaults_have_no_problems_and_travel() -> None:
-    config = ProducerConfig()
-    assert pickle.loads(pickle.dumps(config)) == config
-
-
-@pytest.mark.feature("idempotence")
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

@@ -17,9 +17,6 @@ from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
     RecordColumns,
     encode_records,
-    header_bytes,
-    headers_array,
-    record_sizes,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -52,23 +49,6 @@ def test_sorting_groups_partitions_and_keeps_row_order(partitions: list[int]) ->
         assert at[start:end].tolist() == [i for i, p in enumerate(partitions) if p == partition]
 
 
-@pytest.mark.feature("batching")
-def test_full_batches_are_cut_and_the_rest_remains_open(appended: Any, rows_of: Any) -> None:
-    a = accumulator()
-    rows = rows_of(100, size=90)
-    per_batch = 1_000 // int(record_sizes(rows.columns)[0])
-    queue = a.queue("t", 0)
-    batches = appended(a, queue, rows)
-    assert [batch.record_count for batch in batches] == [per_batch] * (100 // per_batch)
-    left = 100 - per_batch * len(batches)
-    assert queue.open is not None
-    assert queue.open.record_count == left
-    assert a.open_bytes == queue.open_bytes == sum(map(len, queue.open.sections))
-    assert appended(a, queue, rows_of(1, size=90, first=100)) == []
-    assert numbers_of(a.close(queue, 0)) == list(range(100 - left, 101))
-    assert a.open_bytes == queue.open_bytes == 0
-
-
 def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -> None:
     a = accumulator(batch_size=100_000)
     queue = a.queue("t", 0)
@@ -94,7 +74,6 @@ def test_batch_of_several_sections_equals_the_batch_of_all_rows(appended: Any) -
     assert batch.rows().columns == columns
 
 
-@pytest.mark.feature("batching")
 def test_rows_linger_from_the_first_of_them(appended: Any, rows_of: Any) -> None:
     a = accumulator(linger_ms=100)
     queue = a.queue("t", 0)
@@ -115,23 +94,6 @@ def test_rows_without_timestamps_join_no_batch_of_another_time(appended: Any, ro
     assert appended(a, queue, rows_of(1, first=2), now=109) == []
     (closed,) = appended(a, queue, rows_of(1, first=3), now=110)
     assert (numbers_of(closed), closed.block.base_timestamp) == ([1, 2], NOW_MS)
-
-
-def test_split_keeps_header_keys_that_are_not_utf8(appended: Any) -> None:
-    a = accumulator(batch_size=100_000)
-    queue = a.queue("t", 0)
-    columns = RecordColumns(
-        value=pa.array([b"a", b"b"]), headers=headers_array([[(b"\xff key", b"1")], [(b"k", None)]])
-    )
-    appended(a, queue, NumberedRows(topic="t", partition=None, columns=columns, row_numbers=np.arange(2)))
-    batch = a.close(queue, 0)
-    queue.next_to_send(0, 5, (1, 0))
-    queue.sent(batch, transactional=True)
-    assert a.split(batch)
-    assert [header_bytes(part.rows().columns.headers, 0) for part in queue.unacknowledged] == [
-        [(b"\xff key", b"1")],
-        [(b"k", None)],
-    ]
 
 
 def test_the_fullest_partitions_make_room_first(appended: Any, rows_of: Any) -> None:
@@ -184,18 +146,3 @@ def test_no_row_is_lost_or_reordered_for_any_sizes(appended: Any, sizes: list[in
     assert [number for batch in batches for number in numbers_of(batch)] == list(range(len(sizes)))
     assert [len(value) for batch in batches for value in batch.rows().columns.value.to_pylist()] == sizes
     assert a.open_bytes == 0
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_split_batches_keep_all_rows_in_order(closed: Any, rows_of: Any, count: int) -> None:
-    a = accumulator()
-    queue = a.queue("t", 0)
-    batch = closed(a, count)
-    queue.next_to_send(0, 5, (1, 0))
-    queue.sent(batch, transactional=True)
-    assert a.split(batch) == (count > 1)
-    parts = queue.unacknowledged
-    assert [number for part in parts for number in numbers_of(part)] == list(range(count))
-    values = [value for part in parts for value in part.rows().columns.value.to_pylist()]
-    assert values == rows_of(count).columns.value.to_pylist()
-    assert all(part.block.base_timestamp == NOW_MS for part in queue.unacknowledged)

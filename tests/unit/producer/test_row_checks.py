@@ -204,6 +204,16 @@ def test_too_large_dead_letter_loses_value_and_headers(part: str) -> None:
     assert headers["kafka-eos.value.bytes"] == str(len(value)).encode()
 
 
+def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
+    """A broker may reject a hundred thousand rows of one batch, with a reason that names many of them."""
+    count = 2 * AT_ONCE + 1
+    bad = BadRows("RECORD_REFUSED", "no key; " * 1_000, numbered(rows([b"1"] * count, partitions=[0] * count)))
+    pieces = list(dead_letters([bad], ProducerConfig(dead_letter_topic="letters")))
+    assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
+    assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
+    assert int(record_sizes(pieces[0].columns).max()) < 1_300
+
+
 def test_a_row_exactly_as_large_as_allowed_is_taken() -> None:
     given = rows([b"x" * 100])
     limit = int(record_sizes(given.columns)[0]) + 61
@@ -220,13 +230,3 @@ def test_rows_of_different_shapes_are_joined() -> None:
     same = concat_rows([rows([b"a"]), rows([b"b"])])
     assert same.topic == "t"
     assert same.partition is None
-
-
-def test_letters_of_a_large_batch_are_made_piece_by_piece() -> None:
-    """A broker may reject a hundred thousand rows of one batch, with a reason that names many of them."""
-    count = 2 * AT_ONCE + 1
-    bad = BadRows("RECORD_REFUSED", "no key; " * 1_000, numbered(rows([b"1"] * count, partitions=[0] * count)))
-    pieces = list(dead_letters([bad], ProducerConfig(dead_letter_topic="letters")))
-    assert [len(piece.row_numbers) for piece in pieces] == [AT_ONCE, AT_ONCE, 1]
-    assert np.array_equal(~np.concatenate([piece.row_numbers for piece in pieces]), np.arange(count))
-    assert int(record_sizes(pieces[0].columns).max()) < 1_300

@@ -7,7 +7,6 @@ import pytest
 
 from hand_driven import UNREACHABLE, Coordinator
 from kafka_eos_sink.errors import (
-    AuthorizationError,
     BrokerRefusedError,
     BrokerUnavailableError,
     InvalidRowError,
@@ -24,42 +23,6 @@ from kafka_eos_sink.protocol.messages import (
 from kafka_eos_sink.runtime.part_producer import flush_and_prove
 
 
-@pytest.mark.feature("sequence numbers")
-def test_sequences_run_on_from_batch_to_batch(bench: Any, answer: Any) -> None:
-    b = bench()
-    b.batch(count=10), b.batch(count=5), b.batch(count=1)
-    b.sender.run_once(0)
-    assert b.client.sequences_of() == {0: (3, 0, 10)}
-    b.client.answer(answer())
-    b.turn()
-    assert [b.client.sequences_of(i) for i in range(2)] == [{0: (3, 10, 5)}, {0: (3, 15, 1)}]
-
-
-@pytest.mark.feature("order in flight")
-def test_the_first_batch_of_a_partition_goes_alone(bench: Any, answer: Any) -> None:
-    b = bench()
-    for _ in range(8):
-        b.batch()
-    b.sender.run_once(0)
-    assert len(b.client.sent) == 1
-    b.client.answer(answer())
-    b.turn()
-    assert len(b.client.sent) == 5  # max.in.flight.requests.per.connection
-
-
-def test_one_request_carries_many_partitions_of_one_leader(bench: Any) -> None:
-    b = bench()
-    for partition in range(4):
-        b.batch(partition)
-    b.client.lead({("t", 0): 1, ("t", 1): 1, ("t", 2): 2, ("t", 3): 1})
-    b.sender.run_once(0)
-    assert {p.node_id: sorted(b.client.bytes_of(i)) for i, p in enumerate(b.client.sent)} == {
-        1: [("t", 0), ("t", 1), ("t", 3)],
-        2: [("t", 2)],
-    }
-
-
-@pytest.mark.feature("batching")
 def test_request_fits_max_request_size_unless_one_batch_exceeds(bench: Any) -> None:
     b = bench(max_request_size=600)
     for partition in range(4):
@@ -74,7 +37,6 @@ def test_request_fits_max_request_size_unless_one_batch_exceeds(bench: Any) -> N
     assert len(lone.client.sent) == 1
 
 
-@pytest.mark.feature("sequence numbers")
 def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(), b.batch()
@@ -87,7 +49,6 @@ def test_sequences_wrap_after_the_largest_int_to_zero(bench: Any, answer: Any) -
     assert queue.next_sequence == 6
 
 
-@pytest.mark.feature("order in flight")
 def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(4):
@@ -111,7 +72,6 @@ def test_lost_response_resends_same_bytes_one_batch_at_a_time(bench: Any, answer
     assert b.sender.acknowledged["t", 0].record_count == 40
 
 
-@pytest.mark.feature("produce errors")
 def test_out_of_order_is_retried_while_older_batch_is_in_flight(bench: Any, answer: Any) -> None:
     b = bench()
     for _ in range(3):
@@ -130,7 +90,6 @@ def test_out_of_order_is_retried_while_older_batch_is_in_flight(bench: Any, answ
     assert b.sender.acknowledged["t", 0] == (0, 29, 30)
 
 
-@pytest.mark.feature("produce errors")
 def test_out_of_order_of_the_oldest_batch_ends_the_transaction(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -139,19 +98,6 @@ def test_out_of_order_of_the_oldest_batch_ends_the_transaction(bench: Any, answe
     b.turn()
     assert isinstance(b.sender.failure, TransactionAbortedError)
     assert b.transactions.state is State.ABORTABLE_ERROR
-
-
-@pytest.mark.feature("produce errors")
-def test_duplicate_is_success_for_a_resend_without_an_offset(bench: Any, answer: Any) -> None:
-    b = bench()
-    batch = b.batch()
-    b.sender.run_once(0)
-    b.client.lose()
-    b.turn(ms=100)
-    b.client.answer(answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
-    b.turn()
-    assert batch.base_offset == -1
-    assert b.sender.acknowledged["t", 0] == (-1, -1, 10)
 
 
 def test_last_offset_is_unknown_after_a_duplicate_response(bench: Any, answer: Any) -> None:
@@ -182,7 +128,6 @@ def test_duplicate_of_a_batch_sent_once_is_another_writer(bench: Any, answer: An
     assert isinstance(b.sender.failure, TransactionAbortedError)
 
 
-@pytest.mark.feature("produce errors", "results per partition")
 @pytest.mark.parametrize(
     "code",
     [
@@ -207,18 +152,6 @@ def test_codes_that_end_the_attempt(bench: Any, answer: Any, code: int) -> None:
     assert b.sender.acknowledged["t", 1].record_count == 10  # partitions fail and succeed each for itself
 
 
-@pytest.mark.feature("retries and errors")
-def test_a_refused_right_is_named(bench: Any, answer: Any) -> None:
-    b = bench()
-    b.batch()
-    b.sender.run_once(0)
-    b.client.answer(answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-    b.turn()
-    assert isinstance(b.sender.failure, AuthorizationError)
-    assert "topic t" in str(b.sender.failure)
-
-
-@pytest.mark.feature("metadata")
 def test_new_leader_in_the_response_gets_the_resend_at_once(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch()
@@ -249,7 +182,6 @@ def test_rejected_batch_is_not_resent_without_pause(bench: Any, answer: Any) -> 
     assert b.sender.failure is None
 
 
-@pytest.mark.feature("rejected records", "results per partition")
 def test_record_errors_name_the_rows(bench: Any, answer: Any) -> None:
     b = bench()
     b.batch(count=10, first=100)
@@ -345,16 +277,6 @@ def test_record_with_its_own_timestamp_is_at_fault_itself(bench: Any, answer: An
     assert b.sender.failure.code == "CLOCK_SKEW"
 
 
-def test_rejected_own_timestamps_do_not_blame_the_clock(bench: Any, answer: Any) -> None:
-    """A recovery copies records with their timestamps, and older brokers name no record."""
-    b = bench()
-    b.batch(count=5, own_timestamps={0, 1, 2, 3, 4})
-    b.sender.run_once(0)
-    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, message="invalid timestamp"))
-    b.turn()
-    assert b.sender.failure.code == "BROKER_REFUSED"
-
-
 def test_throttled_produce_request_ends_at_delivery_timeout(bench: Any) -> None:
     b = bench(delivery_timeout_ms=100_000)
     b.batch()
@@ -367,7 +289,6 @@ def test_throttled_produce_request_ends_at_delivery_timeout(bench: Any) -> None:
     assert (pending.expires_at, pending.deadline_ms) == (30_500, 100_000)
 
 
-@pytest.mark.feature("timeouts")
 def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answer: Any) -> None:
     b = bench(delivery_timeout_ms=1_000)
     b.batch()
@@ -383,17 +304,6 @@ def test_delivery_timeout_names_last_error_and_taints_producer(bench: Any, answe
     assert b.sender.tainted
 
 
-def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
-    b = bench(delivery_timeout_ms=1_000)
-    b.batch()
-    b.sender.run_once(0)
-    b.turn(ms=5_000)
-    assert b.sender.failure is None
-    b.client.answer(answer())
-    b.turn()
-    assert b.accumulator.idle
-
-
 def test_later_records_at_the_first_offset_prove_a_loss(bench: Any, answer: Any) -> None:
     """The topic was created again, or its new leader has never had them."""
     b = bench()
@@ -407,7 +317,6 @@ def test_later_records_at_the_first_offset_prove_a_loss(bench: Any, answer: Any)
     assert "has lost records of this transaction" in str(b.sender.failure)
 
 
-@pytest.mark.feature("adding partitions")
 def test_below_version_two_partition_is_added_before_produce(bench: Any, answer: Any) -> None:
     b = bench(transaction_version=0)
     coordinator = Coordinator()
@@ -421,22 +330,6 @@ def test_below_version_two_partition_is_added_before_produce(bench: Any, answer:
     assert {request.v3_and_below_topics[0].partitions for request in asked} == {(0, 1)}
     assert b.client.versions == [(None, 11)]
     assert set(b.client.bytes_of()) == {("t", 0), ("t", 1)}
-
-
-@pytest.mark.feature("adding partitions")
-def test_partitions_that_were_added_are_sent_before_others_are_added(bench: Any, answer: Any) -> None:
-    b = bench(transaction_version=0)
-    b.client.handler = coordinator = Coordinator()
-    b.batch()
-    b.sender.run_once(0)
-    b.client.answer(answer())
-    b.turn()
-    b.batch(), b.batch(1)
-    coordinator.add = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    b.sender.run_once(0)
-    assert [set(b.client.bytes_of(i)) for i in range(len(b.client.sent))] == [{("t", 0)}]
-    assert b.sender.failure.code == "TOPIC_AUTHORIZATION_FAILED"
-    assert b.transactions.state is State.ABORTABLE_ERROR
 
 
 def test_batch_in_flight_does_not_end_a_request_to_the_coordinator(bench: Any) -> None:
@@ -463,15 +356,6 @@ def test_batch_that_waits_for_its_partition_expires(bench: Any, add: Any) -> Non
     assert b.client.now == 3_100
     assert b.sender.failure.code == "DELIVERY_TIMEOUT"
     assert b.transactions.state is State.ABORTABLE_ERROR
-
-
-@pytest.mark.feature("adding partitions")
-def test_from_version_two_on_produce_adds_by_itself(bench: Any) -> None:
-    b = bench()
-    b.batch()
-    b.sender.run_once(0)
-    assert b.client.versions == [(12, 12)]
-    assert b.transactions.partitions == {("t", 0)}
 
 
 def test_no_partition_is_added_after_a_failure(bench: Any, answer: Any) -> None:
@@ -508,7 +392,6 @@ class Told:
         self.calls.append((partition, base_offset, count, error))
 
 
-@pytest.mark.feature("interceptors")
 def test_failed_batch_is_not_acknowledged_again(bench: Any, answer: Any) -> None:
     b = bench()
     told = Told(b)
@@ -524,9 +407,6 @@ def test_failed_batch_is_not_acknowledged_again(bench: Any, answer: Any) -> None
 
 
 # without transactions
-
-
-@pytest.mark.feature("epoch bump", "producer without transactions")
 @pytest.mark.parametrize(
     "code",
     [
@@ -553,21 +433,6 @@ def test_idempotent_producer_resumes_in_next_epoch_at_sequence_0(bench: Any, ans
     b.client.answer(answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     b.turn()
     assert [b.client.sequences_of(i) for i in range(2)] == [{1: (4, 0, 10)}, {0: (4, 0, 10)}]
-
-
-@pytest.mark.feature("fail-over", "producer without transactions")
-def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answer: Any) -> None:
-    b = bench(transactional_id=None)
-    b.transactions.producer_epoch = 2**15 - 1
-    b.batch()
-    b.sender.run_once(0)
-    b.client.answer(answer(ErrorCode.UNKNOWN_PRODUCER_ID))
-    b.client.handler = Coordinator()
-    b.turn()
-    (asked,) = b.client.requests(InitProducerIdRequest)
-    assert asked.transactional_id is None
-    assert b.transactions.identity == (99, 0)
-    assert b.client.sequences_of() == {0: (0, 0, 10)}
 
 
 def test_failed_request_for_a_new_id_fails_the_batches_in_time(bench: Any) -> None:
@@ -630,3 +495,49 @@ def test_new_batch_does_not_overtake_a_resend(bench: Any) -> None:
         queue.sent(batch, transactional=True)
     second.in_flight, second.retry_at = False, 999
     assert queue.next_to_send(0, 5, (7, 3)) is None
+
+
+def test_the_first_batch_of_a_partition_goes_alone(bench: Any, answer: Any) -> None:
+    b = bench()
+    for _ in range(8):
+        b.batch()
+    b.sender.run_once(0)
+    assert len(b.client.sent) == 1
+    b.client.answer(answer())
+    b.turn()
+    assert len(b.client.sent) == 5  # max.in.flight.requests.per.connection
+
+
+def test_idempotent_producer_gets_a_new_id_after_the_last_epoch(bench: Any, answer: Any) -> None:
+    b = bench(transactional_id=None)
+    b.transactions.producer_epoch = 2**15 - 1
+    b.batch()
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.UNKNOWN_PRODUCER_ID))
+    b.client.handler = Coordinator()
+    b.turn()
+    (asked,) = b.client.requests(InitProducerIdRequest)
+    assert asked.transactional_id is None
+    assert b.transactions.identity == (99, 0)
+    assert b.client.sequences_of() == {0: (0, 0, 10)}
+
+
+def test_rejected_own_timestamps_do_not_blame_the_clock(bench: Any, answer: Any) -> None:
+    """A recovery copies records with their timestamps, and older brokers name no record."""
+    b = bench()
+    b.batch(count=5, own_timestamps={0, 1, 2, 3, 4})
+    b.sender.run_once(0)
+    b.client.answer(answer(ErrorCode.INVALID_TIMESTAMP, message="invalid timestamp"))
+    b.turn()
+    assert b.sender.failure.code == "BROKER_REFUSED"
+
+
+def test_a_batch_on_the_wire_does_not_expire(bench: Any, answer: Any) -> None:
+    b = bench(delivery_timeout_ms=1_000)
+    b.batch()
+    b.sender.run_once(0)
+    b.turn(ms=5_000)
+    assert b.sender.failure is None
+    b.client.answer(answer())
+    b.turn()
+    assert b.accumulator.idle

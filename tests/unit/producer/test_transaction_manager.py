@@ -15,7 +15,6 @@ from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     FencedError,
     KafkaEosError,
-    ProtocolError,
     TransactionAbortedError,
 )
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
@@ -59,7 +58,6 @@ class Dialogue:
         return [type(request).__name__.removesuffix("Request") for _, request, _ in self.client.called]
 
 
-@pytest.mark.feature("producer states")
 def test_transitions_not_in_the_table_raise() -> None:
     moves: dict[State, Callable[[TransactionManager], Any]] = {
         State.READY: lambda manager: manager.initialized(1, 1),
@@ -79,18 +77,6 @@ def test_transitions_not_in_the_table_raise() -> None:
                 move(manager)
 
 
-def test_add_partitions_follows_coordinator_lookup() -> None:
-    d = Dialogue().in_transaction(0)
-    d.coordinator.find = [ErrorCode.COORDINATOR_NOT_AVAILABLE, 0]
-    d.add(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR, 0)
-    add = "AddPartitionsToTxn"
-    assert d.sent() == ["FindCoordinator", "FindCoordinator", add, add, "FindCoordinator", add]
-    assert d.manager.state is State.IN_TRANSACTION
-    assert d.manager.add_partition(("t", 0))
-    assert not d.manager.in_doubt
-
-
-@pytest.mark.feature("producer id")
 @pytest.mark.parametrize(
     ("planned", "error"),
     [
@@ -108,16 +94,6 @@ def test_refused_id_leaves_no_identity(planned: Any, error: type[Exception]) -> 
     assert (d.manager.state, d.manager.identity) == (State.UNINITIALIZED, (-1, -1))
 
 
-@pytest.mark.feature("adding partitions")
-def test_partitions_are_added_together_and_once() -> None:
-    d = Dialogue().in_transaction(1, 0)
-    d.add(0)
-    (asked,) = d.client.requests(AddPartitionsToTxnRequest)
-    assert asked.v3_and_below_topics[0].partitions == (0, 1)
-    assert d.manager.add_partition(("t", 0))
-    assert not d.manager.pending
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_unattempted_partitions_report_their_siblings_error(reverse: bool) -> None:
     d = Dialogue().in_transaction(0, 1)
@@ -130,7 +106,6 @@ def test_unattempted_partitions_report_their_siblings_error(reverse: bool) -> No
     assert not d.client.requests(EndTxnRequest)
 
 
-@pytest.mark.feature("error reactions")
 def test_a_fenced_producer_cannot_even_abort() -> None:
     d = Dialogue().in_transaction(0)
     with pytest.raises(FencedError):
@@ -140,7 +115,6 @@ def test_a_fenced_producer_cannot_even_abort() -> None:
         d.manager.abort(DEADLINE_MS)
 
 
-@pytest.mark.feature("producer states")
 def test_abort_waits_for_in_doubt_but_not_unsent_partitions() -> None:
     d = Dialogue().in_transaction(0)
     d.add(LOST)
@@ -168,24 +142,6 @@ def test_abort_never_overtakes_a_request_in_doubt(again: Any) -> None:
     assert d.manager.state is State.ABORTING
 
 
-def test_abort_of_an_empty_transaction_sends_no_request() -> None:
-    d = Dialogue().in_transaction(0)
-    assert d.manager.abort(DEADLINE_MS).error_code == 0
-    assert d.manager.state is State.ABORTED
-    assert not d.sent()
-
-
-def test_in_version_two_produce_alone_opens_the_transaction() -> None:
-    d = Dialogue(version=2).in_transaction()
-    assert d.manager.add_partition(("t", 0))
-    d.manager.produced_to(("t", 0))
-    assert d.manager.abort(DEADLINE_MS).error_code == 0
-    (end,) = d.client.requests(EndTxnRequest)
-    assert (end.producer_id, end.producer_epoch) == (7, 3)
-    assert d.manager.state is State.ABORTED
-
-
-@pytest.mark.feature("commit and abort")
 @pytest.mark.parametrize(("version", "versions"), [(0, (3, 3)), (1, (3, 3)), (2, (5, 5))])
 def test_end_txn_goes_out_in_the_version_of_its_transaction(version: int, versions: tuple[int, int]) -> None:
     d = Dialogue(version=version).in_transaction()
@@ -210,7 +166,6 @@ def test_end_txn_error_is_returned_and_never_read_as_an_outcome(code: int) -> No
     assert d.manager.state is State.ABORTING
 
 
-@pytest.mark.feature("producer states")
 @pytest.mark.parametrize("responses", [(), (LOST,)])
 def test_prepare_is_rejected_while_something_is_pending(responses: tuple[Any, ...]) -> None:
     d = Dialogue().in_transaction(0)
@@ -221,7 +176,6 @@ def test_prepare_is_rejected_while_something_is_pending(responses: tuple[Any, ..
         d.manager.prepare()
 
 
-@pytest.mark.feature("producer without transactions")
 def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
     d = Dialogue(transactional_id=None)
     d.coordinator.identity = (9, 0)
@@ -234,15 +188,6 @@ def test_idempotent_producer_inits_at_any_node_and_bumps_epoch() -> None:
         Dialogue().in_transaction().manager.bump_epoch()
     with pytest.raises(IllegalTransition):
         Dialogue().manager.request_identity(DEADLINE_MS)
-
-
-@pytest.mark.parametrize("identity", [(-1, 0), (1, -1)])
-def test_negative_identity_is_protocol_error(identity: tuple[int, int]) -> None:
-    d = Dialogue(transactional_id=None)
-    d.coordinator.identity = identity
-    with pytest.raises(ProtocolError):
-        d.manager.request_identity(DEADLINE_MS)
-    assert d.manager.state is State.UNINITIALIZED
 
 
 @pytest.mark.parametrize("codes", [{}, {1: 0}, {0: 0, 1: 0}])
@@ -272,7 +217,6 @@ def test_refused_retry_leaves_a_doubt_that_an_abort_settles(first: Any, again: s
         assert d.sent()[-1] == "EndTxn"
 
 
-@pytest.mark.feature("producer states")
 def test_request_that_an_error_interrupts_is_in_doubt() -> None:
     """A login that another broker rejects ends the blocking call, and the coordinator still gets the request."""
     d = Dialogue().in_transaction(0)
@@ -316,3 +260,13 @@ def test_coordinator_that_is_not_found_leaves_no_doubt() -> None:
     assert d.manager.pending == {("t", 0)}
     assert not d.manager.in_doubt
     assert {type(request) for _, request, _ in d.client.called} == {FindCoordinatorRequest}
+
+
+def test_in_version_two_produce_alone_opens_the_transaction() -> None:
+    d = Dialogue(version=2).in_transaction()
+    assert d.manager.add_partition(("t", 0))
+    d.manager.produced_to(("t", 0))
+    assert d.manager.abort(DEADLINE_MS).error_code == 0
+    (end,) = d.client.requests(EndTxnRequest)
+    assert (end.producer_id, end.producer_epoch) == (7, 3)
+    assert d.manager.state is State.ABORTED

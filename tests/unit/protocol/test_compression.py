@@ -54,20 +54,6 @@ def test_pieces_compress_to_the_bytes_of_the_whole(codec: Compression, level: in
 @pytest.mark.parametrize(
     ("codec", "level"),
     [
-        (Compression.LZ4, 17),
-        (Compression.LZ4, 2),
-        (Compression.ZSTD, 22),
-        (Compression.ZSTD, -131072),
-        (Compression.ZSTD, 0),
-    ],
-)
-def test_the_outermost_levels_work(codec: Compression, level: int) -> None:
-    assert bytes(decompress(codec, compress(codec, level, TEXT[:5000]), LIMIT)) == TEXT[:5000]
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"),
-    [
         (Compression.GZIP, 0),
         (Compression.GZIP, 10),
         (Compression.GZIP, -2),
@@ -83,13 +69,6 @@ def test_levels_outside_javas_ranges_are_refused(codec: Compression, level: int)
     problem = level_problem(codec, level)
     assert codec.name.lower() in problem
     assert str(level) in problem
-
-
-def test_lz4_default_is_the_fast_compressor_as_in_java() -> None:
-    fast = compress(Compression.LZ4, None, TEXT)
-    assert compress(Compression.LZ4, 9, TEXT) == fast
-    assert len(compress(Compression.LZ4, 10, TEXT)) < len(fast)
-    assert len(compress(Compression.LZ4, 1, TEXT)) < len(fast)
 
 
 def test_lz4_frames_have_64_kib_blocks_and_no_size_or_checksum() -> None:

@@ -12,7 +12,6 @@ from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.framing import (
     FrameReader,
-    RequestHeader,
     decode_response,
     encode_request,
     request_header_version,
@@ -23,11 +22,9 @@ from kafka_eos_sink.protocol.messages import (
     ApiVersionsResponse,
     EndTxnRequest,
     EndTxnResponse,
-    ProduceRequest,
     SaslHandshakeRequest,
-    SaslHandshakeResponse,
 )
-from kafka_eos_sink.protocol.schema import decode, encode, read_message
+from kafka_eos_sink.protocol.schema import encode
 
 END = EndTxnRequest(transactional_id="a", producer_id=1, producer_epoch=2, committed=True)
 ENDED = EndTxnResponse(throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=3)
@@ -46,45 +43,6 @@ def test_flexible_request_has_header_v2_and_old_style_client_id() -> None:
         b"\x00\x1a\x00\x05\x00\x00\x00\x07\x00\x02me\x00"  # EndTxn, version 5, correlation id 7, "me", no tags
         b"\x02a\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02\x01\x00"
     )
-
-
-def test_a_request_that_is_not_flexible_has_header_version_1() -> None:
-    frame = b"".join(encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 7, None))
-    assert frame == framed(b"\x00\x11\x00\x01\x00\x00\x00\x07\xff\xff\x00\x05PLAIN")
-
-
-def test_the_records_of_a_produce_request_are_not_copied() -> None:
-    header, body = bytearray(b"h" * 61), bytearray(b"r" * 1000)
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=1,
-        topic_data=(
-            ProduceRequest.Topic(
-                name="t",
-                partition_data=(
-                    ProduceRequest.Topic.Partition(index=0, records=(memoryview(header), memoryview(body))),
-                    ProduceRequest.Topic.Partition(index=1, records=b"more"),
-                ),
-            ),
-        ),
-    )
-    parts = encode_request(request, 9, 1, "me")
-    before = b"".join(parts)
-    header[0] = body[0] = ord("x")
-    after = b"".join(parts)
-    assert [place for place in range(len(before)) if before[place] != after[place]] == [
-        before.index(b"h" * 61),
-        before.index(b"r" * 1000),
-    ]
-    assert binary.unpack_from(">i", before)[0] == len(before) - 4
-    _, at = read_message(RequestHeader, 2, memoryview(before), 4)
-    (topic,) = decode(ProduceRequest, 9, before[at:]).topic_data
-    assert [data.records for data in topic.partition_data] == [b"h" * 61 + b"r" * 1000, b"more"]
-
-
-def test_a_version_that_we_do_not_speak_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"this client supports EndTxnRequest in versions 3 to 5, not in 6"):
-        encode_request(END, 6, 1, None)
 
 
 # Responses
@@ -107,13 +65,6 @@ def test_header_versions(request_cls: type, version: int, request_header: int, r
 def test_a_response_is_decoded_after_its_header() -> None:
     frame = b"\x00\x00\x00\x07\x00" + encode(ENDED, 5)
     assert decode_response(EndTxnRequest, 5, frame, 7) == ENDED
-
-
-def test_a_response_to_a_request_that_is_not_flexible() -> None:
-    response = SaslHandshakeResponse(error_code=33, mechanisms=("PLAIN", "SCRAM-SHA-512"))
-    frame = b"\x00\x00\x00\x07" + encode(response, 1)
-    assert frame[4:] == b"\x00\x21\x00\x00\x00\x02\x00\x05PLAIN\x00\x0dSCRAM-SHA-512"
-    assert decode_response(SaslHandshakeRequest, 1, frame, 7) == response
 
 
 def test_a_response_to_another_request_is_refused() -> None:

@@ -9,32 +9,20 @@ from typing import Any
 import pytest
 
 import reaction_table
-from kafka_eos_sink.errors import (
-    AuthorizationError,
-    BrokerRefusedError,
-    FencedError,
-    KafkaEosError,
-    TopicSettingsError,
-    TransactionAbortedError,
-)
 from kafka_eos_sink.protocol import messages, reactions
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.reactions import (
     REACTIONS,
     Reaction,
     reaction,
-    refusal,
 )
 from kafka_eos_sink.protocol.schema import Request
-
-UNHEARD_OF = 9_999
 
 
 def name_of(value: object) -> str:
     return value.__name__.removesuffix("Request") if isinstance(value, type) else ErrorCode.of(value).name
 
 
-@pytest.mark.feature("error reactions")
 @pytest.mark.parametrize(("api", "code"), reaction_table.REACTIONS, ids=name_of)
 def test_error_code_has_the_reaction_of_its_api(api: type[Request[Any]], code: int) -> None:
     assert reaction(api, code) is reaction_table.REACTIONS[api, code]
@@ -54,29 +42,6 @@ def test_unlisted_retriable_code_does_not_retry_a_state_change() -> None:
 def test_end_txn_error_never_proves_an_abort() -> None:
     met = {asked_for for (request, _), asked_for in REACTIONS.items() if request is messages.EndTxnRequest}
     assert met == {Reaction.RETRY, Reaction.FIND_COORDINATOR, Reaction.UNKNOWN, Reaction.CONFIGURATION}
-
-
-@pytest.mark.feature("retries and errors")
-@pytest.mark.parametrize(
-    ("api", "code", "kind", "own_code"),
-    [
-        ("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "TOPIC_AUTHORIZATION_FAILED"),
-        ("CreateTopics", ErrorCode.CLUSTER_AUTHORIZATION_FAILED, AuthorizationError, "CLUSTER_AUTHORIZATION_FAILED"),
-        ("InitProducerId", ErrorCode.PRODUCER_FENCED, FencedError, "PRODUCER_FENCED"),
-        ("InitProducerId", ErrorCode.TRANSACTION_ABORTABLE, TransactionAbortedError, "TRANSACTION_ABORTED"),
-        ("InitProducerId", ErrorCode.INVALID_TRANSACTION_TIMEOUT, BrokerRefusedError, "INVALID_TRANSACTION_TIMEOUT"),
-        ("CreateTopics", ErrorCode.POLICY_VIOLATION, TopicSettingsError, "BROKER_REFUSED"),
-        ("CreateTopics", UNHEARD_OF, BrokerRefusedError, "BROKER_REFUSED"),
-    ],
-)
-def test_rejection_names_the_request_and_kafkas_error_code(
-    api: str, code: int, kind: type[KafkaEosError], own_code: str
-) -> None:
-    error = refusal(getattr(messages, f"{api}Request"), code, "Asking for 'x'", "the broker's own words")
-    assert type(error) is kind
-    assert error.code == own_code
-    assert str(error).startswith(f"[KAFKA_EOS.{own_code}] Asking for 'x' returned {ErrorCode.of(code).name}")
-    assert "the broker's own words" in str(error)
 
 
 def error_codes_in(node: ast.AST) -> list[str]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol.compression import Compression, compress
 from kafka_eos_sink.protocol.record_batch import (
     BATCH_OVERHEAD,
     ControlRecord,
-    Record,
     RecordBatch,
     RecordsBlock,
     encode_rows,
@@ -76,17 +72,6 @@ def record(offset_delta: int = 0, *, key: bytes | None = None, value: bytes | No
     return encode_varint(len(body)) + body
 
 
-def test_records_in_pieces_are_sealed_like_the_whole() -> None:
-    whole = encode_rows(ROWS, TIME)
-    records = bytes(whole.records)
-    pieces = replace(whole, pieces=[records[:1], bytearray(), memoryview(records)[1:9], records[9:]])
-    assert (pieces.size_in_bytes, pieces.records) == (whole.size_in_bytes, records)
-    identity = {"producer_id": 1, "producer_epoch": 2, "base_sequence": 3, "transactional": True}
-    parts = seal(pieces, **identity)
-    assert b"".join(parts) == b"".join(seal(whole, **identity))
-    assert all(part is piece for part, piece in zip(parts[1:], pieces.pieces, strict=True))
-
-
 def test_the_sealed_header_has_every_field_at_its_place() -> None:
     block = encode_rows(ROWS, TIME)
     header, body = seal(block, producer_id=4711, producer_epoch=5, base_sequence=6, transactional=True)
@@ -98,38 +83,6 @@ def test_the_sealed_header_has_every_field_at_its_place() -> None:
         *(0, block.size_in_bytes - 12, -1, 2, checksum),
         *(0x10, len(ROWS) - 1, TIME, TIME, 4711, 5, 6, len(ROWS)),
     )
-
-
-@pytest.mark.parametrize("codec", Compression)
-def test_sealed_batch_round_trips(codec: Compression) -> None:
-    data = sealed(encode_rows(ROWS, TIME, codec=codec, level=None))
-    (read,) = read_all(data)
-    assert read.records == tuple(
-        Record(offset=offset, timestamp=TIME, key=key, value=value, headers=tuple(headers))
-        for offset, (key, value, headers) in enumerate(ROWS)
-    )
-    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (4711, 5, 6)
-    assert (read.transactional, read.control, read.compression) == (True, False, codec)
-    assert (read.base_offset, read.last_offset, read.size_in_bytes) == (0, len(ROWS) - 1, len(data))
-    assert (read.base_timestamp, read.max_timestamp, read.log_append_time) == (TIME, TIME, False)
-
-
-def test_an_empty_batch_is_not_written() -> None:
-    with pytest.raises(ValueError, match="at least one record"):
-        sealed(encode_rows([], TIME))
-
-
-def test_batches_follow_one_another_with_their_offsets() -> None:
-    first = batch(record(0, value=b"a") + record(1, value=b"b"), 2, base_offset=100)
-    second = batch(record(0, value=b"c"), 1, base_offset=2**40)
-    read = read_all(first + second)
-    assert [(one.offset, one.value) for found in read for one in found.records] == [
-        (100, b"a"),
-        (101, b"b"),
-        (2**40, b"c"),
-    ]
-    assert [found.leader_epoch for found in read] == [3, 3]
-    assert read_all(b"") == ()
 
 
 def test_a_batch_that_is_cut_off_at_the_end_is_dropped() -> None:
@@ -148,7 +101,6 @@ def test_any_changed_byte_behind_the_checksum_is_noticed() -> None:
             read_all(damaged)
 
 
-@pytest.mark.feature("readers")
 def test_compaction_leaves_gaps_and_empty_batches() -> None:
     gaps = batch(record(2, value=b"a") + record(7, value=b"b"), 2, base_offset=10, last_offset_delta=9)
     emptied = batch(b"", 0, base_offset=20, attributes=0x10 | Compression.LZ4, last_offset_delta=4)
@@ -170,23 +122,10 @@ def control(kind: int, value: bytes | None, *, version: int = 0) -> bytes:
     return batch(record(key=struct.pack(">hh", version, kind), value=value), 1, base_offset=55, attributes=0x30)
 
 
-@pytest.mark.feature("markers")
 def test_control_records_are_read() -> None:
     for kind in (0, 1):
         (read,) = read_all(control(kind, struct.pack(">hi", 0, 17)))
         assert (read.control, read.transactional, read.records) == (True, True, ())
-        assert read.control_records == (ControlRecord(offset=55, type=kind),)
-
-
-def test_later_marker_versions_are_read_up_to_known_fields() -> None:
-    (read,) = read_all(control(1, struct.pack(">hih", 3, 17, 99), version=2))
-    assert read.control_records == (ControlRecord(offset=55, type=1),)
-
-
-@pytest.mark.feature("markers")
-def test_control_records_of_other_types_are_kept_by_their_type() -> None:
-    for kind in (2, 6, 77, -1):
-        (read,) = read_all(control(kind, None))
         assert read.control_records == (ControlRecord(offset=55, type=kind),)
 
 
@@ -204,12 +143,6 @@ def test_control_records_of_other_types_are_kept_by_their_type() -> None:
 def test_broken_control_records_are_refused(wrong: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_all(wrong)
-
-
-@pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_other_formats_are_refused_by_their_magic(magic: int) -> None:
-    with pytest.raises(ProtocolError, match=f"magic {magic % 256}; only magic 2"):
-        read_all(batch(record(), 1, magic=magic))
 
 
 ONE = record(value=b"abc")
@@ -253,12 +186,6 @@ def test_any_negative_length_is_null() -> None:
     assert (read.records[0].key, read.records[0].value) == (None, None)
 
 
-def test_header_key_that_is_not_utf_8_is_replaced() -> None:
-    """As in Java's RecordHeader; brokers store it."""
-    (read,) = read_all(batch(b"\x12\0\0\0\x01\x01\x02\x02\xff\x01", 1))
-    assert read.records[0].headers == (("\ufffd", None),)
-
-
 def each(data: bytes, max_bytes: int = 1_000, max_records: int = 10) -> list[str | tuple[bytes | None, ...]]:
     """What `read_each_batch` makes of each batch: the values of its records, or why it cannot be read."""
     found = read_each_batch(data, max_bytes=max_bytes, max_records=max_records)
@@ -276,7 +203,6 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize("wrong", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_batches_beside_an_unreadable_one_are_read(wrong: bytes) -> None:
     before, unreadable, after = each(batch(ONE, 1) + wrong + batch(ONE, 1))
@@ -339,14 +265,6 @@ def test_records_and_headers_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPa
         else:
             with pytest.raises(ProtocolError, match="more than 10 records and headers"):
                 read_all(sealed(block))
-
-
-@settings(deadline=None)
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_varints_of_any_64_bit_number_are_read_back(number: int) -> None:
-    body = b"\0" + encode_varint(number) + b"\0\x01\x01\0"
-    (read,) = read_all(batch(encode_varint(len(body)) + body, 1, base_timestamp=0))
-    assert read.records[0].timestamp == number
 
 
 def test_the_header_of_a_batch_is_read_without_its_records() -> None:

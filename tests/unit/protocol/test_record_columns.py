@@ -142,43 +142,6 @@ def test_every_representation_of_bytes_gives_the_same_records(representation: st
     assert bytes(encode_records(columns, NOW)[0]) == section([(value, value, None, None) for value in values])
 
 
-def of_kind(values: list[str | None], kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_dictionary(kind):
-        return pa.array(values, kind)
-    # pyarrow 18 makes no dictionary of large strings from a list.
-    encoded = pa.array(values, kind.value_type).dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices.cast(kind.index_type), encoded.dictionary)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.string(),
-        pa.large_string(),
-        pa.string_view(),
-        pa.dictionary(pa.int32(), pa.string()),
-        pa.dictionary(pa.int8(), pa.large_string()),
-    ],
-    ids=str,
-)
-def test_text_is_written_as_utf8(kind: pa.DataType) -> None:
-    text = ["", "häuser", None, "日本", "x" * 200]
-    column = of_kind(["left out", *text], kind).slice(1)
-    assert as_binary(column).to_pylist() == [None if one is None else one.encode() for one in text]
-    columns = RecordColumns(value=column)
-    assert bytes(encode_records(columns, NOW)[0]) == section(
-        [(None, None if one is None else one.encode(), None, None) for one in text]
-    )
-
-
-def test_fixed_size_null_and_empty_columns_are_bytes_too() -> None:
-    assert as_binary(pa.array([b"abcd", None], pa.binary(4))).to_pylist() == [b"abcd", None]
-    assert as_binary(pa.nulls(2)).to_pylist() == [None, None]
-    for empty in (pa.array([], pa.large_string()), pa.chunked_array([], pa.string()), pa.array([], pa.binary_view())):
-        assert as_binary(empty).type == pa.binary()
-        assert len(as_binary(empty)) == 0
-
-
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.binary()), pa.float64(), pa.bool_()], ids=str)
 def test_a_column_that_is_not_bytes_is_refused_by_its_type(kind: pa.DataType) -> None:
     with pytest.raises(TypeError, match=str(kind).replace("<", ".").replace(">", ".")):
@@ -302,12 +265,6 @@ def test_values_and_places_beyond_the_varint_tables() -> None:
     assert bytes(encode_records(plain_columns(rows), NOW)[0]) == section(rows)
     many: list[Row] = [(None, b"x" * (number % 3), None, None) for number in range(66_000)]
     assert bytes(encode_records(plain_columns(many), NOW)[0]) == section(many)
-
-
-def test_timestamps_far_from_the_first_one() -> None:
-    times = [NOW, NOW - 1, 0, NOW + 63, NOW + 64, NOW - 65, NOW + 2**40, 2**62, None]
-    rows: list[Row] = [(None, b"v", None, time) for time in times]
-    assert bytes(encode_records(plain_columns(rows), NOW)[0]) == section(rows)
 
 
 @settings(deadline=None)

@@ -138,12 +138,6 @@ def test_headroom_is_unknown_without_a_timeout(clock: SimpleNamespace) -> None:
     assert record_of_commit(DECISION, replace(PLAN, transaction_timeout_ms=1), [], watch, 0).headroom_ms == 0
 
 
-def test_line_shows_no_control_characters() -> None:
-    record = BatchRecord(write_id="a\n\x1b[31m", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
-    assert record.line().isprintable()
-    assert "recovered by abort: version" in replace(record, recovered_by="abort").line()
-
-
 def test_record_survives_json(clock: SimpleNamespace) -> None:
     record = record_of_commit(DECISION, PLAN, [message(0, 20)], watched(clock, *COMMIT), 0)
     letters = (DeadLetters(topic="dead", code="NULL_TOPIC", rows=3),)
@@ -152,16 +146,6 @@ def test_record_survives_json(clock: SimpleNamespace) -> None:
     assert parse_record(b"w", record.encoded()) == record
     assert parse_record(b"w", record.encoded(), with_ranges=False) == replace(record, offsets=(), producers=())
     assert json.loads(record.encoded())["format"] == 1
-
-
-def test_record_without_dead_letters_does_not_know_them() -> None:
-    """An earlier version of the sink wrote it, or finished such a version's batch."""
-    record = BatchRecord(write_id="w", query_id="q", version=1, finished_ms=0, rows=1, transactions=1)
-    older = {name: value for name, value in record.as_json().items() if name != "dead_letters"}
-    found = parse_record(b"w", json.dumps(older).encode())
-    assert found == record
-    assert (found.dead_letters, found.dead_letter_rows) == (None, 0)
-    assert record_of(DECISION, 1).dead_letters is None
 
 
 def test_dead_letters_of_all_tasks_are_summed() -> None:

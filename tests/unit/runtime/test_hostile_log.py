@@ -90,7 +90,6 @@ def test_write_id_is_read_beside_every_bomb_below_64_mib() -> None:
     assert found.decision == genuine
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize("seed", range(4))
 def test_hostile_records_stop_no_other_write(seed: int) -> None:
     """10^6 of these cases ran once; see docs/internals/benchmarks.md."""

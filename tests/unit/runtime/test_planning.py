@@ -77,7 +77,6 @@ class Planner:
         planning.plan(replace(SETTINGS, batch=batch, write=replace(WRITE, id=write_id)), self.executor)
 
 
-@pytest.mark.feature("lost checkpoint")
 @pytest.mark.parametrize("known", [False, True], ids=["unknown query", "query with a decision"])
 def test_group_is_read_only_if_the_log_lacks_the_query(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     planner, compared = Planner(monkeypatch), []
@@ -121,7 +120,6 @@ def test_plan_with_other_settings_checks_again(monkeypatch: pytest.MonkeyPatch, 
     assert planner.read_from == [0, 0, 7, 7]
 
 
-@pytest.mark.feature("lost commit log")
 @pytest.mark.parametrize("after", [None, uuid4()], ids=["deleted", "created again"])
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
 def test_plan_after_a_deleted_commit_log_checks_again(

@@ -21,8 +21,6 @@ from kafka_eos_sink.runtime.source_offsets import (
     require_checkpoint,
 )
 
-pytestmark = pytest.mark.feature("lost checkpoint")
-
 WRITE = Write("kafka-eos-new", "__kafka_eos_commits", "--bootstrap-servers b:9092")
 OLD = "kafka-eos write id kafka-eos-old"
 Begins = dict[TopicPartition, int]
@@ -122,13 +120,6 @@ def test_batch_above_the_group_warns_of_unwritten_rows(caplog: pytest.LogCapture
 
 def test_skip_cannot_leave_out_a_part_of_a_batch() -> None:
     refused(group({("in", 0): 100}), batch({("in", 0): 0}), "skip")
-
-
-@pytest.mark.parametrize("metadata", ["", None, "something of another program"])
-def test_offsets_of_other_programs_name_no_write(metadata: str | None) -> None:
-    error = refused(group({("in", 0): 100}, metadata), batch({("in", 0): 0}))
-    assert "were committed by another program, or a person" in error.message
-    assert "recover" not in error.way_out
 
 
 def test_hostile_metadata_cannot_forge_a_command() -> None:

@@ -10,7 +10,6 @@ from certificates import Authority
 from documents import ROOT, Block, read
 from kafka_eos_sink.client import kerberos
 from kafka_eos_sink.settings.options import read_options
-from kafka_eos_sink.settings.secrets import VARIABLE
 
 BLOCKS = [block for block in read(ROOT / "docs" / "secure.md").blocks if block.language == "properties"]
 PASSWORD = "correct-horse"
@@ -41,14 +40,3 @@ def test_properties_are_read_without_problem_or_warning(block: Block, folder: Pa
     assert found.warnings == ()
     assert f"security.protocol={found.client.security.protocol}\n" in block.text
     assert PASSWORD not in repr(found)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.section)
-def test_switch_rejects_files_and_references(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "none")
-    with pytest.raises(Exception, match=r"INVALID_OPTIONS.*kafka\.properties\.file is rejected"):
-        read_options(options_of(block, folder))
-
-
-def test_page_has_all_kinds_of_properties() -> None:
-    assert [block.section for block in BLOCKS] == ["certificates", "tokens", "kerberos", "kerberos"]

@@ -31,11 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_page_has_a_block_per_service() -> None:
-    mechanisms = [block.get("kafka.sasl.mechanism") for block in BLOCKS]
-    assert mechanisms == ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256", None, "OAUTHBEARER"]
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block["kafka.bootstrap.servers"].partition(":")[0])
 def test_block_is_read_without_a_problem_or_warning(block: dict[str, str], folder: Path) -> None:
     given = {name: value.replace("/etc/kafka", str(folder)) for name, value in block.items()}

@@ -62,7 +62,6 @@ def start_of(folder: Path, source: int | str, content: bytes) -> None:
     (folder / "sources" / str(source) / "0").write_bytes(content)
 
 
-@pytest.mark.feature("lost checkpoint")
 def test_first_offsets_are_where_each_kafka_source_began(tmp_path: Path) -> None:
     found = checkpoint(tmp_path, '{"in":{"0":9,"1":8,"2":7}}', "17", "-", '{"other":{"0":2}}')
     start_of(tmp_path, 0, KAFKA_START)
@@ -72,7 +71,6 @@ def test_first_offsets_are_where_each_kafka_source_began(tmp_path: Path) -> None
     assert found.first_offsets(found.offsets(8)) == begins
 
 
-@pytest.mark.feature("lost checkpoint")
 def test_format_2_names_each_source(tmp_path: Path) -> None:
     """Spark 4.2 and newer; without names the sources have numbers, in any order."""
     lines = 'views:{"in":{"0":9}}', "rate_1:17", "quiet:-", '1:{"other":{"0":2,"1":5}}'

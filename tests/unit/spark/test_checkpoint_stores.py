@@ -80,14 +80,6 @@ def test_store_that_rejects_pythons_credentials_is_read_by_sparks_classes(monkey
     assert Checkpoint("s3a://another-bucket/checkpoint").query_id() == "read with the credentials of Spark"
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "dbfs", "wasbs", "oss", "cosn", "obs", "o3fs", "of-a-user"])
-def test_scheme_that_python_does_not_know_is_read_by_sparks_classes(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint_filesystem, "HadoopFiles", StoreOfSpark)
-    assert Checkpoint(f"{scheme}://somewhere/checkpoint").query_id() == "read with the credentials of Spark"
-
-
 @pytest.mark.parametrize("default_fs", [True, False])
 def test_path_without_scheme_is_hadoops_if_a_default_may_be_set(
     default_fs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -102,14 +94,6 @@ def test_path_without_scheme_is_hadoops_if_a_default_may_be_set(
     expected = "read with the credentials of Spark" if default_fs else "local"
     assert Checkpoint(str(tmp_path)).query_id() == expected
     assert Checkpoint(f"file:{tmp_path}").query_id() == "local"
-
-
-@pytest.mark.parametrize("scheme", ["abfs", "abfss"])
-def test_azure_without_credentials_raises_instead_of_crashing(scheme: str) -> None:
-    with pytest.raises(
-        OSError, match=r"cannot log in to Azure: .*AZURE_CLIENT_SECRET; by the classes of Spark's driver: "
-    ):
-        Checkpoint(f"{scheme}://container@account.dfs.core.windows.net/checkpoint").query_id()
 
 
 def test_azure_is_tried_without_modules_of_the_working_directory(

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as t
 
 from kafka_eos_sink.errors import SchemaError
-from kafka_eos_sink.spark.columns import ignored_columns_warning, written_columns
+from kafka_eos_sink.spark.columns import written_columns
 
 HEADERS = "array<struct<key:string,value:binary>>"
 TEXT_HEADERS = "array<struct<key:string,value:string>>"
@@ -128,23 +128,6 @@ def test_ignored_column_that_python_cannot_get_is_refused(
     assert f"Select the columns to write, or drop the others: df.drop({name!r})" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "data_type",
-    [
-        t.ArrayType(t.YearMonthIntervalType()),
-        _struct(a=t.YearMonthIntervalType()),
-        t.DayTimeIntervalType(),
-        t.ArrayType(t.NullType()),
-        _struct(a=t.IntegerType(), A=t.IntegerType()),
-        _struct(),
-        t.VariantType(),
-    ],
-)
-def test_ignored_column_that_python_gets_is_accepted(data_type: t.DataType) -> None:
-    columns = written_columns(_struct(value=t.StringType(), x=data_type), "orders")
-    assert columns.ignored == ("x",)
-
-
 def test_columns_of_one_name_are_refused_unless_spark_renames(monkeypatch: pytest.MonkeyPatch) -> None:
     joined = schema("id bigint; value string; id string; topic bigint; topic string; ID int")
     monkeypatch.setattr("pyspark.__version__", "4.2.0")
@@ -154,22 +137,6 @@ def test_columns_of_one_name_are_refused_unless_spark_renames(monkeypatch: pytes
     assert "df.drop('id', 'topic')" in caught.value.message
     monkeypatch.setattr("pyspark.__version__", "4.1.4")
     assert written_columns(joined, "orders").ignored == ("id", "id", "ID")
-
-
-def test_every_accepted_type_is_accepted() -> None:
-    kinds = [
-        ("string", HEADERS),
-        ("binary", TEXT_HEADERS),
-        ("string", "map<string,binary>"),
-        ("binary", "map<string,string>"),
-    ]
-    for text, headers in kinds:
-        columns = written_columns(
-            schema(f"key {text}; value {text}; topic string; partition int; headers {headers}; timestamp timestamp"),
-            None,
-        )
-        assert columns.ignored == ()
-        assert ignored_columns_warning(columns) == ()
 
 
 def test_the_written_schema_depends_on_written_columns_only() -> None:
@@ -261,14 +228,3 @@ def test_headers_of_every_type_become_the_same(
         None,
         [{"key": "k", "value": b""}],
     ]
-
-
-def test_the_option_topic_goes_before_the_column() -> None:
-    columns = written_columns(schema("topic string; value string"), "orders")
-    batch = pa.record_batch([pa.array(["other"]), pa.array(["v"])], names=["topic", "value"])
-    (rows,) = columns.to_rows([batch])
-    assert rows.topic == "orders"
-    assert rows.partition is None
-    assert rows.columns.key is None
-    assert rows.columns.headers is None
-    assert rows.columns.timestamp is None

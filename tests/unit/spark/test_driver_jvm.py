@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JNetworkError
 
 from kafka_eos_sink.spark import driver_jvm
-from kafka_eos_sink.spark.driver_jvm import DriverJvm, HadoopFiles, describe_jvm, find_driver_jvm
+from kafka_eos_sink.spark.driver_jvm import DriverJvm, describe_jvm, find_driver_jvm
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
@@ -44,11 +44,6 @@ def test_class_path_of_the_application_master_is_its_variable(monkeypatch: pytes
     assert found.properties_files == ("/c/p",)
     assert found.settings == {}
     assert found.user == "alice"
-
-
-def test_user_of_other_drivers_is_their_processs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_USER", "alice")
-    assert described("-cp", "x", SUBMIT).user is None
 
 
 def test_second_jvm_gets_properties_and_opened_modules_but_no_port() -> None:
@@ -109,11 +104,6 @@ def test_defaults_of_spark_come_last(words: tuple[str, ...], files: tuple[str | 
     assert described("-cp", "x", SUBMIT, *words, "pyspark-shell").properties_files == files
 
 
-def test_a_local_driver_mentions_no_default_fs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert not described("-cp", f"{tmp_path}/conf/:{tmp_path}/jars/*", SUBMIT).mentions_default_fs()
-
-
 @pytest.mark.parametrize(
     "where", ["core-site.xml", "__spark_hadoop_conf__.xml", "--conf", "-D", "--properties-file", "defaults"]
 )
@@ -169,11 +159,6 @@ def test_driver_is_the_nearest_java_above(processes: Processes) -> None:
     )
 
 
-def test_driver_may_be_the_first_process_of_a_container(processes: Processes) -> None:
-    processes.add(1, 0, "/jdk/bin/java", "-cp", "x", SUBMIT)
-    assert find_driver_jvm(1).pid == 1
-
-
 def test_no_java_above_is_an_error_of_reading(processes: Processes) -> None:
     processes.add(9, 1, "/usr/bin/python3")
     processes.add(1, 0, "/sbin/init")
@@ -181,19 +166,6 @@ def test_no_java_above_is_an_error_of_reading(processes: Processes) -> None:
         find_driver_jvm(9)
     with pytest.raises(OSError):  # a system without /proc
         find_driver_jvm(5)
-
-
-def test_jvm_that_does_not_start_is_an_error_with_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\necho 'Error: Could not find or load main class py4j.GatewayServer' >&2; exit 3")
-    java.chmod(0o700)
-    driver = DriverJvm(
-        pid=7, java=str(java), directory="/", class_path=("x",), options=(), settings={}, properties_files=()
-    )
-    monkeypatch.setattr(driver_jvm, "find_driver_jvm", lambda: driver)
-    driver_jvm._gateway.cache_clear()
-    with pytest.raises(OSError, match=r"process 7\) ended with status 3: Error: .* py4j.GatewayServer"):
-        HadoopFiles("hdfs:///checkpoint").read("metadata")
 
 
 def test_second_jvm_that_died_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +192,3 @@ def test_second_jvm_that_died_is_started_again_once(monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match="the connection was closed"):
         driver_jvm._in_second_jvm(look)
     assert events == ["started", "stopped"] * 2
-
-
-def test_error_of_hadoop_is_one_line_and_ends_no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(gateway: Any) -> bytes:
-        raise Py4JError("no such file\n\tat a.b.C")
-
-    monkeypatch.setattr(driver_jvm, "_gateway", object)
-    with pytest.raises(OSError, match=r"^no such file$"):
-        driver_jvm._in_second_jvm(look)

@@ -69,13 +69,6 @@ def test_query_id_is_read_for_each_batch(tmp_path: Path) -> None:
     assert [each["foreachBatchCall"].split("/")[0] for _, each, _ in written] == ["old", "new"]
 
 
-def test_call_fails_when_the_checkpoint_cannot_be_read(tmp_path: Path) -> None:
-    spark: Any = StreamWriter()
-    found: Any = for_each_batch(spark, keep, str(tmp_path / "missing"))
-    with pytest.raises(ConfigurationError, match=r"CHECKPOINT_NOT_READABLE\]"):
-        found.function([], 0)
-
-
 def test_batch_of_writer_holds_query_and_call() -> None:
     given = OPTIONS | {"txnAppId": "a", "txnVersion": "1", "foreachBatchCall": "q/c/d"}
     writer = KafkaEosDataSource(given).writer(SCHEMA, overwrite=False)

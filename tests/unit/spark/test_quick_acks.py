@@ -6,7 +6,6 @@ The model has no sockets.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import socket
 import subprocess
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.types import StructType
 
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.transport import Address, Transport
 from kafka_eos_sink.runtime.at_least_once import RowsWritten
-from kafka_eos_sink.spark import quick_acks, spark_boundary
-from kafka_eos_sink.spark.data_source import KafkaEosDataSource
-from kafka_eos_sink.spark.quick_acks import UNIX_SOCKETS, VARIABLE, acknowledge_at_once, hand_over, log_hand_over
+from kafka_eos_sink.spark import spark_boundary
+from kafka_eos_sink.spark.quick_acks import VARIABLE, acknowledge_at_once
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is Linux's")
 
@@ -104,31 +101,6 @@ def test_only_blocking_loopback_connections_acknowledge_at_once(
     assert accepted.recv(4) == b"rows"
 
 
-@pytest.mark.parametrize(
-    ("host", "is_near"),
-    [
-        ("127.3.2.1", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("10.0.0.1", False),
-        ("::ffff:10.0.0.1", False),
-        ("fe80::1%lo", False),
-        ("no address", False),
-    ],
-)
-def test_only_a_loopback_peer_is_acknowledged_at_once(
-    worker: socket.socket,
-    changed: dict[int, tuple[Any, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    is_near: bool,
-) -> None:
-    """Kills: no check of the address; an IPv4 address inside an IPv6 one is not recognised."""
-    monkeypatch.setattr(socket.socket, "getpeername", lambda self: (host, 9092))
-    acknowledge_at_once()
-    assert (inode(worker.fileno()) in changed) == is_near
-
-
 def test_duplicated_descriptors_of_spark_stay_open(worker: socket.socket, changed: dict[int, tuple[Any, ...]]) -> None:
     """Spark reads and writes duplicates as files. Kills: a socket object that owns the descriptor and closes it."""
     with os.fdopen(os.dup(worker.fileno()), "rb") as reads, os.fdopen(os.dup(worker.fileno()), "wb") as writes:
@@ -161,17 +133,6 @@ def test_default_timeout_leaves_sparks_descriptor_blocking(
     assert not changed
 
 
-def test_descriptor_that_vanishes_does_not_hide_the_next(
-    worker: socket.socket, changed: dict[int, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: an error of one descriptor ends the search."""
-    gone = os.dup(worker.fileno())
-    os.close(gone)
-    monkeypatch.setattr(os, "listdir", lambda _: [str(gone), "no number", str(worker.fileno())])
-    acknowledge_at_once()
-    assert inode(worker.fileno()) in changed
-
-
 def test_kernel_that_refuses_the_option_fails_no_task(worker: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: an error of `setsockopt` reaches the task."""
     before = open_descriptors()
@@ -182,63 +143,6 @@ def test_kernel_that_refuses_the_option_fails_no_task(worker: socket.socket, mon
     monkeypatch.setattr(socket.socket, "setsockopt", refuse)
     acknowledge_at_once()
     assert open_descriptors() == before
-
-
-def test_system_without_proc_or_the_option_changes_nothing(
-    worker: socket.socket, changed: dict[int, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Kills: an error on macOS reaches the task."""
-    with monkeypatch.context() as patch:
-        patch.setattr(quick_acks, "_DESCRIPTORS", str(tmp_path / "missing"))
-        acknowledge_at_once()
-    monkeypatch.delattr(socket, "TCP_QUICKACK")
-    acknowledge_at_once()
-    assert not changed
-
-
-@pytest.mark.parametrize(
-    ("unix", "value", "found"),
-    [
-        ("true", "off", "Unix sockets"),
-        ("false", "on", "TCP, acknowledged at once"),
-        (None, "off", quick_acks.DELAYED),
-    ],
-)
-def test_hand_over_names_the_setting_only_where_it_helps(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unix: str | None, value: str, found: str
-) -> None:
-    """Kills: the hint for Unix sockets, or for acknowledged TCP; a line per micro-batch; one line for two queries."""
-    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
-    if unix is not None:
-        monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", unix)
-    monkeypatch.setenv(VARIABLE, value)
-    assert hand_over() == found
-    log_hand_over.cache_clear()
-    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
-        for write_id in ("a", "a", "b"):
-            log_hand_over(write_id)
-    assert len(caplog.records) == (2 if found is quick_acks.DELAYED else 0)
-    assert all(UNIX_SOCKETS in each.getMessage() and each.levelno == logging.INFO for each in caplog.records)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_plan_of_a_query_logs_its_hand_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, streaming: bool
-) -> None:
-    """Kills: a writer that plans without the line."""
-    monkeypatch.setenv(VARIABLE, "off")
-    monkeypatch.delenv("PYTHON_UNIX_DOMAIN_ENABLED", raising=False)
-    log_hand_over.cache_clear()
-    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "transactional.id.prefix": "a"}
-    monkeypatch.setattr("kafka_eos_sink.runtime.session.plan", lambda _: None)
-    monkeypatch.setattr("kafka_eos_sink.spark.stream_writer._newest_offsets", lambda _: None)
-    monkeypatch.setattr("kafka_eos_sink.spark.stream_writer._first_batch", lambda *_: None)
-    source, schema = KafkaEosDataSource(options), StructType().add("value", "string")
-    writer: Any = (source.streamWriter if streaming else source.writer)(schema, overwrite=False)
-    with caplog.at_level(logging.INFO, "kafka_eos_sink"):
-        writer.__getstate__()
-        writer.__getstate__()
-    assert [UNIX_SOCKETS in each.getMessage() for each in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(("value", "acknowledges"), [("off", False), (" OFF ", False), ("on", True), ("", True)])

@@ -19,22 +19,6 @@ def test_the_options_of_the_sink() -> None:
     assert sink_options(given) == {"kafka.bootstrap.servers": "a:1"}
 
 
-@pytest.mark.feature("connection check")
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (EXECUTORS, "--bootstrap-servers is required (or bootstrap.servers in --properties)"),
-        (("--bootstrap-servers", "a:1"), "the following arguments are required: --executors"),
-        (("--executors", "0"), "argument --executors: '0' is not an integer from 1"),
-    ],
-)
-def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        arguments(argv)
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"check_connection.py: error: {said}"
-
-
 def test_any_failure_is_a_line_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("broken\nexecutor db7, process 1: ok")

@@ -43,32 +43,6 @@ def test_triggers(words: tuple[str, ...], trigger: dict[str, object]) -> None:
     assert arguments((*CLUSTER, *FILES, "--topic", "t", *words)).trigger == trigger
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ((*CLUSTER,), "one of the arguments --from-topic --files is required"),
-        ((*CLUSTER, *FILES, "--from-topic", "s"), "argument --from-topic: not allowed with argument --files"),
-        (("--bootstrap-servers", "a:1", *FILES), "the following arguments are required: --checkpoint"),
-        (("--checkpoint", "c", *FILES), "--bootstrap-servers is required (or bootstrap.servers in --properties)"),
-        ((*CLUSTER, "--files", "in"), "--files needs --format"),
-        ((*CLUSTER, "--files", "in", "--format", "csv"),
-         "--format csv needs --schema: a stream cannot infer it from files that do not exist yet"),
-        ((*CLUSTER, "--files", "in", "--format", "text", "--schema", "a INT"),
-         "--format text has one column, value, and takes no --schema"),
-        ((*CLUSTER, "--from-topic", "s", "--format", "json"), "--format belongs to --files"),
-        ((*CLUSTER, "--from-topic", "s", "--schema", "a INT"), "--schema belongs to --files"),
-        ((*CLUSTER, *FILES, "--source-offsets-group", "g"), "--source-offsets-group belongs to --from-topic"),
-        ((*CLUSTER, *FILES, "--from-bootstrap-servers", "b:1"), "--from-bootstrap-servers belongs to --from-topic"),
-        ((*CLUSTER, *FILES, "--sql", "SELECT 1", "--key", "a", "--where", "b"),
-         "--sql and --key and --where exclude each other"),
-        ((*CLUSTER, *FILES, "--select", "a AS value", "--value", "a"),
-         "--select and --value exclude each other"),
-    ],
-)  # fmt: skip
-def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, *argv) == said
-
-
 def test_topic_source_defaults_to_earliest_and_read_committed() -> None:
     given = arguments((*CLUSTER, "--from-topic", "s,t"))
     defaults = {

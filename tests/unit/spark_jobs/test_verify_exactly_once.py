@@ -16,36 +16,6 @@ from spark_jobs.verify_exactly_once import arguments, source_options
 TOPIC = ("--bootstrap-servers", "a:1", "--topic", "t")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    with pytest.raises(SystemExit) as caught:
-        arguments(argv)
-    assert caught.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1].removeprefix("verify_exactly_once.py: error: ")
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ((*TOPIC,), "one of the arguments --from-topic --files is required"),
-        (("--bootstrap-servers", "a:1", "--files", "f"), "the following arguments are required: --topic"),
-        ((*TOPIC, "--files", "f", "--from-properties", "p"), "--from-properties belongs to --from-topic"),
-        ((*TOPIC, "--from-topic", "s", "--format", "json"), "--format belongs to --files"),
-        ((*TOPIC, "--from-topic", "s", "--read-option", "a=b"), "--read-option belongs to --files"),
-        ((*TOPIC, "--files", "f", "--compare", "value,offset"),
-         "argument --compare: 'offset' is not among key, value, headers, timestamp, partition"),
-        ((*TOPIC, "--files", "f", "--order-by", "id DESC nulls last"),
-         "--order-by is an ascending expression, without ASC or DESC: for a descending number negate it: --order-by=-id"),
-        ((*TOPIC, "--files", "f", "--compare", "value", "--order-by", "id"),
-         "--order-by compares the order per key: add key to --compare"),
-        ((*TOPIC, "--files", "f", "--show", "-1"), "--show -1: must be 0 or more"),
-        ((*TOPIC, "--files", "f", "--sql", "SELECT 1", "--select", "a"),
-         "--sql and --select exclude each other"),
-    ],
-)  # fmt: skip
-def test_wrong_usage(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, *argv) == said
-
-
 def test_the_cluster_of_the_source(tmp_path: Path) -> None:
     options = {"kafka.bootstrap.servers": "a:1", "kafka.client.id": "x"}
     assert source_options(arguments((*TOPIC, "--from-topic", "s")), options) == options
