@@ -1,6 +1,6 @@
 """Mutations of pure code, each caught by the unit tests of its package. The model has its own (`model/mutations.py`).
 
-    python -m tests.unit_mutations [--matrix]
+    python -m tests.unit_mutations [--matrix] [NAME...]
 
 runs for each mutation the tests that it names. With ``--matrix`` it runs all unit tests of the package, for the mutations of both lists,
 and prints which test files catch each: the kill matrix. Exit status 1 if one survives.
@@ -714,9 +714,10 @@ def places_of(mutation: UnitMutation | Mutation, *, whole: bool) -> tuple[str, .
     return tuple(f"tests/unit/{each}" for each in killers)
 
 
-def matrix(*, whole: bool) -> dict[str, list[str]]:
+def matrix(names: Sequence[str], *, whole: bool) -> dict[str, list[str]]:
     """Run the tests under each mutation: of both lists if all tests of a package run, else of this one."""
-    wanted = (*UNIT_MUTATIONS, *OF_MODEL) if whole else UNIT_MUTATIONS
+    both = (*UNIT_MUTATIONS, *OF_MODEL) if whole else UNIT_MUTATIONS
+    wanted = [each for each in both if not names or each.name in names]
     plugin = Matrix(wanted, whole=whole)
     paths = dict.fromkeys(place.partition("::")[0] for each in wanted for place in places_of(each, whole=whole))
     given = ["-q", "-p", "no:cacheprovider", "--tier", "test", "--timeout", "600", "--rootdir", str(ROOT)]
@@ -725,7 +726,7 @@ def matrix(*, whole: bool) -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    caught = matrix(whole="--matrix" in arguments)
+    caught = matrix([each for each in arguments if each != "--matrix"], whole="--matrix" in arguments)
     packages = {each.name: package_of(each) for each in (*UNIT_MUTATIONS, *OF_MODEL) if each.name in caught}
     print("| package | mutations | caught | test files that catch one |\n|---|---|---|---|")
     for package in dict.fromkeys(packages.values()):
@@ -733,9 +734,9 @@ def main(arguments: Sequence[str]) -> int:
         files = {file for each in found for file in each}
         print(f"| {package} | {len(found)} | {sum(map(bool, found))} | {len(files)} |")
     # The model catches those of its list that no unit test does.
-    survived = [each.name for each in UNIT_MUTATIONS if not caught.get(each.name)]
+    survived = [each.name for each in UNIT_MUTATIONS if caught.get(each.name) == []]
     print(f"survived: {survived}")
-    return 1 if survived else 0
+    return 1 if survived or not caught else 0
 
 
 if __name__ == "__main__":

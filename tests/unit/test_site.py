@@ -53,6 +53,11 @@ class Page(HTMLParser):
         self.loads += [given[name] or "" for name in LOADED.get(tag, ()) if name in given]
 
 
+@functools.cache
+def built(path: Path) -> Page:
+    return Page(path)
+
+
 def is_elsewhere(address: str) -> bool:
     return re.match(r"\s*(https?:)?//", address) is not None
 
@@ -97,7 +102,7 @@ def test_every_block_of_code_is_shown_as_code(site: Path) -> None:
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
-    loads = {path.name: Page(path).loads for path in site.rglob("*.html")}
+    loads = {path.name: built(path).loads for path in site.rglob("*.html")}
     assert all(loads.values()), "the search for scripts and styles is broken"
     assert [(page, each) for page, loaded in loads.items() for each in loaded if is_elsewhere(each)] == []
     files = {path.name: path.read_text("utf-8") for kind in ("css", "svg") for path in site.rglob(f"*.{kind}")}
@@ -109,7 +114,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 def test_every_error_code_has_its_anchor(site: Path) -> None:
     codes = error_codes()
     assert len(codes) > 80
-    assert sorted({code.lower() for code in codes} - Page(site / "errors.html").ids) == []
+    assert sorted({code.lower() for code in codes} - built(site / "errors.html").ids) == []
 
 
 def test_every_alert_leads_to_its_anchor(site: Path) -> None:
@@ -117,7 +122,7 @@ def test_every_alert_leads_to_its_anchor(site: Path) -> None:
     addresses = [rule["annotations"]["runbook_url"] for group in rules["groups"] for rule in group["rules"]]
     assert len(addresses) >= 10
     targets = [re.sub(r".*/docs/|\.md", "", address).partition("#") for address in addresses]
-    assert [target for page, _, target in targets if target not in Page(site / f"{page}.html").ids] == []
+    assert [target for page, _, target in targets if target not in built(site / f"{page}.html").ids] == []
 
 
 def test_first_page_is_the_readme_with_its_program_and_picture(site: Path) -> None:
@@ -142,7 +147,7 @@ def test_no_link_of_the_site_is_dead(site: Path) -> None:
                 dead.append((page.name, link))
             elif re.match(r"[a-z]+:", link) is None:
                 to = page.parent / target if target else page
-                if not to.exists() or (anchor and to.suffix == ".html" and anchor not in Page(to).ids):
+                if not to.exists() or (anchor and to.suffix == ".html" and anchor not in built(to).ids):
                     dead.append((page.name, link))
     assert dead == []
 

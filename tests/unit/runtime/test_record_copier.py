@@ -351,6 +351,12 @@ def test_first_marker_behind_a_range_shows_its_end(behind: list[bytes], is_commi
     assert cluster.copier.are_committed(AreCommitted(((LOST, where(100, 100)),))) == (is_committed,)
 
 
+def test_each_range_of_a_producer_has_the_marker_behind_it() -> None:
+    cluster = Cluster(batch(100, b"a"), ended(101, True), batch(102, b"b"), ended(103, False))
+    step = AreCommitted(((LOST, where(100, 100)), (LOST, where(102, 102))))
+    assert cluster.copier.are_committed(step) == (True, False)
+
+
 def test_search_for_a_marker_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partition is long, and each Fetch takes a second."""
     cluster = Cluster(*(batch(100 + at, b"a", producer_id=9 if at else LOST.producer_id) for at in range(60)))
