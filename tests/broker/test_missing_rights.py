@@ -116,10 +116,15 @@ def revoke(guarded: EmbeddedKafka, given: Sequence[confluent.AclBinding]) -> Non
 
 
 def await_acls(admin: confluent.AdminClient, given: Sequence[confluent.AclBinding], *, there: bool) -> None:
-    def known(each: confluent.AclBinding) -> bool:
-        return bool(admin.describe_acls(filter_of(each)).result(PATIENCE_S))
+    any_operation, any_permission = confluent.AclOperation.ANY, confluent.AclPermissionType.ANY
+    any_name = (confluent.ResourceType.ANY, None, confluent.ResourcePatternType.ANY, None, None)
+    everything = confluent.AclBindingFilter(*any_name, any_operation, any_permission)
 
-    wait_until(lambda: {known(each) for each in given} == {there}, "the ACLs", patience_s=PATIENCE_S)
+    def known() -> bool:
+        found = set(admin.describe_acls(everything).result(PATIENCE_S))
+        return found.issuperset(given) if there else found.isdisjoint(given)
+
+    wait_until(known, "the ACLs", patience_s=PATIENCE_S)
 
 
 def filter_of(each: confluent.AclBinding) -> confluent.AclBindingFilter:
