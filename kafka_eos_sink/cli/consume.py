@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
 import typer
 
 from kafka_eos_sink.cli import console
-from kafka_eos_sink.client.admin import Admin, connected
+from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.committed_records import follow
 from kafka_eos_sink.client.topics_admin import EARLIEST, LATEST, Isolation
 from kafka_eos_sink.errors import one_line
 from kafka_eos_sink.operations.transactions import partitions_of
-from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.record_reader import Record
 
 
@@ -50,20 +49,17 @@ def consume(
         raise typer.BadParameter("--to-end needs --from-beginning: without it, the command starts at the end")
     isolation: Isolation = "read_uncommitted" if uncommitted else "read_committed"
     with connected(console.client_config(bootstrap_servers, properties)) as admin:
-        where = partitions_of(admin, topic, None, admin.client.clock() + console.TIMEOUT_MS)
-        offsets = _offsets(admin, where, isolation, EARLIEST if from_beginning else LATEST)
-        ends = _offsets(admin, where, isolation, LATEST) if to_end else None
+        deadline = admin.client.clock() + console.TIMEOUT_MS
+        offsets_at = partial(
+            admin.list_offsets, partitions_of(admin, topic, None, deadline), deadline, isolation=isolation
+        )
+        offsets = offsets_at(timestamp=EARLIEST if from_beginning else LATEST)
+        ends = offsets_at(timestamp=LATEST) if to_end else None
         try:
-            for number, record in islice(follow(admin, topic, offsets, isolation, ends), count):
+            for (_, number), record in islice(follow(admin, offsets, isolation, ends), count):
                 console.echo(record_json(topic, number, record) if as_json else record_line(number, record))
         except KeyboardInterrupt:
             return
-
-
-def _offsets(admin: Admin, where: Sequence[TopicPartition], isolation: Isolation, timestamp: int) -> dict[int, int]:
-    deadline = admin.client.clock() + console.TIMEOUT_MS
-    offsets = admin.list_offsets(where, deadline, isolation=isolation, timestamp=timestamp)
-    return {partition: offset for (_, partition), offset in offsets.items()}
 
 
 def record_line(partition: int, record: Record) -> str:

@@ -22,6 +22,9 @@ _QueryId = Annotated[
     str | None,
     typer.Option(metavar="Q", help="The query id (batch for batch writes); required if W has several or none yet."),
 ]
+_AllowDuplicates = Annotated[
+    bool, typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice.")
+]
 
 
 def resolve(
@@ -34,10 +37,7 @@ def resolve(
         typer.Option("--as", metavar="OUTCOME", help="The outcome to record: committed or rewrite, see above."),
     ],
     query_id: _QueryId = None,
-    allow_duplicates: Annotated[
-        bool,
-        typer.Option("--allow-duplicates", help="rewrite even if rows are visible; the topic then holds them twice."),
-    ] = False,
+    allow_duplicates: _AllowDuplicates = False,
     yes: console.Yes = False,
     bootstrap_servers: console.BootstrapServers = None,
     commit_log_topic: console.CommitLogTopic = console.COMMIT_LOG,

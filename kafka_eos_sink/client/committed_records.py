@@ -118,15 +118,14 @@ def read_committed(
 
 def follow(
     admin: Admin,
-    topic: str,
-    offsets: Mapping[int, int],
+    offsets: Mapping[TopicPartition, int],
     isolation: Isolation = "read_committed",
-    ends: Mapping[int, int] | None = None,
-) -> Iterator[tuple[int, Record]]:
-    """Yield (partition, record) of a topic, as consumers come to see them.
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> Iterator[tuple[TopicPartition, Record]]:
+    """Yield the records of partitions, as consumers come to see them.
 
     Args:
-        offsets: Partition to the first offset to read. Partitions that are added to the topic later are not read.
+        offsets: Partition to the first offset to read.
         ends: Partition to the offset at which to stop, at most the last stable one; None to read without end.
 
     Raises:
@@ -136,21 +135,21 @@ def follow(
     positions = {each: first for each, first in offsets.items() if ends is None or first < ends[each]}
     while positions:
         found = admin.fetch_each(
-            {(topic, partition): first for partition, first in positions.items()},
+            positions,
             admin.client.clock() + _PATIENCE_MS,
             isolation=isolation,
             max_wait_ms=_WAIT_MS,
             max_bytes=_FETCH_BYTES,
         )
-        for (_, partition), (_, response) in found.items():
-            first, end = positions[partition], math.inf if ends is None else ends[partition]
-            fetched = _Fetched(f"{topic}-{partition}", first, response)
+        for where, (_, response) in found.items():
+            first, end = positions[where], math.inf if ends is None else ends[where]
+            fetched = _Fetched(f"{where[0]}-{where[1]}", first, response)
             for batch in fetched:
                 # The first batch may begin before the offset, and the last one end after it.
-                yield from ((partition, record) for record in batch.records if first <= record.offset < end)
+                yield from ((where, record) for record in batch.records if first <= record.offset < end)
             if fetched.next_offset >= end:
-                del positions[partition]
+                del positions[where]
             elif fetched.next_offset > first:
                 # To the end: a response may hold records of the first partitions only (KIP-74).
-                del positions[partition]
-                positions[partition] = fetched.next_offset
+                del positions[where]
+                positions[where] = fetched.next_offset
