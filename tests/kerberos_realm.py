@@ -5,7 +5,6 @@ Tests of Kerberos are skipped where `gssapi` is not installed (`make kerberos` i
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from kafka_eos_sink.embedded.java import find_java
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_testing import PATIENCE_S
+from tests.downloads import pinned_jars
 
 PROGRAM = Path(__file__).parent / "broker" / "Kdc.java"
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
@@ -89,9 +89,7 @@ def _await_line(process: subprocess.Popen[str], expected: str) -> None:
 
 
 def _class_path() -> str:
-    paths = distribution.resolve_coordinates([f"org.apache.kerby:{name}:{KERBY}" for name in JARS])
-    for path, expected in zip(paths, JARS.values(), strict=True):
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == expected, path
+    paths = pinned_jars({f"org.apache.kerby:{name}:{KERBY}": expected for name, expected in JARS.items()})
     return ":".join(map(str, (*paths, distribution.resolve() / "*")))
 
 

@@ -23,13 +23,16 @@ _DECIDED = "unit/test_error_codes_are_documented.py::test_runbook_shows_the_mess
 _AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the_change_of_a_sink_shows_the_message"
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
+_DELTA = "spark/test_delta.py::test_each_change_of_a_table_is_written_once"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 RUNS_IN = {
     "docs/deploy.md#yarn": "spark/test_yarn.py::test_second_application_master_continues_the_stream",
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
     "README.md#60-seconds:2": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
-    "docs/batch.md#from-airflow": "unit/spark_jobs/test_documented_jobs.py::test_task_of_airflow_submits_a_job",
+    "docs/stream.md#a-delta-table-as-the-source": _DELTA,
+    **{f"docs/stream.md#a-delta-table-as-the-source:{number}": _DELTA for number in range(2, 5)},
+    "docs/batch.md#from-airflow": "spark/test_airflow.py::test_cleared_task_writes_nothing_twice",
     "docs/read.md#java": "broker/test_documented_commands.py::test_java_consumer_shows_only_committed_rows",
     "docs/read.md#share-groups": "broker/test_readers.py::test_share_group_reads_aborted_rows_unless_its_group_reads_committed",
     "docs/migrate.md#prepare:2": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",

@@ -355,6 +355,8 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_kubernetes.py", ALL),
     Rule("spark/test_yarn.py", ALL),  # YARN and HDFS of their own
     Rule("spark/test_hadoop_checkpoint.py", ALL),  # an HDFS of its own, and 65 MB of jars
+    Rule("spark/test_airflow.py", ALL),  # downloads Airflow
+    Rule("spark/test_delta.py", ALL),  # downloads another Spark
     Rule("spark/test_lost_checkpoint.py::test_query_without_its_checkpoint_continues_at_the_group", TEST),
     Rule("spark/test_lost_checkpoint.py", ALL),
     Rule("spark/test_checkpoint_changes.py", ALL),

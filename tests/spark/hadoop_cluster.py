@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -16,8 +15,8 @@ from typing import Any
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
-from kafka_eos_sink.embedded.distribution import resolve_coordinates
 from kafka_eos_sink.embedded.java import find_java
+from tests.downloads import pinned_jars
 from tests.spark.killable_job import signal_all
 from tests.spark.quick_start import SHORT_LIVED_JVM
 
@@ -132,8 +131,4 @@ def _jvm(folder: Path) -> Iterator[Any]:
 
 
 def _class_path() -> str:
-    jars = resolve_coordinates(list(JARS))
-    for jar, expected in zip(jars, JARS.values(), strict=True):
-        with jar.open("rb") as file:
-            assert hashlib.file_digest(file, "sha256").hexdigest() == expected, jar
-    return os.pathsep.join([*map(str, jars), HadoopCluster.spark_jars()])
+    return os.pathsep.join([*map(str, pinned_jars(JARS)), HadoopCluster.spark_jars()])

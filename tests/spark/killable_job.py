@@ -36,8 +36,10 @@ def signal_all(pid: int, number: signal.Signals) -> None:
 class KillableJob:
     """A script under tests/spark/jobs; ``folder`` is for its log and working directory."""
 
-    def __init__(self, script: Path, environment: dict[str, str], folder: Path) -> None:
-        self._script, self._environment, self._folder = script, environment, folder
+    def __init__(
+        self, script: Path, environment: dict[str, str], folder: Path, python: str | Path = sys.executable
+    ) -> None:
+        self._script, self._environment, self._folder, self._python = script, environment, folder, python
         self.log = folder / "job.log"
 
     @contextlib.contextmanager
@@ -45,7 +47,7 @@ class KillableJob:
         """The job while the block runs; killed with all that it started when the block ends."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(self._script), *arguments],
+                [self._python, str(self._script), *arguments],
                 env={**os.environ, **self._environment, failpoints.VARIABLE: fail},
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -34,7 +34,8 @@ def test_every_job_is_submitted_by_a_page() -> None:
 
 def test_task_of_airflow_submits_a_job() -> None:
     (block,) = (block for block in all_blocks() if block.name == "docs/batch.md#from-airflow")
-    (call,) = (node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Call))
+    (call,) = (node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "BashOperator")
     given = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
     rendered = given["bash_command"].replace("{{ ds }}", "2026-11-21").replace("{{ ds_nodash }}", "20261121")
     rendered = rendered.replace("{{ params.correction }}", str(given["params"]["correction"]))
