@@ -22,6 +22,7 @@ import pytest
 
 class Listing:
     def pytest_collection_finish(self, session):
+        print()
         for item in session.items:
             tier = next(name for name in ("check", "test", "all", "exhaustive") if item.get_closest_marker(name))
             print("LISTED", tier, item.nodeid.partition("::")[0].removeprefix("tests/"), item.originalname)
