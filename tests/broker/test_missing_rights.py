@@ -124,7 +124,7 @@ def await_acls(admin: confluent.AdminClient, given: Sequence[confluent.AclBindin
         found = set(admin.describe_acls(everything).result(PATIENCE_S))
         return found.issuperset(given) if there else found.isdisjoint(given)
 
-    wait_until(known, "the ACLs", patience_s=PATIENCE_S)
+    wait_until(known, "the ACLs")
 
 
 def filter_of(each: confluent.AclBinding) -> confluent.AclBindingFilter:
