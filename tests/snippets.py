@@ -24,6 +24,7 @@ _AFTER_ANOTHER_SINK = "unit/test_error_codes_are_documented.py::test_page_on_the
 _EXPLAINED = "unit/cli/test_explain.py::test_page_shows_what_the_command_prints"
 _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
+_PIPELINE = "spark/test_pipelines.py::test_killed_pipeline_writes_once_and_refuses_full_refresh"
 RUNS_IN = {
     "docs/deploy.md#yarn": "spark/test_yarn.py::test_second_application_master_continues_the_stream",
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
@@ -36,6 +37,9 @@ RUNS_IN = {
     "docs/migrate.md#prepare:3": "unit/test_acl_scripts_are_shown.py::test_page_shows_what_the_script_prints",
     "docs/migrate.md#a-stream:4": _AFTER_ANOTHER_SINK,
     "docs/read.md#python": "spark/test_snippets.py::test_consumer_of_librdkafka_reads_the_rows",
+    "docs/stream.md#declarative-pipelines": _PIPELINE,
+    "docs/stream.md#declarative-pipelines:2": _PIPELINE,
+    "docs/stream.md#declarative-pipelines:3": _PIPELINE,
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
     "docs/records.md#protobuf": "spark/test_record_recipes.py::test_protobuf_recipe_writes_the_registrys_format",

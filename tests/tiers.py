@@ -364,6 +364,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_partition_for_topic.py", ALL),
     Rule("spark/test_standalone.py", ALL),  # a cluster of its own, to which jobs bring 80 MB
     Rule("spark/test_connect.py", ALL),
+    Rule("spark/test_pipelines.py", ALL),  # two JVMs for each run of a pipeline
     Rule("spark/test_sql.py", ALL),
     Rule("spark/test_migrate.py", ALL),
     Rule(

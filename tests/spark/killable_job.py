@@ -13,8 +13,6 @@ from pathlib import Path
 
 from kafka_eos_sink.runtime import failpoints
 
-DEADLINE_S = 180
-
 
 def descendants(pid: int) -> list[int]:
     """The process and all that it started, by what the kernel says; Spark's Python daemons leave its process group."""
@@ -36,16 +34,22 @@ def signal_all(pid: int, number: signal.Signals) -> None:
 class KillableJob:
     """A script under tests/spark/jobs; ``folder`` is for its log and working directory."""
 
+    deadline_s = 180.0
+
     def __init__(self, script: Path, environment: dict[str, str], folder: Path) -> None:
         self._script, self._environment, self._folder = script, environment, folder
         self.log = folder / "job.log"
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """What starts the job."""
+        return [sys.executable, str(self._script), *arguments]
 
     @contextlib.contextmanager
     def started(self, arguments: Sequence[str], fail: str = "") -> Iterator[subprocess.Popen[bytes]]:
         """The job while the block runs; killed with all that it started when the block ends."""
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, str(self._script), *arguments],
+                self.command(arguments),
                 env={**os.environ, **self._environment, failpoints.VARIABLE: fail},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -61,9 +65,9 @@ class KillableJob:
         """The exit status."""
         with self.started(arguments, fail) as process:
             try:
-                return process.wait(DEADLINE_S)
+                return process.wait(self.deadline_s)
             except subprocess.TimeoutExpired:
-                raise AssertionError(f"not done after {DEADLINE_S} s: {self.said()[-3000:]}") from None
+                raise AssertionError(f"not done after {self.deadline_s} s: {self.said()[-3000:]}") from None
 
     def die_at(self, point: str, arguments: Sequence[str]) -> None:
         """Everything of the driver is killed at once when the point is reached."""
@@ -73,7 +77,7 @@ class KillableJob:
 
     def await_mark(self, mark: Path, process: subprocess.Popen[bytes], point: str) -> None:
         """Wait until a failpoint has made its file."""
-        give_up_at = time.monotonic() + DEADLINE_S
+        give_up_at = time.monotonic() + self.deadline_s
         while not mark.exists():
             assert process.poll() is None, f"the job ended before {point}: {self.said()[-3000:]}"
             assert time.monotonic() < give_up_at, f"{point} was not reached: {self.said()[-3000:]}"
