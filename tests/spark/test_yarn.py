@@ -1,12 +1,15 @@
-"""YARN and HDFS of Hadoop's test cluster: both deploy modes, an executor and an application master killed, a checkpoint on HDFS."""
+"""YARN and HDFS of Hadoop's test cluster: both deploy modes, killed and decommissioned processes, a checkpoint on HDFS."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
@@ -15,7 +18,7 @@ from kafka_eos_sink.runtime import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
 from tests.spark.executor_cluster import Gate
 from tests.spark.hadoop_cluster import HadoopCluster
-from tests.spark.killable_job import descendants
+from tests.spark.killable_job import descendants, signal_all
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.standalone_cluster import pack_environment
 
@@ -80,6 +83,13 @@ def batch(servers: str, topic: str, folder: Path) -> tuple[str, ...]:
     return ("batch_to_kafka", *words, "--txn-version", "1", f"file:{folder}/rows")
 
 
+def stream(servers: str, topic: str, folder: Path) -> tuple[str, ...]:
+    """The checkpoint is a path of fs.defaultFS."""
+    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", f"file:{folder}/rows", "--format", "json")
+    words += ("--schema", "id BIGINT", "--value", "struct(id)", "--checkpoint", f"/checkpoints/{topic}")
+    return ("stream_to_kafka", *words, "--trigger", "available-now")
+
+
 def assert_every_row_once(servers: str, topic: str) -> None:
     values = [json.loads(record.value or b"")["id"] for record in read_committed(servers, topic)]
     assert sorted(values) == list(range(ROWS))
@@ -102,8 +112,9 @@ def kill_jvm_of(process: int, main: str) -> None:
     raise AssertionError(f"no {main} above {process}")
 
 
-def killed_at_gate(submit: SparkSubmit, gate: Gate, main: str, job: str, *arguments: str) -> str:
-    """Kill the JVM of the process that comes to the gate; return what the job prints until it ends well."""
+@contextmanager
+def caught_at_gate(submit: SparkSubmit, gate: Gate, job: str, *arguments: str) -> Iterator[tuple[Popen[str], int]]:
+    """The job, and the process of it that waits at the gate."""
     gate.close()
     with submit.started(job, *arguments) as process:
         wait_until(
@@ -111,17 +122,27 @@ def killed_at_gate(submit: SparkSubmit, gate: Gate, main: str, job: str, *argume
         )
         caught = gate.waits_here()
         assert caught is not None, process.communicate()[0][-3000:]
+        yield process, caught
+
+
+def output_at_success(process: Popen[str]) -> str:
+    printed, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, printed[-3000:]
+    return printed
+
+
+def killed_at_gate(submit: SparkSubmit, gate: Gate, main: str, job: str, *arguments: str) -> str:
+    """Kill the JVM of the process that comes to the gate; return what the job prints until it ends well."""
+    with caught_at_gate(submit, gate, job, *arguments) as (process, caught):
         kill_jvm_of(caught, main)
         gate.open()
-        said, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, said[-3000:]
-    return said
+        return output_at_success(process)
 
 
 def test_second_application_master_continues_the_stream(
     yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
 ) -> None:
-    """Nobody starts the query again: YARN does. The checkpoint is a path of fs.defaultFS."""
+    """Nobody starts the query again: YARN does."""
     servers = kafka.bootstrap_servers
     topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
     submit = yarn.submit(
@@ -131,10 +152,57 @@ def test_second_application_master_continues_the_stream(
             f"spark.yarn.appMasterEnv.{failpoints.VARIABLE}": f"commit.decided=wait:{tmp_path / 'gate'}",
         },
     )
-    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", f"file:{folder}/rows", "--format", "json")
-    words += ("--schema", "id BIGINT", "--value", "struct(id)", "--checkpoint", f"/checkpoints/{topic}")
-    words += ("--trigger", "available-now")
-    killed_at_gate(submit, gate, "org.apache.spark.deploy.yarn.ApplicationMaster", "stream_to_kafka", *words)
+    main = "org.apache.spark.deploy.yarn.ApplicationMaster"
+    killed_at_gate(submit, gate, main, *stream(servers, topic, folder))
+    assert_every_row_once(servers, topic)
+
+
+def test_stream_killed_in_client_mode_continues_on_hdfs(
+    yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
+    monkeypatch.setenv(failpoints.VARIABLE, f"commit.decided=wait:{tmp_path / 'gate'}")
+    submit, job = yarn.submit("client"), stream(servers, topic, folder)
+    with caught_at_gate(submit, gate, *job) as (process, _):
+        signal_all(process.pid, signal.SIGKILL)
+    gate.open()
+    done = submit(*job)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert_every_row_once(servers, topic)
+
+
+def test_rows_of_a_decommissioned_executor_are_visible_once(
+    yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
+) -> None:
+    """Dynamic allocation releases the executor of a task that is done, while another task of the write still runs."""
+    servers = kafka.bootstrap_servers
+    topic, gate, events = create_topic(servers, partitions=3), Gate(tmp_path / "gate"), tmp_path / "events"
+    events.mkdir()
+    submit = yarn.submit(
+        "client",
+        **{
+            f"spark.executorEnv.{failpoints.VARIABLE}": f"task.flushed=wait:{tmp_path / 'gate'}",
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.executorIdleTimeout": "3s",
+            "spark.decommission.enabled": "true",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.compress": "false",
+        },
+    )
+
+    def decommissioned() -> int:
+        text = "".join(file.read_text() for file in events.rglob("events_*"))
+        return len(re.findall(r'"Removed Reason":"[^"]*decommission', text, re.IGNORECASE))
+
+    job, *arguments = batch(servers, topic, folder)
+    with caught_at_gate(submit, gate, job, *arguments) as (process, _):
+        before = decommissioned()
+        wait_until(lambda: decommissioned() > before, "an executor to be decommissioned", patience_s=DEADLINE_S)
+        gate.open()
+        printed = output_at_success(process)
+    assert own_lines(printed, job) == [f"batch_to_kafka: topic {topic} holds the rows"]
     assert_every_row_once(servers, topic)
 
 
