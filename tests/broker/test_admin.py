@@ -45,7 +45,6 @@ def test_open_transactions_are_listed_by_their_ids(any_kafka: EmbeddedKafka) -> 
             admin.list_transactions(states=("Sleeping",), deadline_ms=deadline(admin))
 
 
-@pytest.mark.feature("coordinator lookup", "fail-over")
 def test_end_txn_succeeds_after_coordinator_fail_over() -> None:
     with EmbeddedKafka(brokers=3) as cluster, connected(cluster.bootstrap_servers) as admin:
         topic = create_topic(cluster.bootstrap_servers, partitions=3, replication_factor=3)

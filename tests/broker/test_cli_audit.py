@@ -132,7 +132,6 @@ def test_finished_batch_is_complete(any_kafka: EmbeddedKafka, capsys: pytest.Cap
     assert all(f"{given.batch.topic}-{partition}" in table for partition in (0, 1))
 
 
-@pytest.mark.feature("readers")
 def test_rows_of_others_between_do_not_count(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
     plan = session.plan(given)
@@ -172,7 +171,6 @@ def test_unreadable_rows_of_others_between_do_not_count(
     assert part["last_offset"] - part["first_offset"] >= 2 * ROWS
 
 
-@pytest.mark.feature("readers")
 def test_deleted_records_are_not_readable(any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = settings_of(any_kafka, partitions=1)
     plan = session.plan(given)

@@ -157,7 +157,6 @@ def test_newer_driver_fences_forget_and_its_tombstones(
     assert states(any_kafka, given, capsys) == ["finished"]
 
 
-@pytest.mark.feature("many write ids")
 def test_old_writes_of_a_prefix_are_forgotten_and_others_left(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

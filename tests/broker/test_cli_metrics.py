@@ -84,7 +84,6 @@ def values(found: Scrape, name: str, **labels: str) -> list[float]:
     return [value for these, value in found.get(f"kafka_eos_{name}", []) if labels.items() <= these.items()]
 
 
-@pytest.mark.feature("metrics")
 def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     given = new_write(kafka)
     write, topic = application_of(given.write.id), given.batch.topic or ""
@@ -158,7 +157,6 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         assert running.stop(signal.SIGTERM).splitlines()[-1] == "Stopping ..."
 
 
-@pytest.mark.feature("metrics")
 def test_exporter_outlives_a_broker_that_is_away() -> None:
     with EmbeddedKafka(transaction_version=2) as cluster:
         given = new_write(cluster)

@@ -22,7 +22,6 @@ def commit_by_consumer(servers: str, group: str, topic: str, offset: int) -> Non
     consumer.close()
 
 
-@pytest.mark.feature("lost checkpoint")
 def test_group_is_printed_as_starting_offsets_with_its_writes(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,7 +81,6 @@ def checked(kafka: EmbeddedKafka, log: str) -> CheckLine:
     return finding
 
 
-@pytest.mark.feature("readers")
 @pytest.mark.parametrize(
     ("like", "replicas", "configs", "result"),
     [

@@ -47,7 +47,6 @@ def test_two_names_of_one_broker_are_no_second_replica(kafka: EmbeddedKafka, cap
     assert "as replicas" not in caplog.text
 
 
-@pytest.mark.feature("readers")
 @pytest.mark.parametrize(
     ("partitions", "configs", "said"),
     [
@@ -98,7 +97,6 @@ def delete_records(admin: confluent_kafka.admin.AdminClient, topic: str, partiti
     wait_until(deleted, "records that may be deleted")
 
 
-@pytest.mark.feature("readers")
 def test_commit_log_with_deleted_records_is_rejected(any_kafka: EmbeddedKafka) -> None:
     """Under another policy for a moment, with its decisions gone: the same write would be written twice."""
     servers = any_kafka.bootstrap_servers

@@ -43,7 +43,6 @@ def write(bootstrap_servers: str, topic: str, ends: str, *, records: int = 200) 
     await_markers(bootstrap_servers)
 
 
-@pytest.mark.feature("markers", "readers")
 @pytest.mark.parametrize("fetch_bytes", [1, 3_000, 1 << 20])
 def test_read_committed_matches_other_clients(
     any_kafka: EmbeddedKafka, fetch_bytes: int, monkeypatch: pytest.MonkeyPatch

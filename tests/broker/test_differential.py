@@ -273,7 +273,6 @@ def written(request: pytest.FixtureRequest, kafka: EmbeddedKafka) -> Written:
     return made
 
 
-@pytest.mark.feature("partitioning", "compression")
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("reader", READERS)
 def test_records_are_those_that_librdkafka_writes(written: Written, reader: str, codec: str) -> None:

@@ -96,7 +96,6 @@ def assert_every_row(kafka: EmbeddedKafka, topic: str, times: int) -> None:
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize("point", ["commit.decided", "commit.between_ends", "commit.finished"])
 def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
     any_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +156,6 @@ def set_last_sequence(snapshot: Path, sequence: int) -> None:
     snapshot.write_bytes(data)
 
 
-@pytest.mark.feature("sequence numbers")
 def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
     """Such a transaction begins at sequence 0, so two thousand million records come before: the broker is made to believe so."""
     with EmbeddedKafka(transaction_version=2) as kafka:

@@ -20,7 +20,6 @@ from kafka_eos_sink.runtime import session
 from kafka_testing import assert_nothing_open, change_config, create_topic, read_committed, unique_topic, wait_until
 from tests.broker.share_reader import share_reader
 
-pytestmark = pytest.mark.feature("consumer offsets")
 CONSUMERS_OFFSET = 3
 
 

@@ -92,7 +92,6 @@ def assert_whole(found: dict[str, Any], messages: list[session.TaskMessage], by:
     assert found["written_bytes"] > 0 if copied else found["written_bytes"] == sum(sizes) > 0
 
 
-@pytest.mark.feature("which run wrote this row")
 def test_next_run_records_the_batch_that_it_recovers(
     any_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +107,6 @@ def test_next_run_records_the_batch_that_it_recovers(
     assert "2 transactions copied" in shown(given, capsys)
 
 
-@pytest.mark.feature("which run wrote this row")
 @pytest.mark.parametrize("command", ["recover", "resolve"])
 def test_operator_records_the_batch_that_the_command_finishes(
     kafka: EmbeddedKafka,

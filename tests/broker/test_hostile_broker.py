@@ -177,7 +177,6 @@ def soon_and_small() -> Iterator[None]:
     assert resident("VmHWM") - before < MOST_MEMORY
 
 
-@pytest.mark.feature("connections")
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.__name__)
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_hostile_response_fails_soon_and_in_little_memory(api: type, harm: Answer) -> None:

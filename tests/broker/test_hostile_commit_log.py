@@ -100,7 +100,6 @@ POISONS: dict[str, tuple[bytes, Compression]] = {
 }
 
 
-@pytest.mark.feature("markers")
 @pytest.mark.parametrize("poison", POISONS)
 def test_writes_continue_beside_unreadable_records(
     kafka: EmbeddedKafka,
@@ -152,7 +151,6 @@ def decision_of(
     )
 
 
-@pytest.mark.feature("markers")
 def test_forged_decision_ends_nothing_and_hides_no_decision(
     any_kafka: EmbeddedKafka,
     capsys: pytest.CaptureFixture[str],

@@ -17,7 +17,6 @@ def producer(kafka: EmbeddedKafka) -> confluent_kafka.Producer:
     return made
 
 
-@pytest.mark.feature("readers")
 @pytest.mark.parametrize("reader", READERS)
 def test_an_open_transaction_is_found_and_holds_back_its_readers(kafka: EmbeddedKafka, reader: str) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)

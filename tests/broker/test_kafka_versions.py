@@ -187,7 +187,6 @@ def test_without_transactions_rows_are_written_too(other_kafka: EmbeddedKafka) -
     assert_every_row_once(other_kafka, topic)
 
 
-@pytest.mark.feature("adding partitions")
 @pytest.mark.parametrize("point", [*POINTS, *RESTORE_POINTS])
 def test_interrupted_write_is_complete_after_the_next_run(
     other_kafka: EmbeddedKafka, tmp_path: Path, point: str

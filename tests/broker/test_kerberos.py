@@ -96,7 +96,6 @@ def assert_written(broker: Kerberized, properties: Mapping[str, str]) -> None:
     assert_nothing_open(broker.kafka.plaintext_servers)
 
 
-@pytest.mark.feature("Kerberos")
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 def test_transactional_write_succeeds_with_keytab(brokers: dict[str, Kerberized], alice: Path, protocol: str) -> None:
     broker = brokers[protocol]
@@ -124,7 +123,6 @@ def await_expiry(cache: str) -> None:
     wait_until(has_expired, f"the end of the ticket in {cache}")
 
 
-@pytest.mark.feature("Kerberos")
 def test_ticket_cache_authenticates(
     broker: Kerberized, alice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +135,6 @@ def test_ticket_cache_authenticates(
     assert reached(without_module) == 2
 
 
-@pytest.mark.feature("Kerberos")
 def test_connection_outlives_session_and_ticket(
     broker: Kerberized, realm: Realm, alice: Path, new_tickets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,7 +331,6 @@ def test_client_chooses_no_security_layer(realm: Realm, alice: Path, offer: byte
 # commands
 
 
-@pytest.mark.feature("Kerberos")
 def test_command_takes_kerberos_from_properties_file(
     brokers: dict[str, Kerberized], alice: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -371,7 +367,6 @@ def delegation_token(properties: Mapping[str, str], folder: Path) -> tuple[str, 
     return found[1], found[2]
 
 
-@pytest.mark.feature("Kerberos")
 def test_delegation_token_authenticates_over_scram(broker: Kerberized, tmp_path: Path) -> None:
     """Mutation: without the extension, the broker looks for a user of the token's name."""
 

@@ -19,8 +19,6 @@ from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.source_offsets import FirstBatch
 from kafka_testing import assert_nothing_open, create_topic, read_committed, unique_topic
 
-pytestmark = pytest.mark.feature("lost checkpoint")
-
 
 def batch_of_a_query(kafka: EmbeddedKafka, source: str, group: str, *, begins: int, ends: int) -> session.WriteSettings:
     """The first batch of a query with a checkpoint of its own."""

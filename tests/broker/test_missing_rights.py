@@ -235,7 +235,6 @@ def tasks_with_topics(
     return messages
 
 
-@pytest.mark.feature("retries and errors")
 @pytest.mark.parametrize(("user", "thing"), [("revoked", "topic"), ("column", "topic"), ("letters", "letters")])
 def test_batch_with_a_topic_without_read_is_not_decided(guarded: EmbeddedKafka, user: str, thing: str) -> None:
     """Read is taken away from the option's topic or the dead letter topic after the plan, or was never there for the column's topic."""

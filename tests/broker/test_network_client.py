@@ -56,7 +56,6 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.feature("fail-over", "metadata", "large records and lost brokers")
 def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: NetworkClient) -> None:
     """Right after a broker's death metadata still names it as leader, and is not old for minutes."""
     assert client.wait_for_metadata(deadline(client))
@@ -68,7 +67,6 @@ def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: Network
         client.poll(10)
 
 
-@pytest.mark.feature("connections")
 def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ((_, port),) = parse_bootstrap_servers(kafka.bootstrap_servers.split(",")[0])
     addresses = tuple(Address(socket.AF_INET, ("127.0.0.1", each)) for each in (free_port(), free_port(), port))
@@ -87,7 +85,6 @@ def mortal_kafka() -> Iterator[EmbeddedKafka]:
         yield started
 
 
-@pytest.mark.feature("large records and lost brokers")
 def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedKafka) -> None:
     with NetworkClient(config(mortal_kafka.bootstrap_servers)) as client:
         Admin(client).create_topic("mortal", 1, 1, {}, deadline(client))
@@ -109,7 +106,6 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         assert Admin(client).list_offsets([("mortal", 0)], deadline(client)) == {("mortal", 0): 0}
 
 
-@pytest.mark.feature("large records and lost brokers")
 def test_client_rebootstraps_when_all_brokers_are_gone(kafka: Any, mortal_kafka: EmbeddedKafka) -> None:
     """KIP-899; two clusters behind one list of servers stand for one that has moved."""
     both = f"{mortal_kafka.bootstrap_servers},{kafka.bootstrap_servers}"

@@ -78,7 +78,6 @@ def assert_exactly_once_in_order(kafka: EmbeddedKafka, topic: str, count: int, r
         assert own == sorted(own)
 
 
-@pytest.mark.feature("adding partitions", "compression")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_row_is_read_once_and_in_order_with_each_codec(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, codec: str
@@ -93,7 +92,6 @@ def test_every_row_is_read_once_and_in_order_with_each_codec(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic])
 
 
-@pytest.mark.feature("results per partition")
 @pytest.mark.parametrize("transactional_id", ["", None], ids=["transactional", "idempotent"])
 def test_batch_that_one_topic_rejects_is_split_beside_another(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any, transactional_id: str | None
@@ -112,7 +110,6 @@ def test_batch_that_one_topic_rejects_is_split_beside_another(
         assert_exactly_once_in_order(any_kafka, topic, 1_000)
 
 
-@pytest.mark.feature("epoch bump", "producer without transactions")
 def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(any_kafka: EmbeddedKafka, started: Any) -> None:
     topic = create_topic(any_kafka.bootstrap_servers, partitions=1)
     producer = started(None)
@@ -129,7 +126,6 @@ def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(any_kafka: Embed
     assert_exactly_once_in_order(any_kafka, topic, 30)
 
 
-@pytest.mark.feature("rejected records")
 def test_rows_that_broker_rejects_reach_dead_letter_topic(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:
@@ -160,7 +156,6 @@ def test_rows_that_broker_rejects_reach_dead_letter_topic(
     assert_nothing_open(any_kafka.bootstrap_servers, [topic, dlq])
 
 
-@pytest.mark.feature("metadata")
 def test_partitions_added_while_writing_are_found(
     any_kafka: EmbeddedKafka, client: NetworkClient, started: Any
 ) -> None:

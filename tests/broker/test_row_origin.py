@@ -22,8 +22,6 @@ from kafka_testing import (
     unique_topic,
 )
 
-pytestmark = pytest.mark.feature("which run wrote this row")
-
 
 def settings_of(kafka: EmbeddedKafka, topic: str, **changed: Any) -> session.WriteSettings:
     """A write with a history and a commit log of its own."""

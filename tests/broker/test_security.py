@@ -210,7 +210,6 @@ def key_stores(certificate: Certificate) -> dict[str, dict[str, str]]:
     }
 
 
-@pytest.mark.feature("security")
 @pytest.mark.parametrize("store", ["PEM file", "PEM in the options", "PKCS12"])
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_client_certificate_authenticates(
@@ -298,7 +297,6 @@ def librdkafka(kafka: EmbeddedKafka, authority: Authority) -> dict[str, str]:
     return {"ssl.ca.location": str(authority.file)} | {name: properties[name] for name in names}
 
 
-@pytest.mark.feature("security")
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "OAUTHBEARER"])
 def test_transactional_write_succeeds_through_sasl_and_tls(
     sasl_ssl: EmbeddedKafka, authority: Authority, caplog: pytest.LogCaptureFixture, mechanism: str
@@ -323,7 +321,6 @@ def test_transactional_write_succeeds_through_sasl_and_tls(
     assert_nothing_open(sasl_ssl.plaintext_servers)
 
 
-@pytest.mark.feature("security")
 def test_sessions_are_renewed_while_task_writes(
     sasl_ssl: EmbeddedKafka, authority: Authority, prolonged: list[int]
 ) -> None:

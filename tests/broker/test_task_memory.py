@@ -7,8 +7,6 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic
 
@@ -60,7 +58,6 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-@pytest.mark.feature("batching")
 def test_two_gigabytes_in_one_task_fit_buffer_memory(kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=4)
     arguments = [kafka.bootstrap_servers, topic, ROWS_PER_BATCH, VALUE_BYTES, BATCHES, BUFFER_MEMORY]

@@ -275,7 +275,6 @@ def test_endpoint_with_untrusted_certificate_gets_no_secret(authority: Authority
         assert endpoint.asked == []
 
 
-@pytest.mark.feature("security")
 @pytest.mark.parametrize(("login", "shown"), [("", None), ("user:p%40ss@", "user:p@ss")])
 def test_token_request_goes_through_the_proxy_encrypted(
     endpoint: Endpoint, authority: Authority, monkeypatch: pytest.MonkeyPatch, login: str, shown: str | None

@@ -24,7 +24,6 @@ def changing_kafka() -> Iterator[EmbeddedKafka]:
         yield cluster
 
 
-@pytest.mark.feature("adding partitions")
 @pytest.mark.parametrize("point", [*POINTS, *RESTORE_POINTS])
 def test_write_during_feature_upgrade_is_visible_once(
     changing_kafka: EmbeddedKafka, point: str, monkeypatch: pytest.MonkeyPatch

@@ -46,7 +46,6 @@ def append_behind_abort(admin: Admin, topic: str) -> int | None:
     return driver_requests.append(admin, AppendInTransaction(identity, 1, records), where, TIMEOUT_MS).error
 
 
-@pytest.mark.feature("adding partitions")
 @pytest.mark.parametrize(
     ("version", "transaction_version", "properties", "way_out"),
     [

@@ -57,7 +57,6 @@ NONE_SHOWN = without_setting("")
 BEFORE_36 = offering(m.AddPartitionsToTxnRequest, 3)
 
 
-@pytest.mark.feature("adding partitions")
 @pytest.mark.parametrize("hidden", [ALL_HIDDEN, VERIFICATION_HIDDEN, NONE_SHOWN], ids=["all", "verification", "empty"])
 def test_api_versions_prove_verification_if_settings_are_hidden(
     bench_of: Callable[[int], Bench], hidden: Rule, caplog: pytest.LogCaptureFixture

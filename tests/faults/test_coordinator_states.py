@@ -57,7 +57,6 @@ def states(bench: Bench, *transactional_ids: str) -> list[str | None]:
     return [None if (each := found[name]) is None else each.transaction_state for name in transactional_ids]
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("state", STATES)
 def test_slot_in_a_busy_state_is_not_taken(bench: Bench, state: str) -> None:
     topic = bench.topic()
@@ -75,7 +74,6 @@ def test_slot_in_a_busy_state_is_not_taken(bench: Bench, state: str) -> None:
     bench.assert_nothing_open(topic)
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("state", STATES)
 def test_transaction_in_an_unexpected_state_is_not_decided(bench: Bench, state: str) -> None:
     topic = bench.topic()
@@ -96,7 +94,6 @@ def test_transaction_in_an_unexpected_state_is_not_decided(bench: Bench, state: 
     bench.assert_nothing_open(topic)
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("state", STATES)
 def test_next_driver_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: str) -> None:
     """What is left open the next plan ends, or the transaction's timeout."""
@@ -115,7 +112,6 @@ def test_next_driver_ends_no_transaction_in_an_unexpected_state(bench: Bench, st
     bench.assert_nothing_open(topic)
 
 
-@pytest.mark.feature("coordinator states")
 @pytest.mark.parametrize("state", STATES)
 def test_sweep_ends_no_transaction_in_an_unexpected_state(bench: Bench, state: str) -> None:
     """Losing attempts opened their transactions after the commit had looked, and were killed before they asked."""

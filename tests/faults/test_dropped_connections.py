@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from dead_writes import varied
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.runtime import session
@@ -33,7 +31,6 @@ def write(bench: Bench, settings: session.WriteSettings, between: Callable[[], N
     bench.assert_nothing_open(settings.batch.topic or "")
 
 
-@pytest.mark.feature("connections")
 def test_write_over_silently_dropped_connections_succeeds(bench: Bench) -> None:
     settings = bench.write_settings(bench.topic(), client={"request_timeout_ms": REQUEST_TIMEOUT_MS})
     write(bench, settings, lambda: None)

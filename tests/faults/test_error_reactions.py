@@ -568,18 +568,6 @@ GROUPS = (
 CASES = [case for group in GROUPS for case in group()]
 
 
-@pytest.mark.feature(
-    "producer id",
-    "produce errors",
-    "rejected records",
-    "epoch bump",
-    "coordinator lookup",
-    "fencing",
-    "consumer offsets",
-    "error reactions",
-    "metadata",
-    "retries and errors",
-)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_error_code_triggers_its_protocol_reaction(
     bench_of: Callable[[int], Bench], case: Case, monkeypatch: pytest.MonkeyPatch

@@ -197,7 +197,6 @@ def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings,
     assert_nothing_open(three.bootstrap_servers, [settings.batch.topic, settings.write.log_topic])
 
 
-@pytest.mark.feature("fail-over", "metadata")
 @pytest.mark.parametrize("number", ENDS)
 @pytest.mark.parametrize("who", WHO)
 def test_a_node_that_ends_while_rows_are_written(three: EmbeddedKafka, who: str, number: signal.Signals) -> None:
@@ -235,7 +234,6 @@ def ended_at(point: str, victim: Victim, find: Callable[[], int], monkeypatch: p
     assert victim.is_gone, f"{point} was not reached"
 
 
-@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize(("step", "who"), STEPS_AND_WHO)
 def test_a_node_that_ends_at_a_step_of_the_write(
     three: EmbeddedKafka, step: str, who: str, monkeypatch: pytest.MonkeyPatch
@@ -251,7 +249,6 @@ def test_a_node_that_ends_at_a_step_of_the_write(
     assert_every_row_once(three, settings, deliveries.count)
 
 
-@pytest.mark.feature("fail-over")
 @pytest.mark.parametrize("who", WITHIN_THE_ABORT)
 def test_a_node_that_ends_within_the_abort(
     three: EmbeddedKafka, who: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -136,7 +136,6 @@ def test_a_request_reaches_the_broker_twice(bench: Bench, client: NetworkClient,
     assert epoch_of(client, taken) == 2
 
 
-@pytest.mark.feature("metadata")
 def test_proxy_covers_all_brokers_and_leader_hints() -> None:
     # None of them dies, and one that is held up is not to be taken for dead.
     patient = {"broker.session.timeout.ms": "60000"}

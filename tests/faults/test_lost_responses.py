@@ -133,7 +133,6 @@ IDENTICAL = (m.ProduceRequest, m.EndTxnRequest, m.AddPartitionsToTxnRequest)
 CHANGES = ("InitProducerId-of-a-task", "Produce-of-rows", "EndTxn-of-the-decision", "EndTxn-of-a-task")
 
 
-@pytest.mark.feature("identical resends", "coordinator lookup")
 @pytest.mark.parametrize(
     ("stage", "version", "loss"),
     [
@@ -161,7 +160,6 @@ def test_write_survives_a_lost_message_at_any_stage(
         assert {(first.version, piece) for piece in pieces(first)} <= again
 
 
-@pytest.mark.feature("fenced producers")
 def test_batch_arriving_after_abort_opens_no_transaction(bench: Bench) -> None:
     """KAFKA-17754: a delayed Produce must not begin a transaction that nobody knows of."""
     topic, transactional_id = bench.topic(), unique_topic("late")
@@ -273,7 +271,6 @@ MENU = {
 SEEDS = (1, 2, 3, 5, 6, 7, 8, 9)
 
 
-@pytest.mark.feature("identical resends")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_rerun_until_success_is_visible_exactly_once(bench: Bench, seed: int) -> None:
     topic = bench.topic()

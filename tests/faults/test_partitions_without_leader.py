@@ -69,7 +69,6 @@ def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
 # the commit
 
 
-@pytest.mark.feature("markers")
 def test_what_hangs_behind_a_killed_leader_heals(
     three: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,6 @@ from .bench import Bench
 from .proxied_world import ProxiedWorld
 
 
-@pytest.mark.feature("identical resends", "commit and abort", "error reactions", "producer without transactions")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("kind", ["transactional-v2", "transactional-v0", "idempotent"])
 def test_random_runs_claim_only_outcomes_seen_at_the_broker(

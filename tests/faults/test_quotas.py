@@ -24,7 +24,6 @@ REQUEST_TIMEOUT_MS = 4_000
 """Shorter than the last of five requests in flight waits in a throttled broker, far longer than a broker takes otherwise."""
 
 
-@pytest.mark.feature("quotas")
 @pytest.mark.parametrize("transactional_id", ["", None], ids=["transactional", "at-least-once"])
 def test_request_that_waits_for_a_quota_is_not_sent_again(
     bench_of: Callable[[int], Bench], transactional_id: str | None

@@ -117,7 +117,6 @@ WRONG = {
 }
 
 
-@pytest.mark.feature("idempotence", "retries and errors")
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_input_is_refused_by_its_code_and_shows_no_row(
     spark: SparkSession, servers: str, topic: str, code_of: Callable[[str], str], name: str

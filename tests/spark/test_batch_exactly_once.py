@@ -67,7 +67,6 @@ def expected_values(rows: int, partitions: int) -> Counter[bytes]:
     )
 
 
-@pytest.mark.feature("interceptors")
 @pytest.mark.parametrize("reader", READERS)
 def test_every_row_is_visible_once_with_equal_bytes(spark: SparkSession, any_kafka: EmbeddedKafka, reader: str) -> None:
     one, two = (create_topic(any_kafka.bootstrap_servers, partitions=3) for _ in range(2))
@@ -119,7 +118,6 @@ def test_order_is_kept_per_spark_partition_and_topic_partition(
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("partitioning", "interceptors")
 def test_user_partitioner_and_interceptor_run_in_the_tasks(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -206,7 +204,6 @@ def test_empty_partitions_and_empty_frames_are_written_as_such(spark: SparkSessi
     assert_nothing_open(any_kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("producer without transactions")
 def test_at_least_once_writes_without_transactions(spark: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     options = {"topic": topic, "delivery.guarantee": "at-least-once", "kafka.batch.size": "2000"}

@@ -42,7 +42,6 @@ def options(kafka: EmbeddedKafka, authority: Authority, topic: str, password: st
     }
 
 
-@pytest.mark.feature("security")
 def test_a_frame_is_written_with_a_password_from_a_file(
     spark: SparkSession, secured: EmbeddedKafka, authority: Authority, tmp_path: Path
 ) -> None:

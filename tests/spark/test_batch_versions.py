@@ -62,7 +62,6 @@ class Nightly:
         assert_nothing_open(self.servers, [self.topic, self.log])
 
 
-@pytest.mark.feature("versions in any order")
 def test_versions_are_written_once_in_any_order(
     spark: SparkSession,
     any_kafka: EmbeddedKafka,
@@ -95,7 +94,6 @@ def test_versions_are_written_once_in_any_order(
     assert spark.sparkContext.applicationId in capsys.readouterr().out
 
 
-@pytest.mark.feature("lost commit log")
 @pytest.mark.parametrize("with_history", [True, False], ids=["history", "no history"])
 def test_lost_commit_log_is_refused_until_the_user_decides(
     spark: SparkSession, any_kafka: EmbeddedKafka, with_history: bool
@@ -120,7 +118,6 @@ def test_lost_commit_log_is_refused_until_the_user_decides(
     job.assert_written("nightly 7", "nightly 8", "nightly 8", "nightly 9")
 
 
-@pytest.mark.feature("lost commit log", "versions in any order")
 def test_version_recorded_after_a_lost_log_covers_all_below(spark: SparkSession, any_kafka: EmbeddedKafka) -> None:
     job = Nightly(spark, any_kafka)
     job.write(5)

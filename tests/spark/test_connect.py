@@ -96,7 +96,6 @@ def run(environment: dict[str, str], folder: Path, *command: str) -> subprocess.
     )
 
 
-@pytest.mark.feature("spark connect")
 def test_batch_rerun_threads_stream_and_errors(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -120,7 +119,6 @@ def test_batch_rerun_threads_stream_and_errors(
         assert sentence in errors[name], name
 
 
-@pytest.mark.feature("spark connect")
 def test_foreach_batch_function_loses_no_rows(
     connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -137,7 +135,6 @@ def test_foreach_batch_function_loses_no_rows(
     assert_nothing_open(kafka.bootstrap_servers, [topic])
 
 
-@pytest.mark.feature("spark connect")
 def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "rows.json").write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))
@@ -163,7 +160,6 @@ def test_jobs_run_on_a_server(connect_server: dict[str, str], kafka: EmbeddedKaf
         assert len(read_committed(kafka.bootstrap_servers, topic)) == 100
 
 
-@pytest.mark.feature("spark connect")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_the_client_stops_the_query_on_the_server(
     number: signal.Signals, connect_server: dict[str, str], kafka: EmbeddedKafka, tmp_path: Path

@@ -16,7 +16,7 @@ from documents import Block, all_blocks
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, wait_until
 from tests.downloads import pinned_jars, python_with
-from tests.spark.killable_job import DEADLINE_S, KillableJob
+from tests.spark.killable_job import KillableJob
 from tests.spark.quick_start import SHORT_LIVED_JVM
 
 JOBS = Path(__file__).parent / "jobs"
@@ -87,7 +87,7 @@ def test_each_change_of_a_table_is_written_once(
     arguments = [str(program), str(table), str(mark)]
     mark.touch()  # the point does not act while its file is there
     with job.started(arguments, f"commit.decided=hang:{mark}") as process:
-        wait_until(lambda: not mark.exists() or process.poll() is not None, job.said, patience_s=DEADLINE_S)
+        wait_until(lambda: not mark.exists() or process.poll() is not None, job.said, patience_s=KillableJob.deadline_s)
         job.await_mark(mark, process, "commit.decided")
     job.die_at("commit.decision_written", arguments)
     assert job.run(arguments) == 0, job.said()[-3000:]
@@ -116,7 +116,7 @@ def decoded(python: Path, kafka: EmbeddedKafka, topic: str, program: str) -> dic
         capture_output=True,
         text=True,
         check=True,
-        timeout=DEADLINE_S,
+        timeout=KillableJob.deadline_s,
     ).stdout
     found: dict[int, list[Any]] = {}
     for key, value in map(json.loads, printed.splitlines()):

@@ -129,7 +129,6 @@ def test_plan_and_check_name_each_missing_api(
             assert_untouched(broker.bootstrap_servers)
 
 
-@pytest.mark.feature("adding partitions")
 def test_release_without_verified_appends_is_refused_untouched(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,6 @@ from tests.spark.jobs.stream_rows import add_files
 from tests.spark.streams import Stream, StreamJob, lag
 from tests.spark.test_lost_checkpoint import Copying
 
-pytestmark = pytest.mark.feature("checkpoint of Hadoop")
 CodeOf = Callable[[str], str]
 
 

@@ -49,7 +49,6 @@ def submit(spark_environment: dict[str, str], realm: Realm, tmp_path: Path) -> I
         )
 
 
-@pytest.mark.feature("Kerberos")
 def test_executors_log_in_with_a_keytab_from_files(submit: SparkSubmit, broker: Kerberized, tmp_path: Path) -> None:
     topic = create_topic(broker.kafka.plaintext_servers)
     given = broker.properties(with_keytab("alice.keytab"))

@@ -20,7 +20,6 @@ from kafka_testing import assert_nothing_open, create_topic, read_uncommitted, u
 from tests.spark.streams import Stream, committed_offsets, lag, produce
 
 CodeOf = Callable[[str], str]
-pytestmark = pytest.mark.feature("lost checkpoint")
 
 
 class Copying(Stream):
@@ -169,7 +168,6 @@ def test_offset_log_of_format_2_serves_as_format_1_does(query: Copying, format_2
     query.assert_nothing_of_it_is_open()
 
 
-@pytest.mark.feature("consumer offsets")
 def test_group_has_the_offsets_of_batches_that_write_nothing(query: Copying) -> None:
     """The rows of a batch are filtered, or their transaction was aborted."""
     query.send(20)

@@ -82,7 +82,6 @@ def test_losing_attempt_is_ended_while_query_waits_for_data(cluster: ExecutorClu
     query.await_every_line_once()
 
 
-@pytest.mark.feature("standalone cluster")
 def test_executors_killed_at_each_task_step_cause_no_duplicates(cluster: ExecutorCluster, query: Query) -> None:
     cluster.close("task.writing", "task.prepared")
     query.start()
@@ -95,7 +94,6 @@ def test_executors_killed_at_each_task_step_cause_no_duplicates(cluster: Executo
     query.await_every_line_once()
 
 
-@pytest.mark.feature("standalone cluster")
 def test_stage_that_lost_its_shuffle_runs_again_and_is_visible_once(cluster: ExecutorCluster, query: Query) -> None:
     """Two of four tasks of the stage are at work then; it is run again, beside what is left of its first attempt."""
     said = len(cluster.said())

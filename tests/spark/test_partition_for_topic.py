@@ -61,7 +61,6 @@ def transactions(kafka: EmbeddedKafka, topic: str) -> list[int]:
     return [end - count for end, count in zip(ends, rows, strict=True)]
 
 
-@pytest.mark.feature("partitioning")
 def test_each_task_writes_one_partition_as_java_would(
     spark: SparkSession, kafka: EmbeddedKafka, spark_version: None
 ) -> None:

@@ -17,7 +17,7 @@ from kafka_testing import assert_nothing_open, create_topic, read_committed, rea
 from tests.spark.killable_job import KillableJob
 from tests.spark.streams import produce
 
-pytestmark = [pytest.mark.feature("declarative pipelines"), pytest.mark.timeout(1_200)]
+pytestmark = pytest.mark.timeout(1_200)
 PAGE = {block.name: block.text for block in all_blocks() if block.document == "docs/stream.md"}
 SPEC, PROGRAM = (PAGE[f"docs/stream.md#declarative-pipelines{number}"] for number in ("", ":2"))
 

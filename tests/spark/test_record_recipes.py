@@ -43,7 +43,6 @@ def test_json_recipe_writes_json(orders: DataFrame, kafka: EmbeddedKafka) -> Non
     assert {key: json.loads(record.value or b"") for key, record in found.items()} == wanted
 
 
-@pytest.mark.feature("interceptors")
 def test_avro_recipe_writes_the_registrys_format(orders: DataFrame, kafka: EmbeddedKafka) -> None:
     found = written(run("Avro", df=orders)["rows"], kafka)
 

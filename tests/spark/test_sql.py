@@ -25,7 +25,6 @@ def values(kafka: EmbeddedKafka, topic: str) -> list[int]:
     return sorted(int(record.value or b"") for record in read_committed(kafka.bootstrap_servers, topic))
 
 
-@pytest.mark.feature("sql")
 def test_a_temporary_view_hands_its_options_to_each_insert(sql: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=2)
     options = f"'kafka.bootstrap.servers' = '{kafka.bootstrap_servers}', 'topic' = '{topic}'"
@@ -36,7 +35,6 @@ def test_a_temporary_view_hands_its_options_to_each_insert(sql: SparkSession, ka
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("sql")
 def test_the_options_of_an_insert_reach_the_writer(sql: SparkSession, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=2)
     options = f"'kafka.bootstrap.servers' = '{kafka.bootstrap_servers}', 'topic' = '{topic}'"
@@ -48,7 +46,6 @@ def test_the_options_of_an_insert_reach_the_writer(sql: SparkSession, kafka: Emb
     assert_nothing_open(kafka.bootstrap_servers)
 
 
-@pytest.mark.feature("sql")
 def test_the_options_of_a_table_do_not_reach_the_writer(sql: SparkSession, kafka: EmbeddedKafka) -> None:
     """A Spark that hands them over makes docs/batch.md wrong, and INSERT shorter."""
     topic = create_topic(kafka.bootstrap_servers)

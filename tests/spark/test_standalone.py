@@ -98,7 +98,6 @@ def assert_every_row_once(kafka: EmbeddedKafka, topic: str) -> None:
     assert_nothing_open(kafka.plaintext_servers)
 
 
-@pytest.mark.feature("python environment", "connection check")
 def test_executors_run_the_package_of_the_archive(
     cluster: StandaloneCluster, submit: Submit, secured: EmbeddedKafka, folder: Path
 ) -> None:
@@ -120,7 +119,6 @@ def test_executors_run_the_package_of_the_archive(
     assert_every_row_once(secured, topic)
 
 
-@pytest.mark.feature("standalone cluster")
 def test_rows_are_visible_once_after_a_worker_was_killed(
     cluster: StandaloneCluster, submit: Submit, secured: EmbeddedKafka, tmp_path: Path
 ) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
@@ -82,7 +80,6 @@ def test_late_files_go_to_a_topic_once(spark_submit: SparkSubmit, kafka: Embedde
     ]
 
 
-@pytest.mark.feature("consumer offsets")
 def test_query_copies_topic_to_topic_and_commits_offsets(
     spark_submit: SparkSubmit, kafka: EmbeddedKafka, kafka_source_jars: list[Path]
 ) -> None:

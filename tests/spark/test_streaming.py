@@ -121,7 +121,6 @@ def test_rolled_back_checkpoint_is_rejected_until_user_decides(stream: Stream, c
     stream.assert_every_line_once(4)
 
 
-@pytest.mark.feature("lost commit log")
 @pytest.mark.parametrize(("batches", "way_out"), [(0, "recover"), (2, "resolve [^;]* --version 1")])
 def test_deleted_commit_log_is_refused_until_the_user_decides(
     stream: Stream, code_of: CodeOf, batches: int, way_out: str

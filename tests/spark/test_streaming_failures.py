@@ -62,7 +62,6 @@ def test_timed_out_batch_is_restored_when_its_source_changed(job: StreamJob, spa
     job.assert_every_line_once(2)
 
 
-@pytest.mark.feature("fenced producers")
 def test_of_two_drivers_on_one_checkpoint_the_older_is_fenced(job: StreamJob, spark: SparkSession) -> None:
     add_files(job.source, 0, 2)
     mark = job.log.parent / "waiting"

@@ -22,7 +22,7 @@ from tests.spark.killable_job import descendants, signal_all
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.standalone_cluster import pack_environment
 
-pytestmark = [pytest.mark.feature("YARN"), pytest.mark.timeout(1_200)]
+pytestmark = pytest.mark.timeout(1_200)
 ROWS, FILES = 1_000, 4
 DEADLINE_S = 600.0
 
@@ -230,7 +230,6 @@ def test_batch_in_cluster_mode_writes_once(yarn: Yarn, kafka: EmbeddedKafka, fol
     assert_every_row_once(servers, topic)
 
 
-@pytest.mark.feature("connection check")
 def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka) -> None:
     topic = create_topic(kafka.bootstrap_servers)
     words = ("--executors", "2", "--option", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "--topic", topic)
