@@ -43,6 +43,7 @@ RUNS_IN = {
     "docs/stream.md#declarative-pipelines": _PIPELINE,
     "docs/stream.md#declarative-pipelines:2": _PIPELINE,
     "docs/stream.md#declarative-pipelines:3": _PIPELINE,
+    "docs/stream.md#a-full-refresh": _PIPELINE,
     "docs/records.md#json": "spark/test_record_recipes.py::test_json_recipe_writes_json",
     "docs/records.md#avro": "spark/test_record_recipes.py::test_avro_recipe_writes_the_registrys_format",
     "docs/records.md#protobuf": "spark/test_record_recipes.py::test_protobuf_recipe_writes_the_registrys_format",
