@@ -43,8 +43,8 @@ def main(program: str, table: str, snapshot_done: str) -> None:
     (query,) = spark.streams.active
     query.processAllAvailable()
     Path(snapshot_done).unlink(missing_ok=True)
-    ((version,),) = spark.sql(f"SELECT max(version) FROM (DESCRIBE HISTORY {name})").collect()
-    for statement in STATEMENTS[version + 1 :]:
+    (newest,) = spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").collect()
+    for statement in STATEMENTS[newest["version"] + 1 :]:
         spark.sql(statement.format(name))
     query.processAllAvailable()
     query.stop()
