@@ -411,6 +411,7 @@ class Stage:
 
     def history(self) -> pd.DataFrame:
         """Return what kafka-eos has recorded of each batch of orders, the oldest first."""
+        pd.set_option("display.max_colwidth", None)  # pandas cuts longer notes
         with connected(self.servers) as admin:
             found = read_history(admin, DEFAULT_HISTORY_TOPIC, WRITE_ID, limit=100, timeout_ms=60_000)
         return pd.DataFrame(map(_history_row, reversed(found))).set_index("version").rename_axis(None)
