@@ -17,8 +17,8 @@ from types import ModuleType
 
 import pytest
 import yaml
-from browser import DRIVER, PACKAGES, Browser, browser
 
+from browser import DRIVER, PACKAGES, Browser, browser
 from documents import README, ROOT, error_codes, read
 
 DOCS = ROOT / "docs"
