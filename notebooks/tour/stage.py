@@ -56,6 +56,8 @@ from tour.visible_rows import VisibleRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pd.set_option("display.max_colwidth", None)  # pandas cuts text at 50 characters, and so the notes of the history
+
 STEPS = (
     "plan.fenced",
     "plan.read",
@@ -411,7 +413,6 @@ class Stage:
 
     def history(self) -> pd.DataFrame:
         """Return what kafka-eos has recorded of each batch of orders, the oldest first."""
-        pd.set_option("display.max_colwidth", None)  # pandas cuts longer notes
         with connected(self.servers) as admin:
             found = read_history(admin, DEFAULT_HISTORY_TOPIC, WRITE_ID, limit=100, timeout_ms=60_000)
         return pd.DataFrame(map(_history_row, reversed(found))).set_index("version").rename_axis(None)
