@@ -17,16 +17,16 @@ driver commits all of them or none by one record, the decision, in its own trans
   done     log_access.py: a record that saves the next run the proof (log_view.py reads it, admission.py acts on it)
   people   resolve.py: an operator's decision; forget.py: remove a write
 
-What becomes of a decided row is judged in outcome.py alone, by its own partition: the first marker of its producer after
-it never changes. evidence.py gathers what leaders and coordinators show. Procedures are generators over steps.py,
+outcome.py alone judges a decided row, by the first marker of its producer that follows it in its own partition: that
+marker never changes. evidence.py gathers what leaders and coordinators show. Procedures are generators over steps.py,
 without socket or clock: tests/model runs this code, not a copy of it.
 
 WHEN ROWS MAY BE WRITTEN AGAIN
 
 A batch's version may be written again only if no driver can make its earlier rows visible any more: the log, read
-after the fence, holds no committed decision of it, or a void one, or an operator has resolved the version as
+after the fence, holds no committed decision of it, or one that it declares void, or an operator has resolved the version as
 "rewrite". Every other decision is finished instead, by EndTxn and by copies, in the next run. Without a proof the
-code fails loudly and keeps the evidence: it raises DecisionPendingError, aborts no transaction that the decision names,
+code fails loudly (DecisionPendingError) and keeps the evidence: it aborts no transaction that the decision names,
 and leaves the decision in the log. The next run checks again. If no run can prove it (UNRESOLVED, LOST_PARTS, TOPIC_GONE),
 an operator decides.
 
@@ -66,8 +66,8 @@ LATE ADD: below transaction.version 2, an AddPartitionsToTxn reopens a transacti
     2. The driver decides and commits the transaction. Its marker is missing on t-0 (KAFKA-20734).
     3. The copy arrives. The coordinator opens the transaction again under its epoch, with t-0 alone.
     4. Its timeout or the next InitProducerId aborts it. The ABORT on t-0 discards committed rows, and readers pass.
-  No request need be late: someone aborts the transaction of an attempt that still writes. Its next AddPartitionsToTxn
-  opens another one, with only the rows that follow. A decision on that one would lose the rows before.
+  The same happens without a late request: someone aborts the transaction of an attempt that still writes. Its next
+  AddPartitionsToTxn opens another one, with only the rows that follow. A decision on that one would lose the others.
   Guards: settle: below version 2 every commit judges its ranges, and copies what is discarded. There, a coordinator's
     CompleteAbort proves nothing (end_of). check_prepared compares partitions and first offsets. is_overtaken comes after
     the part record, an attempt's last request. take_over always lists. end_open spares only the identities of unfinished
@@ -128,12 +128,12 @@ BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what r
     3. Recovery finds fewer records than the decision names. If it decided what is left, rows would be lost in silence.
        If it called the batch void, the rows of the first transaction would be written twice.
   Nor does a range that is gone prove an abort: readers may have seen its rows before.
-  Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if all
-    its ranges are lost, and otherwise LOST_PARTS. judge: for a range that is gone, only the coordinator's report of
-    exactly this end counts, an accepted EndTxn, or a visible range of the same transaction, unless another range of it
-    shows another end; otherwise UNRESOLVED. A copy takes another slot (_begin_copy), because InitProducerId erases that
+  Guards: _sort_copies counts the records. _restore copies all or none: if records are gone, the batch is void if readers
+    saw no row of the decision, and otherwise LOST_PARTS. judge: a range that is gone counts as committed if an EndTxn
+    was accepted, if the coordinator reports exactly this end, or if another range of its transaction is visible and
+    none is discarded or held; otherwise UNRESOLVED. A copy takes another slot (_begin_copy), because InitProducerId erases that
     report. A discard erases it as well, and lets the cleaner remove the rows, so _noted first writes down which ranges
-    no reader has seen (PreparedTransaction.ended), and judged_now believes no note against a COMMIT marker. look_at
+    no reader has seen (PreparedTransaction.ended), and judged_now ignores a note that a COMMIT marker contradicts. look_at
     asks leaders of ranges that are gone whether they hang. A driver that a newer one has replaced believes no range
     that is gone (still_holds). A topic without Read, or without a leader, raises. If another producer's open
     transaction holds back the last stable offset, the first marker after the range counts (look_at).

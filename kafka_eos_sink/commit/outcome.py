@@ -3,7 +3,7 @@
 A decision says which rows must be visible. A row is visible or not by the first marker of its producer that follows it in its own
 partition, and that marker never changes. So each range (the rows of one transaction in one partition) is judged alone, by `TABLE`. An
 ABORT marker is no loss while the records exist: no reader will ever see them, so copying them doubles none, whatever happened elsewhere.
-How the transaction ended elsewhere counts only for a range that is gone; whether it has ended, for one that is held as well.
+How the transaction ended elsewhere counts only for a range that is gone. For a held one, only whether it has ended counts.
 
 A DISCARD writes an ABORT after what a leader holds, by the next transaction of the same id. No reader has seen these rows, and once the
 ABORT is read, none ever will: they are DISCARDED, and copied. If a COMMIT comes first, they are VISIBLE, and stay. The discard makes the
@@ -27,9 +27,10 @@ class Shown(Enum):
 
     VISIBLE = "a COMMIT marker follows"
     DISCARDED = "an ABORT marker follows"
-    HELD = "no marker follows, and the leader holds the transaction open; no reader has seen the rows, even if they are gone"
+    HELD = "no marker follows, and the leader holds the transaction open; no reader has seen the rows, even if retention removed them"
     LATE = (
-        "no marker was seen, and the leader holds nothing open: one came between two requests, or the leader is behind"
+        "records exist, no marker was seen after them, and the leader holds nothing open: a marker came between two requests, or the "
+        "leader is behind"
     )
     GONE = "no record is left, and the leader holds nothing open"
     """Retention, compaction or the deletion of the topic removed it (BLIND). If some records are left, their marker counts."""
@@ -42,7 +43,7 @@ class End(Enum):
     transaction is open: its EndTxn was rejected, a late request has opened it again (LATE ADD), or the report is outdated.
 
     A coordinator neither begins another transaction of an id nor forgets the id before its last one has ended. So SILENT shows that it is
-    not open, unless the coordinator is outdated: then a DISCARD may abort it, and its rows are copied.
+    not open. If the coordinator's answer is outdated, it may still be open: then a DISCARD aborts it, and its rows are copied.
     """
 
     UNFINISHED = "open, or its markers are being written"
@@ -55,18 +56,19 @@ class Do(Enum):
     """What follows for the rows of a range."""
 
     NOTHING = "nothing: they are visible"
-    SEEN = "nothing: they are gone after a proven commit; TOPIC_GONE if the topic was deleted before its rows were seen to pass"
+    SEEN = "nothing: they are gone after a proven commit; TOPIC_GONE if the topic was deleted before this driver saw readers pass them"
     WAIT = (
-        "read coordinator and leader again, and fail at the deadline; if the coordinator shows it open, fail at once, because only "
-        "the next run's EndTxn ends it"
+        "read coordinator and leader again, and fail with DECIDED_NOT_FINISHED at the deadline; fail at once if the coordinator shows the "
+        "transaction open, because only the next run's EndTxn ends it"
     )
     DISCARD = (
-        "abort what hangs, then read again; fail if the coordinator has forgotten the id, because another producer id cannot abort it: "
-        "recover --discard does"
+        "abort what hangs, then read again; fail if the coordinator has forgotten the id, because a new producer id cannot abort what the "
+        "old one left: recover --discard does"
     )
     COPY = "append them again"
     MISS = (
-        "they are gone, and no reader saw them: void if the decision has no row that readers saw, otherwise LOST_PARTS"
+        "they are gone, and no reader saw them: if readers saw no row of the decision, it is void, and its batch is written again; "
+        "otherwise LOST_PARTS"
     )
     ASK = "UNRESOLVED: they are gone, and nothing proves whether readers saw them; a person chooses"
 
@@ -81,10 +83,11 @@ TABLE: dict[Shown, tuple[Do, Do, Do, Do]] = {
 }
 """By what the partition shows and, in this order, by `End`.
 
-The driver takes one step for all ranges of all transactions of the decision: WAIT if any range says so, else DISCARD, which can make
-readers pass before anybody decides, else ASK, else COPY and MISS together. Below version 2 no transaction is ABORTED: it is SILENT (LATE
-ADD). VISIBLE and ABORTED contradict each other, as an outdated report does or a COMMIT written by hand; so do
-DISCARDED and COMMITTED, after an ABORT by hand, or if a late request has opened the transaction again before its commit (LATE ADD).
+The driver takes one step for all ranges of all transactions of the decision: WAIT if any range says so, else DISCARD, which lets readers
+pass before anybody decides, else ASK, else COPY. A MISS anywhere prevents every COPY. Below version 2, the driver takes a coordinator's
+CompleteAbort as SILENT (LATE ADD), so the column ABORTED is empty there. For GONE, `judge` may take another column than the coordinator's.
+VISIBLE and ABORTED contradict each other, as an outdated report does or a COMMIT written by hand; so do DISCARDED and COMMITTED, after an
+ABORT by hand, or if a late request has opened the transaction again before its commit (LATE ADD).
 """
 
 
