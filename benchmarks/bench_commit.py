@@ -4,7 +4,7 @@
 
 Writes batches one after the other in one process, as a streaming query does, and prints the median milliseconds of each
 step. Then prints the seconds that one commit of ``--many`` prepared transactions takes. With ``--grid`` prints instead seconds and
-requests of plan and commit for 10, 100 and 1,000 tasks, but at most ``--many``, that each write to 1, 10 and 100 partitions.
+requests of plan and commit for 10 to 10,000 tasks, but at most ``--many``, that each write to 1, 10 and 100 partitions.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from kafka_eos_sink.runtime.write_settings import WriteSettings
 ROWS = 100
 WARM_UP = 5
 PARTITIONS = 8
+TASKS = (10, 100, 1_000, 3_000, 10_000)
+MOST_MARKERS = 150_000
+"""Of a batch in the grid: more would measure the broker's disk."""
 
 
 def settings(servers: str, topic: str, write_id: str, version: int) -> WriteSettings:
@@ -145,7 +148,7 @@ def measure_grid(servers: str, most_tasks: int) -> None:
     """
     for partitions in (1, 10, 100):
         topic = make_topic(servers, f"bench-{partitions}", partitions)
-        for tasks in (each for each in (10, 100, 1_000) if each <= most_tasks):
+        for tasks in (each for each in TASKS if each <= most_tasks and each * partitions <= MOST_MARKERS):
             name = f"bench-{partitions}-{tasks}"
             found = [batch(servers, topic, name, version, tasks, partitions) for version in range(3)][-1]
             seconds, markers = found.seconds["plan + commit"], tasks * (partitions + 1)
