@@ -20,7 +20,10 @@ _SHARED = ("explained", "command", "visible", "again")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The templates of a message: what happened, and what to do."""
+    """The templates of a message: what happened, and what to do.
+
+    A case without ``way_out`` has its code's.
+    """
 
     what: Cell
     way_out: Cell = ""
@@ -88,7 +91,10 @@ def _row(code: str, section: str, given: Mapping[str, Any], shared: Mapping[str,
     }
     if "what" in given:
         cases[""] = given
-    messages = {case: Message(what=each["what"], way_out=each.get("way_out", "")) for case, each in cases.items()}
+    messages = {
+        case: Message(what=each["what"], way_out=each.get("way_out", given.get("way_out", "")))
+        for case, each in cases.items()
+    }
     own = {key: given[key] for key in ("like", "raises") if key in given}
     shared = {**shared, "explained": shared["explained"].strip()}
     return Row(code=code, section=section, messages=messages, **own, **shared)

@@ -76,9 +76,9 @@ TEXTS = (
         "transactional_id",
         "transactions",
     ),
-    *("used", "where", "why", "wrote"),
+    *("used", "where", "which", "why", "wrote"),
 )
-COMMANDS = ("begin", "commands", "go_on", "instead", "this_command")
+COMMANDS = ("commands", "go_on", "instead", "this_command")
 """Fields that are a command, or end with one."""
 
 
@@ -116,6 +116,9 @@ def samples(job: Job) -> dict[str, Any]:
         "write": write,
         "write_id": write.id,
         "decision": decision,
+        "prepared": decision.transactions[0],
+        "identity": decision.transactions[0].identity,
+        "part": decision.transactions[0].offsets[0],
         "batch": BatchIdentity(**decision.told, streaming=job is Job.STREAM),
         "request": ResolveRequest(run=run_of(write=write), query_id=query_id, version=41, resolution="committed"),
     }

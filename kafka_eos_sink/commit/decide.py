@@ -256,15 +256,13 @@ def require_free(run: Run, decision: Decision, driver: DriverTransaction) -> Pro
     """Require that W.driver is this driver's, with nothing open and no late EndTxn."""
     if driver.late_end_possible:
         # LATE END: it could commit the first pieces of this decision without the others.
-        why = "the end of the driver's last transaction is in doubt, so only a new run can continue"
-        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+        raise refused("DECIDED_NOT_FINISHED.driver_in_doubt", write=run.write, decision=decision)
     held = yield from described_driver(driver.identity.transactional_id)
     if not is_held_by(driver.identity, held):
         raise refused("FENCED", decision=decision, why=f"it holds {driver.identity.transactional_id}")
     if held is not None and held.is_open:
         # The leader would drop this decision as a duplicate of the failed one, and EndTxn would commit the failed one.
-        why = "the driver's last transaction is still open, so only a new run can continue"
-        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+        raise refused("DECIDED_NOT_FINISHED.driver_open", write=run.write, decision=decision)
 
 
 def _undecided(decision: Decision, what: str, failed: Answered) -> KafkaEosError:
@@ -288,8 +286,7 @@ def _await_marker(run: Run, logged: LoggedDecision, error: int | None) -> Proced
     if outcome is Outcome.COMMITTED and not fenced:
         return
     if outcome is Outcome.COMMITTED:
-        why = "another run of the write id has replaced this one, and finishes it"
-        raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+        raise refused("DECIDED_NOT_FINISHED.replaced", write=run.write, decision=decision)
     if outcome is Outcome.ABORTED:
         code = error if fenced else ErrorCode.INVALID_TXN_STATE
         raise _undecided(decision, "the decision, whose transaction was aborted", Answered(error=code))

@@ -68,11 +68,13 @@ def judged(
         now = yield from Now()
         if is_open or now > deadline:
             part = transactions[number].offsets[todo[number].index(Do.WAIT)]
-            why = (
-                f"{part.topic}-{part.partition} does not show how {identity.transactional_id} ended, whose records begin at offset "
-                f"{part.first_offset}" + "; its coordinator reports it as open" * is_open
+            raise refused(
+                "DECIDED_NOT_FINISHED.no_marker" + "_open" * is_open,
+                write=run.write,
+                decision=decision,
+                part=part,
+                identity=identity,
             )
-            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
         yield from Wait(POLL_MS)
 
 
@@ -126,8 +128,7 @@ def _at_rest(
             break
         now = yield from Now()
         if now > deadline:
-            why = f"the coordinator has not finished {waiting[0]} in time"
-            raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+            raise refused("DECIDED_NOT_FINISHED.ending", write=run.write, decision=decision, held=waiting[0])
         yield from Wait(POLL_MS)
     return reports
 
@@ -228,13 +229,16 @@ def verify_visible(
             if not waiting:
                 return True
         if now > deadline:
-            (topic, partition), last = next(iter(waiting.items()))
-            (holder, _), *_ = writers[topic, partition]
-            why = (
-                f"partition {topic}-{partition} does not let readers past offset {last} of transaction "
-                f"{holder.transactional_id}: its replicas are behind, or the topic was deleted"
+            partition, last = next(iter(waiting.items()))
+            (holder, _), *_ = writers[partition]
+            raise refused(
+                "DECIDED_NOT_FINISHED.blocked",
+                write=write,
+                decision=decision,
+                where="{}-{}".format(*partition),
+                offset=last,
+                identity=holder,
             )
-            raise refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=why)
         # Markers often take two or three ms.
         yield from Wait(min(POLL_MS, 2**looks) if looks < 10 else 10 * POLL_MS)
     return True

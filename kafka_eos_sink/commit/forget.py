@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from kafka_eos_sink.commit.log_access import commit_in_transaction, read_on, read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.steps import LogRecord, Now, Procedure
 from kafka_eos_sink.commit.take_over import TakeOver, look, take_over
 from kafka_eos_sink.commit.transactions import list_open
 from kafka_eos_sink.commit.values import Run, Write
-from kafka_eos_sink.commit.write_states import CommittedWrite, writes_in
+from kafka_eos_sink.commit.write_states import writes_in
 from kafka_eos_sink.errors import counted
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity
@@ -84,16 +84,10 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
         are = "is" if len(opened) == 1 else "are"
         pending.append(f"{counted(len(opened), 'transaction')} {are} open (first: {opened[0].transactional_id})")
     states = ("decided", "prepared", "in-doubt") if opened else ("decided",)
-    pending += [_pending(each) for each in writes_in(view) if each.state in states]
+    for each in writes_in(view):
+        if each.state in states:
+            which = "a version" if each.version is None else f"version {each.version}"
+            waiting = counted(each.transactions, "prepared transaction")
+            pending.append(text(f"unended_{each.state}", which=which, query_id=each.query_id, transactions=waiting))
     if pending:
         raise refused("WRITE_NOT_ENDED", write=write, pending="; ".join(pending))
-
-
-def _pending(write: CommittedWrite) -> str:
-    what = "a version" if write.version is None else f"version {write.version}"
-    states = {
-        "decided": "is decided and not finished",
-        "in-doubt": "has a decision without an outcome",
-        "prepared": f"has {counted(write.transactions, 'prepared transaction')} without an outcome",
-    }
-    return f"{what} of query id {write.query_id!r} {states[write.state]}"

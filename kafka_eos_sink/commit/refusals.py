@@ -118,6 +118,10 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "keep_batch": lambda fields: _resolve(fields, fields["batch"], "committed"),
     "keep_before": lambda fields: _resolve(fields, fields["batch"], "committed", -1),
     "previous": lambda fields: fields["batch"].version - 1,
+    "from_floor": lambda fields: f", from {floor} on" if (floor := fields["decision"].written_versions.floor) else "",
+    "begin_query": lambda fields: fields["request"].command(
+        "Q" if job_of(fields["write_id"]) is Job.STREAM else BATCH_QUERY_ID, fields["request"].version
+    ),
     "offsets_of_group": lambda fields: fields["write"].offsets_command("G"),
     "recover": lambda fields: fields["write"].command("recover"),
     "rewrite_random": lambda fields: resolve_command(fields["write"], BATCH_QUERY_ID, 0, "rewrite"),

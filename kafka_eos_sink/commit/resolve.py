@@ -173,11 +173,12 @@ def _target(view: LogView, request: ResolveRequest) -> tuple[QueryState, Decisio
     if query_id is None and len(known) == 1:
         (query_id,) = known
     if view.lacks_write and (query_id is None or request.resolution == "rewrite"):
-        raise resolve_refusals.unknown_write_id(request)
+        otherwise = text(f"{request.resolution}_unknown", write=request.run.write, request=request)
+        raise refused("UNKNOWN_WRITE_ID", write=request.run.write, otherwise=otherwise)
     if query_id is None:
         raise resolve_refusals.query_id_needed(request, known)
     if query_id not in (*known, BATCH_QUERY_ID) and job_of(request.run.write.id) is Job.BATCH:
-        raise resolve_refusals.impossible_query_id(request, query_id)
+        raise refused("QUERY_ID_NEEDED.of_a_stream", write=request.run.write, query_id=query_id, request=request)
     query = view.query(query_id)
     newest = None if query.newest is None else query.newest.decision
     if newest is None:

@@ -5,65 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kafka_eos_sink.commit.log_view import LogView, QueryState
-from kafka_eos_sink.commit.refusals import job_of, refused, some, text
+from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id
 from kafka_eos_sink.commit.values import Decision, ResolveRequest
-from kafka_eos_sink.errors import Job, KafkaEosError
-
-
-def unknown_write_id(request: ResolveRequest) -> KafkaEosError:
-    """The commit log holds nothing of the write id, and the request has no query id."""
-    otherwise = text("record_lost_log", begin=_begin(request))
-    if request.resolution == "rewrite":
-        otherwise = text("nothing_to_rewrite")
-    return refused("UNKNOWN_WRITE_ID", write=request.run.write, otherwise=otherwise)
+from kafka_eos_sink.errors import KafkaEosError
 
 
 def query_id_needed(request: ResolveRequest, known: Sequence[str]) -> KafkaEosError:
-    write, version = request.run.write, request.version
+    write = request.run.write
     if not known:
-        return refused("QUERY_ID_NEEDED.none_yet", write=write, version=version, begin=_begin(request))
+        return refused("QUERY_ID_NEEDED.none_yet", write=write, request=request)
     return refused(
         "QUERY_ID_NEEDED",
         write=write,
-        version=version,
+        version=request.version,
         count=len(known),
         known=", ".join(map(repr, known)),
-        commands="; or ".join(request.command(each, version) for each in known),
+        commands="; or ".join(request.command(each, request.version) for each in known),
     )
-
-
-def impossible_query_id(request: ResolveRequest, query_id: str) -> KafkaEosError:
-    return refused("QUERY_ID_NEEDED.of_a_stream", write=request.run.write, query_id=query_id, begin=_begin(request))
-
-
-def _begin(request: ResolveRequest) -> str:
-    """Return the command for a query id that the commit log does not know."""
-    if job_of(request.run.write.id) is Job.STREAM:
-        return request.command("Q", request.version) + "; Q is the id in the checkpoint's file metadata"
-    return request.command(BATCH_QUERY_ID, request.version)
 
 
 def nothing_to_resolve(request: ResolveRequest, query: QueryState, others: Sequence[str]) -> KafkaEosError:
     """The request's version is not the newest decided one of the query id."""
-    write, newest = request.run.write, query.newest
-    if newest is None:
+    write, decision = request.run.write, None if query.newest is None else query.newest.decision
+    if decision is None:
         found = "the commit log holds no decision of it"
         found += f" (it holds some of {some([*map(repr, others)])})" if others else ""
     else:
-        state = query.state_of(newest.decision).value
-        found = f"it is not the newest decided version, which is version {newest.decision.version}, {state}"
+        state = query.state_of(decision).value
+        found = f"it is not the newest decided version, which is version {decision.version}, {state}"
     if query.undecided:
         found += text("unmarked", offset=query.undecided[0].offset)
-    decision = None if newest is None else newest.decision
     instead = text(
         f"instead_{_instead(request, query, decision)}",
         write=write,
         request=request,
         decision=decision,
-        floor=""
-        if decision is None or not decision.written_versions.floor
-        else f", from {decision.written_versions.floor} on",
         this_command=request.command(query.query_id, request.version),
     )
     return refused(

@@ -144,11 +144,7 @@ def finish(
             raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=logged.decision, why=why) from failure
         if logged.decision.is_void:
             return logged.decision
-    why = (
-        f"its rows were copied from the log {MOST_COPIES} times, and the copies were aborted as well (first: "
-        f"{logged.decision.transactions[0].identity.transactional_id}). The next run may need a larger kafka.transaction.timeout.ms"
-    )
-    raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=logged.decision, why=why)
+    raise refused("DECIDED_NOT_FINISHED.copies_aborted", write=run.write, decision=logged.decision, count=MOST_COPIES)
 
 
 def _restore(run: Run, settled: Settled, driver: DriverTransaction) -> Procedure[LoggedDecision]:

@@ -101,12 +101,10 @@ def _end(
     results = (yield from EndTransactions(ends + aborts)) if ends or aborts else ()
     for prepared, result in zip(named, results, strict=False):
         if result.error != ErrorCode.NONE and result.error not in END_TXN_REJECTED:
-            detail = f"; {result.detail}" if result.detail else ""
-            why = (
-                f"the coordinator has not confirmed the commit of {prepared.identity.transactional_id} in time "
-                f"({code_name(result.error)}{detail})"
+            failed = "; ".join(filter(None, (code_name(result.error), result.detail)))
+            raise refused(
+                "DECIDED_NOT_FINISHED.unconfirmed", write=write, decision=decision, prepared=prepared, failed=failed
             )
-            raise refused("DECIDED_NOT_FINISHED", write=write, decision=decision, why=why)
     return frozenset(
         prepared.identity for prepared, result in zip(named, results, strict=False) if result.error == ErrorCode.NONE
     )
@@ -138,8 +136,7 @@ def _judged(
                 raise _unresolved(run.write, decision, named, todo)
             # BLIND and JOIN: a newer driver may have discarded what is gone.
             if Do.SEEN in chain.from_iterable(todo) and not (yield from still_holds(driver.identity)):
-                why = "another run has replaced this one, and finishes it"
-                raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+                raise refused("DECIDED_NOT_FINISHED.replaced", write=run.write, decision=decision)
             kept = [prepared for prepared in decision.transactions if prepared.proven]
             lost: list[PreparedTransaction] = []
             for prepared, each in zip(named, todo, strict=True):
@@ -152,15 +149,15 @@ def _judged(
         logged = yield from _noted(run, logged, todo, driver)
         if left := (yield from discard(run, driver.identity, hanging)):
             if codes := sorted({*left.values()} - {""}):
-                rejected = held_open([each for each, code in left.items() if code])
-                why = f"{rejected} hangs, and could not be aborted ({', '.join(codes)} for AddPartitionsToTxn)"
-                raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+                held, failed = held_open([each for each, code in left.items() if code]), ", ".join(codes)
+                raise refused(
+                    "DECIDED_NOT_FINISHED.not_aborted", write=run.write, decision=decision, held=held, failed=failed
+                )
             raise refused("DECIDED_NOT_FINISHED.hangs", write=run.write, decision=decision, held=held_open(tuple(left)))
         yield from Warn(text("discarded", decision=decision, held=held_open(hanging)))
         now = yield from Now()
         deadline = max(deadline, now + run.within_ms)
-    why = f"{len(hanging)} of its transactions hang, although they were aborted {MOST_DISCARDS} times"
-    raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=decision, why=why)
+    raise refused("DECIDED_NOT_FINISHED.still_hangs", write=run.write, decision=decision, held=held_open(hanging))
 
 
 def _divided(
