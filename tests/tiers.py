@@ -232,11 +232,8 @@ RULES: tuple[Rule, ...] = (
         "faults/test_restore.py::test_restore_survives_a_lost_message_at_any_stage",
         Sample(of_class=in_both_versions("stage", "version")),
     ),
-    Rule("faults/test_coordinator_states.py", EXHAUSTIVE, below_version_2),
     Rule("faults/test_fail_over.py", EXHAUSTIVE),  # three nodes that end
     Rule("faults/test_partitions_without_leader.py", EXHAUSTIVE),
-    Rule("faults/test_stopped_broker.py", EXHAUSTIVE, below_version_2),
-    Rule("faults/test_stopped_broker.py", ALL),
     Rule("faults/test_history.py", ALL),
     Rule("faults/test_lost_responses.py", ALL, below_version_2),
     Rule("faults/test_restore.py", ALL, below_version_2),
@@ -255,8 +252,6 @@ RULES: tuple[Rule, ...] = (
         lambda params: params.get("point") not in (None, "commit.between_ends", "restore.copying"),
     ),
     Rule("broker/test_kafka_versions.py", ALL),
-    Rule("broker/test_differential.py", ALL, one_of("written", 0)),
-    Rule("broker/test_differential.py", EXHAUSTIVE),
     Rule(
         "broker/test_transaction_version_changes.py",
         ALL,
@@ -360,7 +355,6 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_lost_checkpoint.py::test_query_without_its_checkpoint_continues_at_the_group", TEST),
     Rule("spark/test_lost_checkpoint.py", ALL),
     Rule("spark/test_checkpoint_changes.py", ALL),
-    Rule("spark/test_lost_executors.py", EXHAUSTIVE),
     Rule(
         "spark/test_partition_for_topic.py::test_each_task_writes_one_partition_as_java_would",
         TEST,

@@ -34,6 +34,7 @@ from kafka_eos_sink.commit import (
     take_over,
 )
 from kafka_eos_sink.commit.log_view import LogView, QueryState
+from kafka_eos_sink.commit.steps import TransactionDescription
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.operations import operator, write_status
 from kafka_eos_sink.producer.partition_queue import PartitionQueue
@@ -122,6 +123,16 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         outcome.is_held_by,
         f"{_OUTCOME}::test_next_epoch_of_the_driver_is_its_own_end_or_a_fence",
         ("a fence below version 2 looks like the driver's end", "driver.bumps_epoch and ", ""),
+    ),
+    *of(
+        TransactionDescription.is_free.fget,
+        "commit/test_coordinator_states.py",
+        ("an id in an unknown state is taken", "in FREE_STATES", '!= "Ongoing" and not self.is_ending'),
+    ),
+    *of(
+        TransactionDescription.is_open.fget,
+        "commit/test_coordinator_states.py",
+        ("a transaction in an unknown state is open", '== "Ongoing"', "not in FREE_STATES"),
     ),
     # what leaders show
     *of(

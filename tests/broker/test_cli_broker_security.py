@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,24 +29,12 @@ PASSWORD = "correct-horse"
 @contextmanager
 def broker(*options: str, folder: Path) -> Iterator[Path]:
     """Run the command in another process; yield the file of client properties that it writes."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "kafka_eos_sink.cli.main", "broker", "--dir", str(folder), "--heap", "384m", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert command.stdout is not None
-    try:
-        servers = command.stdout.readline().strip()
+    with foreground_broker("--dir", str(folder), *options) as (servers, printed):
         file = folder / "cluster" / "client.properties"
         if servers:
             assert read_properties(file)["bootstrap.servers"] == servers
         yield file
-    finally:
-        command.send_signal(signal.SIGTERM)
-        _, said = command.communicate(timeout=60)
-    assert command.returncode == 0, said
+    said = "\n".join(printed)
     assert f"Clients connect with the properties in {file}" in said
     assert PASSWORD not in said
 

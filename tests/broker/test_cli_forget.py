@@ -90,36 +90,6 @@ def test_forget_rejects_open_transactions_without_fencing(
     assert states(any_kafka, given, capsys) == ["finished"]
 
 
-@pytest.mark.parametrize(
-    ("point", "why"),
-    [
-        ("commit.decision_written", "version 3 of query id 'batch' has a decision without an outcome"),
-        ("commit.decided", "version 3 of query id 'batch' is decided and not finished"),
-        ("commit.finished", "version 3 of query id 'batch' is decided and not finished"),
-    ],
-)
-def test_forget_refuses_a_decision_until_recover_has_ended_it(
-    any_kafka: EmbeddedKafka,
-    point: str,
-    why: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = new_write(any_kafka)
-    plan = session.plan(given)
-    die_at(point, given, plan, tasks(given, plan), monkeypatch)
-    before = kept_keys(any_kafka, given)
-    assert main(["forget", "--yes", *options(any_kafka, given)]) == 1
-    errors = capsys.readouterr().err
-    assert "[KAFKA_EOS.WRITE_NOT_ENDED]" in errors
-    assert why in errors
-    assert kept_keys(any_kafka, given) == before
-    assert main(["recover", "--yes", *options(any_kafka, given)]) == 0
-    assert main(["forget", "--yes", *options(any_kafka, given)]) == 0, capsys.readouterr().err
-    assert kept_keys(any_kafka, given) == {"barrier"}
-    assert_nothing_open(any_kafka.bootstrap_servers, [given.batch.topic or "", given.write.log_topic])
-
-
 def test_forget_needs_consent(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     given = new_write(kafka)
     write_all(given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -61,35 +60,3 @@ def test_a_write_is_followed_from_prepared_to_finished(
         )
     assert found["written_versions"] == [{"first": 3, "last": 3}]
     assert_nothing_open(servers, [topic, log])
-
-
-@pytest.mark.parametrize("began", ["planned", "prepared"])
-def test_status_and_recover_agree_on_an_id_without_decision(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str], began: str
-) -> None:
-    given = settings(kafka)
-    plan = session.plan(given)
-    if began == "prepared":
-        tasks(given, plan, 1)
-    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--commit-log-topic", given.write.log_topic]
-    where += ["--write-id", given.write.id]
-    sentence = f"The commit log holds no decision of {given.write.id}.\n"
-    assert main(["status", *where]) == 0
-    shown = capsys.readouterr().out
-    assert shown.endswith(sentence) == (began == "planned")
-    assert ("prepared" in shown) == (began == "prepared")
-    for _ in range(2):
-        assert main(["recover", "--yes", *where]) == 0
-        assert capsys.readouterr().out.startswith(sentence)
-        assert main(["status", *where]) == 0
-        said = capsys.readouterr()
-        assert re.fullmatch(rf".* UTC: 0 writes, 0 open .*, 0 blocked partitions\n{re.escape(sentence)}", said.out)
-        assert said.err == ""
-    assert main(["status", "--json", *where]) == 0
-    said = capsys.readouterr()
-    assert (json.loads(said.out)["writes"], said.err) == ([], "")
-    where[-1] = unique_topic("nobody")
-    for command in (["status"], ["recover", "--yes"]):
-        assert main([*command, *where]) == 1
-        error = capsys.readouterr().err
-        assert "[KAFKA_EOS.UNKNOWN_WRITE_ID]" in error

@@ -1,4 +1,4 @@
-"""Numbers that run out: the epochs of a producer id after 32766, the sequence numbers of a partition after 2147483647."""
+"""Epochs that run out: a producer id has none after 32766, and gives way to another one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import socket
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
 
-import crc32c
-import pyarrow as pa
 import pytest
 
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
@@ -20,27 +15,20 @@ from kafka_eos_sink.client.config import ClientConfig, parse_bootstrap_servers
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.producer.config import ProducerConfig
-from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.protocol.framing import RequestHeader, request_header_version
 from kafka_eos_sink.protocol.messages import InitProducerIdRequest
-from kafka_eos_sink.protocol.record_columns import RecordColumns
 from kafka_eos_sink.protocol.schema import write_message
 from kafka_eos_sink.protocol.wire_types import Output
 from kafka_eos_sink.runtime import session
 from kafka_testing import (
     READERS,
     assert_nothing_open,
-    commit_as_driver,
     create_topic,
     read_committed,
-    started_producer,
-    unique_topic,
 )
 
 LAST_EPOCH = 32_766
 """The coordinator keeps 32767 for fencing and for the marker of the last transaction."""
-LAST_SEQUENCE = 2**31 - 1
 INIT_PRODUCER_ID_VERSION = 4
 _SIZE = struct.Struct(">i")
 
@@ -51,9 +39,6 @@ def client_of(kafka: EmbeddedKafka) -> NetworkClient:
 
 def deadline(client: NetworkClient) -> int:
     return client.clock() + 60_000
-
-
-# epochs
 
 
 def use_up(kafka: EmbeddedKafka, *transactional_ids: str) -> None:
@@ -126,57 +111,3 @@ def test_write_at_last_epoch_recovers_and_next_gets_new_ids(
     assert max(identity.producer_epoch for identity in new) < 10
     session.commit(following, plan, messages)
     assert_every_row(any_kafka, topic, 2)
-
-
-# sequence numbers
-
-
-def numbered(topic: str, first: int, count: int) -> Rows:
-    value = pa.array([b"%d" % number for number in range(first, first + count)])
-    return Rows(topic=topic, partition=None, columns=RecordColumns(value=value))
-
-
-@contextmanager
-def restarted(kafka: EmbeddedKafka) -> Iterator[Path]:
-    """Between the end of the node and its next start; the folder with its data."""
-    (node,) = kafka.node_ids
-    kafka.stop_node(node)
-    yield kafka.folder / "cluster" / f"node-{node}" / "data"
-    kafka.start_node(node)
-
-
-def set_last_sequence(snapshot: Path, sequence: int) -> None:
-    """In what a partition's leader keeps of its only producer (ProducerStateManager): version, CRC, then an array of
-    producer id, epoch, last sequence, last offset and more."""
-    data = bytearray(snapshot.read_bytes())
-    version, crc, producers = struct.unpack_from(">hIi", data)
-    assert (version, crc, producers) == (1, crc32c.crc32c(bytes(data[6:])), 1)
-    struct.pack_into(">i", data, 10 + 8 + 2, sequence)
-    struct.pack_into(">I", data, 2, crc32c.crc32c(bytes(data[6:])))
-    snapshot.write_bytes(data)
-
-
-def test_sequence_wraps_to_zero_within_version_two_transaction() -> None:
-    """Such a transaction begins at sequence 0, so two thousand million records come before: the broker is made to believe so."""
-    with EmbeddedKafka(transaction_version=2) as kafka:
-        topic = create_topic(kafka.bootstrap_servers, partitions=1)
-        with (
-            client_of(kafka) as client,
-            closing(started_producer(client, unique_topic("tx"), ProducerConfig(batch_size=60))) as producer,
-        ):
-            producer.write(numbered(topic, 0, 10))
-            producer.flush()
-            queue = producer._accumulator.queue(topic, 0)
-            assert queue.next_sequence == 10
-            with restarted(kafka) as data:
-                (snapshot,) = (data / f"{topic}-0").glob("*10.snapshot")
-                set_last_sequence(snapshot, LAST_SEQUENCE - 8)
-            queue.next_sequence = LAST_SEQUENCE - 7
-            producer.write(numbered(topic, 10, 60))
-            producer.flush()
-            assert queue.next_sequence == 60 - 8
-            commit_as_driver(client, producer)
-        for reader in READERS:
-            records = read_committed(kafka.bootstrap_servers, topic, reader=reader)
-            assert [int(record.value or b"") for record in records] == list(range(70))
-        assert_nothing_open(kafka.bootstrap_servers, [topic])

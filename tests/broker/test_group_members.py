@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,24 +82,6 @@ def test_first_batch_into_a_group_with_members_is_refused(any_kafka: EmbeddedKaf
         assert query.committed() == CONSUMERS_OFFSET
     write_all(query.settings(0))
     assert (query.committed(), len(read_committed(query.servers, query.topic))) == (10, 2 * ROWS)
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_consumer_that_joins_a_running_query_is_warned_of_once(
-    any_kafka: EmbeddedKafka, protocol: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = Query(any_kafka, unique_topic("group"))
-    write_all(query.settings(0))
-    assert caplog.messages == []
-    with query.member(protocol):
-        for version in (1, 2):
-            write_all(query.settings(version))
-            assert query.committed() == 10 * (version + 1)
-    write_all(query.settings(3))
-    warned = [record for record in caplog.records if "has members" in record.getMessage()]
-    assert [record.levelno for record in warned] == [logging.WARNING]
-    assert f"--describe --members --group {query.group}" in warned[0].getMessage()
-    assert (query.committed(), len(read_committed(query.servers, query.topic))) == (40, 4 * 2 * ROWS)
 
 
 def test_share_group_holds_no_offsets_of_a_query(kafka: EmbeddedKafka, kafka_jars: Path) -> None:

@@ -18,7 +18,7 @@ from kafka_eos_sink.operations.cluster_check import CheckResult, check_cluster
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.runtime import driver_requests, session
 from kafka_eos_sink.runtime.requirements import VERIFICATION, broker_settings
-from kafka_testing import change_config, create_topic, end_as_driver, initialised, read_committed, wait_until
+from kafka_testing import create_topic, end_as_driver, initialised, read_committed, wait_until
 
 TIMEOUT_MS = 30_000
 OFF = {VERIFICATION: "false"}
@@ -79,20 +79,6 @@ def test_write_is_rejected_if_leaders_append_behind_an_abort(
             assert append_behind_abort(admin, create_topic(servers, partitions=1)) == ErrorCode.TRANSACTION_ABORTABLE
             write_all(given)
             assert len(read_committed(servers, topic)) == 20
-
-
-def test_write_is_rejected_if_one_of_three_leaders_does() -> None:
-    """The setting is each broker's own."""
-    with EmbeddedKafka(brokers=3, transaction_version=0) as kafka:
-        change_config(kafka.bootstrap_servers, "broker", str(max(kafka.node_ids)), VERIFICATION, "false")
-        given = write_settings(kafka, create_topic(kafka.bootstrap_servers, partitions=3))
-        with connected(kafka.bootstrap_servers) as admin:
-            until = admin.client.clock() + TIMEOUT_MS
-            wait_until(lambda: broker_settings(admin, until)[VERIFICATION] == "false", "the setting")
-            for _ in range(5):
-                assert broker_settings(admin, until)[VERIFICATION] == "false", "whichever broker is asked first"
-        with pytest.raises(ConfigurationError, match=r"TRANSACTIONS_NOT_VERIFIED\]"):
-            session.plan(given)
 
 
 def test_setting_does_not_matter_from_transaction_version_2_on() -> None:

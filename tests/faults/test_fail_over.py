@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pytest
 
-from dead_writes import abort_by_hand, die_at, write_settings
+from dead_writes import write_settings
 from kafka_eos_sink.commit.transactional_id import driver_transactional_id, task_transactional_id
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.producer.config import ProducerConfig
@@ -117,11 +117,6 @@ def coordinates_driver(_: EmbeddedKafka, settings: session.WriteSettings) -> int
     return coordinator(settings, driver_transactional_id(settings.write.id))
 
 
-def coordinates_copy(_: EmbeddedKafka, settings: session.WriteSettings) -> int:
-    """Of the first task's transaction, which had slot 0."""
-    return coordinator(settings, task_transactional_id(settings.write.id, 0, 1))
-
-
 class Victim:
     """The node that is ended in a test, as it was found when the write began to need it."""
 
@@ -167,26 +162,6 @@ AT_A_STEP: dict[str, tuple[str, dict[str, Find]]] = {
     "finishing": ("commit.between_ends", WHO | {"coordinator": coordinates_last_task}),
 }
 STEPS_AND_WHO = [(step, who) for step, (_, finds) in AT_A_STEP.items() for who in finds]
-WITHIN_THE_ABORT: dict[str, tuple[str, Find]] = {
-    # The older driver is fenced, and the log is to be asked what it decided.
-    "commit-log": ("plan.fenced", leads_commit_log),
-    # All prepared transactions are open, and are to be aborted.
-    "leader": ("plan.finished", leads_rows),
-    "coordinator": ("plan.finished", coordinates_task),
-    # One transaction may lack its markers, and the other is open.
-    "coordinator-of-one-that-is-ended": ("abort.between_ends", coordinates_task),
-}
-WITHIN_THE_RESTORE: dict[str, tuple[str, Find]] = {
-    # Some batches are fetched and appended.
-    "leader-copying": ("restore.copying", leads_rows),
-    "commit-log-copying": ("restore.copying", leads_commit_log),
-    "coordinator-copying": ("restore.copying", coordinates_copy),
-    # All copies are prepared.
-    "coordinator-of-the-driver-copied": ("restore.copied", coordinates_driver),
-    # And decided, and open.
-    "leader-decided": ("restore.decided", leads_rows),
-    "coordinator-decided": ("restore.decided", coordinates_copy),
-}
 
 
 def assert_every_row_once(three: EmbeddedKafka, settings: session.WriteSettings, count: int) -> None:
@@ -247,47 +222,3 @@ def test_a_node_that_ends_at_a_step_of_the_write(
         assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
     victim.start_again(finds[who], settings)
     assert_every_row_once(three, settings, deliveries.count)
-
-
-@pytest.mark.parametrize("who", WITHIN_THE_ABORT)
-def test_a_node_that_ends_within_the_abort(
-    three: EmbeddedKafka, who: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing of the batch is there afterwards and nothing open, and without the node the batch can be run again."""
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    point, find = WITHIN_THE_ABORT[who]
-    plan = session.plan(settings)
-    messages = tasks(settings, plan, Deliveries())
-    victim = Victim(three)
-    with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
-        session.abort(settings, plan, messages)
-    # An EndTxn that does not find the successor runs into its deadline, and is asked again only after a second look.
-    assert "still open after the abort" not in caplog.text
-    assert_every_row_once(three, settings, 0)
-    plan = session.plan(settings)
-    deliveries = Deliveries()
-    assert session.commit(settings, plan, tasks(settings, plan, deliveries)) is not None
-    victim.start_again(find, settings)
-    assert_every_row_once(three, settings, deliveries.count)
-
-
-@pytest.mark.parametrize("who", WITHIN_THE_RESTORE)
-def test_a_node_that_ends_while_lost_rows_are_copied(
-    three: EmbeddedKafka, who: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the next run of a write whose decided transactions were aborted."""
-    settings = settings_of(three, create_topic(three.bootstrap_servers, partitions=PARTITIONS))
-    point, find = WITHIN_THE_RESTORE[who]
-    plan = session.plan(settings)
-    deliveries = Deliveries()
-    messages = tasks(settings, plan, deliveries)
-    die_at("commit.decided", settings, plan, messages, monkeypatch)
-    abort_by_hand(settings, messages)
-    victim = Victim(three)
-    with ended_at(point, victim, lambda: find(three, settings), monkeypatch):
-        session.plan(settings)
-    victim.start_again(find, settings)
-    assert_every_row_once(three, settings, deliveries.count)
-
-
-# two of three

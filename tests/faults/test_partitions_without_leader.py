@@ -17,7 +17,7 @@ from dead_writes import ROWS, tasks, varied, write_all, write_settings
 from kafka_eos_sink.cli import recover
 from kafka_eos_sink.cli.main import main
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.errors import BrokerUnavailableError, DecisionPendingError
+from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.operations.operator import OperatorSettings
 from kafka_eos_sink.runtime import failpoints, session
 from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed, wait_until
@@ -64,9 +64,6 @@ def values(three: EmbeddedKafka, topic: str) -> Counter[int]:
 def settings_of(three: EmbeddedKafka, topic: str) -> session.WriteSettings:
     given = write_settings(three, topic)
     return replace(given, producer=replace(given.producer, delivery_timeout_ms=6_000))
-
-
-# the commit
 
 
 def test_what_hangs_behind_a_killed_leader_heals(
@@ -117,25 +114,3 @@ def test_what_hangs_behind_a_killed_leader_heals(
     write_all(varied(given, version=given.batch.version + 1))
     assert values(three, topic) == Counter(dict.fromkeys(range(2 * ROWS), 2))
     assert_nothing_open(servers, [topic, given.write.log_topic])
-
-
-def test_commit_fails_while_a_written_partition_has_no_leader(three: EmbeddedKafka) -> None:
-    servers, topic = three.bootstrap_servers, lonely_topic(three)
-    given = settings_of(three, topic)
-    plan = session.plan(given)
-    messages = tasks(given, plan)
-    prepared = messages[0].prepared
-    assert prepared is not None
-    hidden = prepared.offsets[0].partition
-    node = kill_leader(three, topic, hidden)
-    with pytest.raises(BrokerUnavailableError, match=f"{topic}-{hidden}"):
-        session.commit(given, plan, messages)
-    three.start_node(node)
-    session.abort(given, plan, messages)
-    assert values(three, topic) == Counter()
-    write_all(given)
-    assert values(three, topic) == Counter(range(2 * ROWS))
-    assert_nothing_open(servers, [topic, given.write.log_topic])
-
-
-# the producer

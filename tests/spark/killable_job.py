@@ -31,6 +31,30 @@ def signal_all(pid: int, number: signal.Signals) -> None:
             os.kill(found, number)
 
 
+class Gate:
+    """A failpoint with the action ``wait:FILE``: once the gate is closed, the first process to come waits there until it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.open()
+
+    def open(self) -> None:
+        """The one who waits goes on, and everybody else passes: a link to nowhere does not exist, but cannot be made anew."""
+        link = self._path.with_name(f"{self._path.name}.open")
+        link.symlink_to("nowhere")
+        link.replace(self._path)
+
+    def close(self) -> None:
+        self._path.unlink()
+
+    def waits_here(self) -> int | None:
+        """The process that was caught since the gate was closed."""
+        try:
+            return int(self._path.read_text() or "0") or None
+        except FileNotFoundError:
+            return None
+
+
 class KillableJob:
     """A script under tests/spark/jobs; ``folder`` is for its log and working directory."""
 

@@ -64,7 +64,7 @@ def transactions(kafka: EmbeddedKafka, topic: str) -> list[int]:
 def test_each_task_writes_one_partition_as_java_would(
     spark: SparkSession, kafka: EmbeddedKafka, spark_version: None
 ) -> None:
-    """The sink's own partitioner is that of Java (broker/test_differential.py)."""
+    """The sink's own partitioner is that of Java (spark/test_migrate.py)."""
     plain, placed = (create_topic(kafka.bootstrap_servers, partitions=PARTITIONS) for _ in range(2))
     save(numbered(spark), kafka, plain)
     rows = partition_for_topic(numbered(spark), placed, options(kafka, placed))

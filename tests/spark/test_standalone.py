@@ -14,7 +14,7 @@ from kafka_eos_sink.embedded.broker_security import BrokerSecurity
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed, read_uncommitted, wait_until
-from tests.spark.executor_cluster import Gate
+from tests.spark.killable_job import Gate
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.standalone_cluster import DEADLINE_S, HOSTS, StandaloneCluster, pack_environment
 

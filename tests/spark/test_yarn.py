@@ -16,9 +16,8 @@ import pytest
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
-from tests.spark.executor_cluster import Gate
 from tests.spark.hadoop_cluster import HadoopCluster
-from tests.spark.killable_job import descendants, signal_all
+from tests.spark.killable_job import Gate, descendants, signal_all
 from tests.spark.spark_submit import SparkSubmit, own_lines
 from tests.spark.standalone_cluster import pack_environment
 

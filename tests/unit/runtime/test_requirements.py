@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.client.connection import BrokerVersions, api_name
+from kafka_eos_sink.errors import ConfigurationError
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.runtime.requirements import (
     MAX_TIMEOUT,
@@ -20,6 +21,7 @@ from kafka_eos_sink.runtime.requirements import (
     VERIFICATION,
     broker_settings,
     missing_apis,
+    require_verified_appends,
     transaction_timeout,
     verifies_appends,
 )
@@ -84,6 +86,18 @@ def test_verification_is_known_by_setting_or_release(
     settings: dict[str, str], highest: list[int], verifies: bool | None
 ) -> None:
     assert verifies_appends(cluster([settings] * len(highest), highest), settings, 1_000) is verifies
+
+
+@pytest.mark.parametrize(
+    ("settings", "way_out"),
+    [({VERIFICATION: "false"}, f"--add-config {VERIFICATION}=true"), ({MAX_TIMEOUT: "900000"}, "Kafka 3.6 or newer")],
+    ids=["switched off", "an older Kafka"],
+)
+def test_brokers_that_verify_no_appends_are_rejected_with_the_way_out(settings: dict[str, str], way_out: str) -> None:
+    with pytest.raises(ConfigurationError) as rejected:
+        require_verified_appends(cluster([settings], [3]), settings, 1_000)
+    assert rejected.value.code == "TRANSACTIONS_NOT_VERIFIED"
+    assert way_out in rejected.value.message
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=lambda first: f"broker {first} first")

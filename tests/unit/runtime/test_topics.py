@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kafka_eos_sink.commit.values import Write
+from kafka_eos_sink.protocol.messages import UNKNOWN_AUTHORIZED_OPERATIONS, AclOperation
 from kafka_eos_sink.runtime import topics
-from kafka_eos_sink.runtime.topics import weaknesses
+from kafka_eos_sink.runtime.topics import lacks_read, weaknesses
 
 INSYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
@@ -59,3 +60,23 @@ def test_batch_job_warns_when_its_write_created_the_commit_log(
     assert ["kafka-eos resolve --bootstrap-servers b:1" in each and "'log'" in each for each in warned] == [
         True
     ] * warns
+
+
+EVERYTHING = sum(1 << operation for operation in AclOperation)
+READ, DESCRIBE = 1 << AclOperation.READ, 1 << AclOperation.DESCRIBE
+
+
+@pytest.mark.parametrize(
+    ("operations", "lacks"),
+    [
+        (EVERYTHING, False),
+        (EVERYTHING - READ, True),
+        # A broker that shows a topic has granted Describe: without that bit it reports no rights.
+        (EVERYTHING - READ - DESCRIBE, False),
+        (UNKNOWN_AUTHORIZED_OPERATIONS, False),
+        (0, False),
+    ],
+)
+def test_rights_that_the_broker_does_not_report_refuse_nothing(operations: int, lacks: bool) -> None:
+    topic: Any = SimpleNamespace(topic_authorized_operations=operations)
+    assert lacks_read(topic) is lacks

@@ -95,18 +95,6 @@ CLIENT = {ENDPOINT: "https://idp.example/token"}
 # TLS
 
 
-def test_client_certificate_is_read_from_a_file_or_options(stores: Stores) -> None:
-    base = {"security.protocol": "SSL", "ssl.ca.location": stores.trust_file}
-    from_file = security(base | {"ssl.keystore.type": "PEM", "ssl.keystore.location": stores.key_file})
-    single_line = {
-        "ssl.keystore.key": stores.key.replace("\n", " "),
-        "ssl.keystore.certificate.chain": stores.chain.replace("\n", " "),
-    }
-    inline = security(base | single_line)
-    assert from_file == inline
-    assert inline.tls.certificate_chain == stores.chain.strip()
-
-
 def test_an_encrypted_key_needs_its_password(stores: Stores) -> None:
     base = {
         "security.protocol": "SSL",
