@@ -159,7 +159,7 @@ def place(cases: Sequence[Case], rules: Sequence[Rule]) -> None:
     for case in cases:
         at = next((at for at, rule in enumerate(rules) if rule.matches(case)), None)
         if at is None:
-            raise ValueError(f"tests/tiers.py: no rule for {case.nodeid}")
+            raise ValueError(f"tests/tiers.py: no rule for {case.nodeid}; add a row to RULES")
         rows[at].append(case)
     for rule, matched in zip(rules, rows, strict=True):
         if isinstance(rule.tier, Tier):

@@ -120,7 +120,9 @@ def test_fields_of_a_message_version_are_those_of_kafka(
 ) -> None:
     definition = message_definition(cls.__name__)
     flexible = is_flexible(cls, version)
-    assert flexible is within(definition["flexibleVersions"], version)
+    assert flexible is within(definition["flexibleVersions"], version), (
+        f"give {cls.__name__} the FIRST_FLEXIBLE of Kafka's definition ({definition['flexibleVersions']})"
+    )
     assert tuple(declared(cls, version, flexible)) == tuple(
         expected(definition["fields"], common_structs(definition), version)
     )
@@ -152,6 +154,7 @@ def test_unsent_fields_have_kafka_defaults(request_cls: Any, cls: type, message_
         hints = typing.get_type_hints(struct, include_extras=True)
         theirs = {snake_case(field["name"]): field for field in definitions}
         for spec in fields(struct):
+            assert spec.name in theirs, f"Kafka's definition has no {struct.__name__}.{spec.name}, but {sorted(theirs)}"
             field = theirs[spec.name]
             presence = spec.metadata.get("presence", ALWAYS)
             members = members_of(field, common_structs(definition))

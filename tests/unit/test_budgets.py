@@ -39,12 +39,16 @@ def lines(path: Path) -> int:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(PACKAGE)))
 def test_module_and_functions_fit_their_budgets(source: Path) -> None:
-    assert lines(source) <= MODULE
+    assert lines(source) <= MODULE, f"{source.name} has {lines(source)} lines, at most {MODULE}: split it by subject"
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             of = node.args
             parameters = [each.arg for each in (*of.posonlyargs, *of.args, *of.kwonlyargs)]
             length = (node.end_lineno or 0) - node.lineno + 1
-            assert length <= FUNCTION or node.name in LONG_FUNCTIONS, node.name
+            assert length <= FUNCTION or node.name in LONG_FUNCTIONS, (
+                f"{node.name} has {length} lines, at most {FUNCTION}: split it, or give LONG_FUNCTIONS the reason"
+            )
             own = [each for each in parameters if each not in ("self", "cls")]
-            assert len(own) <= PARAMETERS or node.name in MANY_PARAMETERS, node.name
+            assert len(own) <= PARAMETERS or node.name in MANY_PARAMETERS, (
+                f"{node.name} has {len(own)} parameters, at most {PARAMETERS}: group them in a data class"
+            )

@@ -106,7 +106,7 @@ def test_every_error_code_has_a_case_in_make_test(in_make_test: set[tuple[str, s
         for word in re.findall(r"[A-Z][A-Z_]+", texts(file).get(function, "")):
             words[word].add(f"{file}::{function}")
     missing = sorted(code for code in codes if not words[code])
-    assert not missing, f"no test of `make test` names {missing}"
+    assert not missing, f"use {missing} in a test that `make test` runs: tests/tiers.py gives the tier of a test"
 
 
 def test_every_invariant_has_a_mutation_in_make_test(in_make_test: set[tuple[str, str]]) -> None:
@@ -117,7 +117,8 @@ def test_every_invariant_has_a_mutation_in_make_test(in_make_test: set[tuple[str
     assert ("model/test_mutations.py", "test_a_mutation_of_the_protocol_is_caught") in in_make_test
     checked = set(re.findall(r"\bI\d+\b(?=:)", Path(invariants.__file__).read_text()))
     caught = {start.partition(":")[0] for mutation in MUTATIONS for start in mutation.caught}
-    assert sorted(checked - caught) == []
+    missing = sorted(checked - caught)
+    assert not missing, f"add a mutation to tests/model/mutations.py that breaks {missing}"
 
 
 def case(nodeid: str, **params: object) -> Case:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from kafka_eos_sink.errors import ProtocolError
 from kafka_eos_sink.protocol import schema, wire_types
-from kafka_eos_sink.protocol.messages import EndTxnRequest, EndTxnResponse, MetadataRequest
+from kafka_eos_sink.protocol.messages import REQUESTS, EndTxnRequest, EndTxnResponse, MetadataRequest
 from kafka_eos_sink.protocol.schema import (
     NEVER_FLEXIBLE,
     decode,
@@ -333,3 +335,22 @@ def test_any_unsigned_varint_is_read_back(value: int, rest: bytes) -> None:
     write_uvarint(out, value)
     end = len(out)
     assert read_uvarint(memoryview(out + rest), 6) == (value, end)
+
+
+def nested_in(outer: type) -> Iterator[type]:
+    for each in vars(outer).values():
+        if isinstance(each, type) and each.__qualname__.startswith(f"{outer.__qualname__}."):
+            yield each
+            yield from nested_in(each)
+
+
+def test_no_nested_struct_has_the_name_of_a_struct_of_its_module() -> None:
+    """Kills the mutation that renames a nested struct so: its message would get the fields of the other."""
+    shadowed = [
+        each.__qualname__
+        for request in REQUESTS
+        for message in (request, request.RESPONSE)
+        for each in nested_in(message)
+        if each.__name__ in vars(sys.modules[each.__module__])
+    ]
+    assert not shadowed, f"rename {shadowed}: typing.get_type_hints takes the module's struct of that name instead"
