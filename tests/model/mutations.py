@@ -147,6 +147,13 @@ HALF_ABORTED = replace(
     loud=HEALED | UNRESOLVABLE,
     faults=faults(hand_marker=1, pause=1),
 )
+BY_HAND = _small(
+    "an ABORT by hand while a commit runs",
+    eager_markers=False,
+    loud=UNRESOLVABLE,
+    faults=faults(hand_marker=1),
+    **ONE_ROW,
+)
 MISSING_AND_GONE = replace(
     TWO_RANGES,
     name="a missing marker, and the cleaner",
@@ -849,6 +856,22 @@ MUTATIONS: tuple[Mutation, ...] = (
             **ONE_ROW,
         ),
         caught=("I7", "exactly once", "recovery"),
+        versions=(2,),
+    ),
+    Mutation(
+        name="the look skipped after a pause between check and EndTxn",
+        what="a driver that slept takes the rows for visible, although somebody has discarded them by hand",
+        edits=(Edit(commit_batch.commit, "now - checked > PROMPT_MS", "False"),),
+        setting=BY_HAND,
+        caught=("I7",),
+        versions=(2,),
+    ),
+    Mutation(
+        name="the look skipped after a pause behind EndTxn",
+        what="a driver that slept before readers passed takes the rows for visible, although somebody has discarded them by hand",
+        edits=(Edit(settle.settle, "if is_plain and now - started <= PROMPT_MS:", "if is_plain:"),),
+        setting=BY_HAND,
+        caught=("I7",),
         versions=(2,),
     ),
     Mutation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
-from tests.model.scripted_cluster import ScriptedCluster, decided
+from tests.model.scripted_cluster import ROWS, ScriptedCluster, decided, written
 from tests.runs import WRITE, run_of
 
 _, DECIDED = decided()
@@ -116,3 +117,38 @@ def test_discard_that_a_broker_rejects_names_its_code_and_not_a_forgotten_id() -
         settled(cluster, logged)
     assert "could not be aborted (TOPIC_AUTHORIZATION_FAILED for AddPartitionsToTxn)" in raised.value.message
     assert "--discard" not in raised.value.way_out
+
+
+@pytest.mark.parametrize("sleeps", ["before EndTxn", "before the proof", "before EndTxn of a copy"])
+@pytest.mark.parametrize("version", [2, 0])
+def test_commit_that_slept_copies_what_a_person_has_aborted_by_hand(sleeps: str, version: int) -> None:
+    """Its EndTxn is accepted and readers pass, because only the partition knows of the marker: the rows were lost in silence."""
+    cluster, messages = written(partitions=2, version=version)
+    left = [1]
+
+    def aborted_by_hand(step: steps.EndTransactions) -> Any:
+        ended, *_ = [end.identity for end in step.ends]
+        if ended.transactional_id == "w.driver" or not step.ends[0].commit or not left:
+            return cluster.perform(step)
+        if sleeps == "before EndTxn of a copy" and ended.transactional_id == "w.0.0":
+            cluster.end(ended, commit=False)
+            return cluster.perform(step)
+        left.pop()
+        cluster.now += 600_000
+        if sleeps == "before the proof":
+            cluster.end_without_marker(ended, commit=True, partition=1)
+        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, ended.producer_id, False)
+        return cluster.perform(step)
+
+    cluster.own = {steps.EndTransactions: aborted_by_hand}
+    assert cluster.commit(messages) is not None
+    assert not left
+    seen = [
+        entry.key
+        for partition in (1, 2)
+        for entry, is_committed in zip(
+            cluster.kafka.logs[partition], kafka.outcomes(cluster.kafka, partition), strict=True
+        )
+        if isinstance(entry, kafka.Data) and is_committed
+    ]
+    assert len(seen) == len(set(seen)) == 2 * ROWS
