@@ -49,8 +49,8 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     2. A later attempt under W.0.0 writes the same rows to t-0. They join the rows of the first attempt.
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin, and
-    nowhere else. verify_visible: commit waits until readers pass, and then asks by still_holds whether a newer driver
-    has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
+    nowhere else. verify_visible: commit waits until readers pass, and then asks by are_last whether a newer driver or
+    a late attempt has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
     all markers hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the
     id has none open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions
     before it finishes decisions. A decision whose own marker is missing is in-doubt (QueryState.undecided), and
@@ -116,11 +116,13 @@ PAUSE: a driver or an attempt sleeps, and its successor has gone on.
     newer driver's transactions, an earlier read would miss A's decision. is_overtaken before the first row and after
     the part record; _losers after W.driver's append and before its EndTxn; sweep, only while still_holds. require_free
     before copies. fresh_identity: no two attempts share an epoch. A done record counts for its own nonce only
-    (has_done_record).
+    (has_done_record). A commit that takes longer than PROMPT_MS judges its ranges, because a person may have aborted by
+    hand what waited for it.
   What is left: an attempt that sleeps before InitProducerId can abort a decided transaction. Recovery copies its rows.
   I2, I3, I8, I11. Mutations: "no fence", "read before fence", "list after fence", "copies without a fence", "overtaken
     attempts stay open", "losing attempts searched before the decision", "sweep of a write id fenced by a newer
-    driver", "producer epoch reused".
+    driver", "producer epoch reused", "the look skipped after a pause between check and EndTxn", "the look skipped after
+    a pause behind EndTxn".
 
 BLIND: a range is gone (retention, a deleted topic) or cannot be read, so what readers see proves nothing.
     1. A decided batch has two transactions. The first one is committed, and consumers have read its rows.

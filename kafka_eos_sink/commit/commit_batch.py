@@ -18,7 +18,8 @@ from kafka_eos_sink.commit.log_access import forget, read_to_end, write_done
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.restore import finish
-from kafka_eos_sink.commit.steps import DescribeTransactions, Procedure, Reached, Warn
+from kafka_eos_sink.commit.settle import PROMPT_MS
+from kafka_eos_sink.commit.steps import DescribeTransactions, Now, Procedure, Reached, Warn
 from kafka_eos_sink.commit.transactions import open_identities
 from kafka_eos_sink.commit.values import (
     BatchIdentity,
@@ -82,6 +83,7 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     )
 
     yield from Reached("commit.check")
+    checked = yield from Now()
     expires_ms = yield from check_prepared(run, prepared, plan.started_ms)
     driver = DriverTransaction(plan.driver)
     floor = max([plan.log_offset, *(entry.part_offset for entry in prepared)])
@@ -90,7 +92,9 @@ def commit(request: CommitRequest, messages: Sequence[TaskMessage | None]) -> Pr
     yield from decide(run, logged, driver, expires_ms)
     try:
         yield from Reached("commit.decided")
-        finished = yield from finish(run, logged, driver, losers=losers, recovering=False)
+        # PAUSE: somebody may have aborted by hand what this driver had found open.
+        now = yield from Now()
+        finished = yield from finish(run, logged, driver, losers=losers, recovering=now - checked > PROMPT_MS)
         if finished.is_void:
             raise refused("ALL_PARTS_LOST", decision=finished)
         yield from Reached("commit.finished")

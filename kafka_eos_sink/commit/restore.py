@@ -129,7 +129,9 @@ def finish(
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
-        settled = yield from settle(run, logged, driver, losers=losers, recovering=recovering)
+        # PAUSE: copies have waited for their decision.
+        judges = recovering or copied_here > 0
+        settled = yield from settle(run, logged, driver, losers=losers, recovering=judges)
         if not settled.lost:
             return settled.logged.decision
         if copied_here == MOST_COPIES:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
-from kafka_eos_sink.commit.evidence import Judged, judged, those, verify_visible
+from kafka_eos_sink.commit.evidence import Judged, are_last, judged, those, verify_visible
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.refusals import describe_ranges, held_open, refused, text
@@ -32,6 +32,8 @@ from kafka_eos_sink.protocol.reactions import END_TXN_REJECTED
 
 MOST_DISCARDS = 3
 """Limit on the rounds of discards: a broker may omit their markers as well."""
+PROMPT_MS = 10_000
+"""A commit that takes longer judges its ranges. PAUSE: a person may have aborted by hand what waited for a driver that sleeps."""
 VISIBLE = (Do.NOTHING, Do.SEEN)
 
 
@@ -63,7 +65,7 @@ def settle(
         losers: Open transactions of the batch that the decision does not list. The same step aborts them, because they block
             readers, and the proofs wait until nothing blocks readers.
         recovering: Judge also if every commit is accepted and readers pass soon: this driver has not seen what happened before.
-            Below version 2 that is always so (LATE ADD).
+            Below version 2 that is always so (LATE ADD), and if it takes longer than `PROMPT_MS` (PAUSE).
 
     Raises:
         DecisionPendingError: DECIDED_NOT_FINISHED if an EndTxn failed or a proof was late. UNRESOLVED if ranges are gone and nothing
@@ -78,8 +80,9 @@ def settle(
     settled = Settled(logged=logged, kept=decision.transactions)
     try:
         is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))
-        # JOIN: readers also pass after a newer driver has discarded what hung.
-        if is_plain and (yield from still_holds(driver.identity)):
+        is_plain = is_plain and (yield from are_last(driver.identity, named))
+        now = yield from Now()
+        if is_plain and now - started <= PROMPT_MS:
             return settled
         settled = yield from _judged(run, logged, accepted, driver, deadline)
         yield from verify_visible(write, decision, _unproven(settled.kept), deadline)

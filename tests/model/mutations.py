@@ -147,6 +147,13 @@ HALF_ABORTED = replace(
     loud=HEALED | UNRESOLVABLE,
     faults=faults(hand_marker=1, pause=1),
 )
+BY_HAND = _small(
+    "an ABORT by hand while a commit runs",
+    eager_markers=False,
+    loud=UNRESOLVABLE,
+    faults=faults(hand_marker=1),
+    **ONE_ROW,
+)
 MISSING_AND_GONE = replace(
     TWO_RANGES,
     name="a missing marker, and the cleaner",
@@ -852,6 +859,22 @@ MUTATIONS: tuple[Mutation, ...] = (
         versions=(2,),
     ),
     Mutation(
+        name="the look skipped after a pause between check and EndTxn",
+        what="a driver that slept takes the rows for visible, although somebody has discarded them by hand",
+        edits=(Edit(commit_batch.commit, "now - checked > PROMPT_MS", "False"),),
+        setting=BY_HAND,
+        caught=("I7",),
+        versions=(2,),
+    ),
+    Mutation(
+        name="the look skipped after a pause behind EndTxn",
+        what="a driver that slept before readers passed takes the rows for visible, although somebody has discarded them by hand",
+        edits=(Edit(settle.settle, "if is_plain and now - started <= PROMPT_MS:", "if is_plain:"),),
+        setting=BY_HAND,
+        caught=("I7",),
+        versions=(2,),
+    ),
+    Mutation(
         name="copied before the ABORT is seen",
         what="what hangs is copied as soon as its abort was sent",
         edits=(
@@ -904,7 +927,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="a commit does not ask for a newer driver",
         what="readers pass because a newer driver has discarded what hung, and the commit takes the rows for visible",
-        edits=(Edit(settle.settle, " and (yield from still_holds(driver.identity))", ""),),
+        edits=(Edit(settle.settle, " and (yield from are_last(driver.identity, named))", ""),),
         setting=_small(
             "a newer driver discards",
             drivers=2,

@@ -678,23 +678,22 @@ class World:
             for label, cluster in found:
                 after = state._replace(cluster=cluster)
                 yield label, after if fault is None else self._spend(after, _INDEX[fault])
-        if state.budgets[_HAND_MARKER] and not any(name[1] == "commit" for name, _, _ in state.processes):
+        if state.budgets[_HAND_MARKER]:
             yield from self._marked_by_hand(state)
         if state.budgets[_PAUSE]:
             yield ("cluster", "pause"), self._spend(state._replace(clock=state.clock + 1), _PAUSE)
 
     def _marked_by_hand(self, state: State) -> Iterator[tuple[Label, State]]:
-        """An ABORT marker written by hand for one of our open transactions, before a commit looks at it or after its driver is gone.
-
-        While a commit runs nothing is promised (section 1)."""
+        """An ABORT marker written by hand for one of our open transactions. While a commit runs, that takes as long as a pause."""
         cluster = self.clusters[state.cluster]
+        takes = any(name[1] == "commit" for name, _, _ in state.processes)
         for name, entry in cluster.transactions:
             if invariants.owner_of(name, self.setting.write_ids) != "task":
                 continue
             for partition in range(len(cluster.logs)):
                 if entry.producer_id in kafka.open_transactions(cluster, partition):
                     marked = kafka.write_marker_by_hand(cluster, partition, entry.producer_id, False)
-                    after = state._replace(cluster=self.cluster_number(marked))
+                    after = state._replace(cluster=self.cluster_number(marked), clock=state.clock + takes)
                     yield ("somebody", "marks", name, partition), self._spend(after, _HAND_MARKER)
 
     def _environment_of(self, cluster: Cluster, fault: str | None) -> Iterator[tuple[Label, Cluster]]:

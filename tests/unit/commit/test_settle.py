@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,14 +12,15 @@ from kafka_eos_sink.commit.decide import DriverTransaction
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.settle import Settled, _end, settle
 from kafka_eos_sink.commit.steps import Answered, EndResult
-from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS
+from kafka_eos_sink.commit.task import write_attempt
+from kafka_eos_sink.commit.values import PROOFS_WITHIN_MS, TaskIdentity, TaskOutcome
 from kafka_eos_sink.errors import DecisionPendingError
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import EndTxnRequest
 from kafka_eos_sink.protocol.reactions import REACTIONS, Reaction, reaction
 from tests.model import simulated_cluster as kafka
-from tests.model.scripted_cluster import ScriptedCluster, decided
-from tests.runs import WRITE, run_of
+from tests.model.scripted_cluster import BATCH, ROWS, ScriptedCluster, decided, written
+from tests.runs import WRITE, drive, run_of
 
 _, DECIDED = decided()
 
@@ -116,3 +118,70 @@ def test_discard_that_a_broker_rejects_names_its_code_and_not_a_forgotten_id() -
         settled(cluster, logged)
     assert "could not be aborted (TOPIC_AUTHORIZATION_FAILED for AddPartitionsToTxn)" in raised.value.message
     assert "--discard" not in raised.value.way_out
+
+
+@pytest.mark.parametrize("sleeps", ["before EndTxn", "before the proof", "before EndTxn of a copy"])
+@pytest.mark.parametrize("version", [2, 0])
+def test_commit_that_slept_copies_what_a_person_has_aborted_by_hand(sleeps: str, version: int) -> None:
+    """Its EndTxn is accepted and readers pass, because only the partition knows of the marker: the rows were lost in silence."""
+    cluster, messages = written(partitions=2, version=version)
+    left = [1]
+
+    def aborted_by_hand(step: steps.EndTransactions) -> Any:
+        ended, *_ = [end.identity for end in step.ends]
+        if ended.transactional_id == "w.driver" or not step.ends[0].commit or not left:
+            return cluster.perform(step)
+        if sleeps == "before EndTxn of a copy" and ended.transactional_id == "w.0.0":
+            cluster.end(ended, commit=False)
+            return cluster.perform(step)
+        left.pop()
+        cluster.now += 600_000
+        if sleeps == "before the proof":
+            cluster.end_without_marker(ended, commit=True, partition=1)
+        cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, ended.producer_id, False)
+        return cluster.perform(step)
+
+    cluster.own = {steps.EndTransactions: aborted_by_hand}
+    assert cluster.commit(messages) is not None
+    assert not left
+    seen = committed_rows(cluster)
+    assert len(seen) == len(set(seen)) == 2 * ROWS
+
+
+def committed_rows(cluster: ScriptedCluster) -> list[Any]:
+    return [
+        entry.key
+        for partition in range(1, len(cluster.kafka.logs))
+        for entry, is_committed in zip(
+            cluster.kafka.logs[partition], kafka.outcomes(cluster.kafka, partition), strict=True
+        )
+        if isinstance(entry, kafka.Data) and is_committed
+    ]
+
+
+@pytest.mark.parametrize("version", [2, 0])
+def test_commit_notices_that_a_late_attempt_has_discarded_what_hung(version: int) -> None:
+    """A replaced coordinator tells it that the driver waits, so it joins the committed transaction, and its abort ends both (JOIN)."""
+    cluster, (message,) = written(version=version)
+    plan, named = message.plan, message.prepared
+    assert named is not None
+    reports = [cluster.perform(steps.DescribeTransactions((plan.driver.transactional_id,)))]
+
+    def of_late_attempt(step: steps.Step[Any]) -> Any:
+        asks = isinstance(step, steps.DescribeTransactions) and step.transactional_ids == ("w.driver",)
+        return reports.pop() if asks and reports else cluster.perform(step)
+
+    def without_marker(step: steps.EndTransactions) -> Any:
+        if step.ends[0].identity != named.identity:
+            return cluster.perform(step)
+        cluster.end_without_marker(named.identity, commit=True, partition=1)
+        late = drive(
+            write_attempt(plan, BATCH, TaskIdentity(partition=0, attempt_number=1, task_attempt_id=0)), of_late_attempt
+        )
+        assert late.outcome is TaskOutcome.OVERTAKEN
+        return (EndResult(error=0),)
+
+    cluster.own = {steps.EndTransactions: without_marker}
+    assert cluster.commit([message]) is not None
+    assert not reports
+    assert sorted(committed_rows(cluster)) == [f"0.0.{row}" for row in range(ROWS)]
