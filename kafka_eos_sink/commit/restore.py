@@ -22,8 +22,8 @@ from kafka_eos_sink.commit.log_access import read_to_barrier, write_done
 from kafka_eos_sink.commit.log_records import part_record
 from kafka_eos_sink.commit.log_view import LoggedDecision, LogView
 from kafka_eos_sink.commit.refusals import describe_ranges, refused, text
-from kafka_eos_sink.commit.settle import Settled, settle
-from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Procedure, Reached, WallClock, Warn
+from kafka_eos_sink.commit.settle import PROMPT_MS, Settled, settle
+from kafka_eos_sink.commit.steps import Copied, Copy, CopyRecords, Gone, Now, Procedure, Reached, WallClock, Warn
 from kafka_eos_sink.commit.transactional_id import SLOTS
 from kafka_eos_sink.commit.transactions import fresh_identity, give_up, prepared
 from kafka_eos_sink.commit.values import (
@@ -129,14 +129,13 @@ def finish(
             DECIDED_NOT_FINISHED or DECISION_UNKNOWN if a step failed.
     """
     for copied_here in range(MOST_COPIES + 1):
-        # PAUSE: copies have waited for their decision.
-        judges = recovering or copied_here > 0
-        settled = yield from settle(run, logged, driver, losers=losers, recovering=judges)
+        settled = yield from settle(run, logged, driver, losers=losers, recovering=recovering)
         if not settled.lost:
             return settled.logged.decision
         if copied_here == MOST_COPIES:
             break
         losers = ()
+        began = yield from Now()
         try:
             logged = yield from _restore(run, settled, driver)
         except (DecisionPendingError, WriteRefusedError):
@@ -146,6 +145,9 @@ def finish(
             raise refused("DECIDED_NOT_FINISHED", write=run.write, decision=logged.decision, why=why) from failure
         if logged.decision.is_void:
             return logged.decision
+        # PAUSE: somebody may have aborted a copy by hand.
+        now = yield from Now()
+        recovering = recovering or now - began > PROMPT_MS
     raise refused("DECIDED_NOT_FINISHED.copies_aborted", write=run.write, decision=logged.decision, count=MOST_COPIES)
 
 

@@ -120,7 +120,9 @@ def test_discard_that_a_broker_rejects_names_its_code_and_not_a_forgotten_id() -
     assert "--discard" not in raised.value.way_out
 
 
-@pytest.mark.parametrize("sleeps", ["before EndTxn", "before the proof", "before EndTxn of a copy"])
+@pytest.mark.parametrize(
+    "sleeps", ["before EndTxn", "before the proof", "before EndTxn of a copy", "before the decision of a copy"]
+)
 @pytest.mark.parametrize("version", [2, 0])
 def test_commit_that_slept_copies_what_a_person_has_aborted_by_hand(sleeps: str, version: int) -> None:
     """Its EndTxn is accepted and readers pass, because only the partition knows of the marker: the rows were lost in silence."""
@@ -129,9 +131,15 @@ def test_commit_that_slept_copies_what_a_person_has_aborted_by_hand(sleeps: str,
 
     def aborted_by_hand(step: steps.EndTransactions) -> Any:
         ended, *_ = [end.identity for end in step.ends]
+        copy = cluster.kafka.transaction("w.0.1")
+        if sleeps == "before the decision of a copy" and copy is not None and left:
+            assert ended.transactional_id == "w.driver"
+            left.pop()
+            cluster.now += 600_000
+            cluster.kafka = kafka.write_marker_by_hand(cluster.kafka, 1, copy.producer_id, False)
         if ended.transactional_id == "w.driver" or not step.ends[0].commit or not left:
             return cluster.perform(step)
-        if sleeps == "before EndTxn of a copy" and ended.transactional_id == "w.0.0":
+        if sleeps.endswith("of a copy") and ended.transactional_id == "w.0.0":
             cluster.end(ended, commit=False)
             return cluster.perform(step)
         left.pop()
