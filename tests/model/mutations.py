@@ -273,6 +273,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             drivers=2,
             restart="crash",
             batches=2,
+            zombie_tasks=False,
+            recover_from_every=5,
             remembers=lambda driver: driver - 2,
             rows=lambda driver, version: ((0,), (1,)) if driver == 1 else ((0, 1),),
         ),
