@@ -91,6 +91,7 @@ TEXTS = (
         "transactional_id",
         "transactions",
     ),
+    *("change", "checkpoint", "compared", "continues", "has", "members", "offsets", "old_query", "record", "who"),
     *("used", "where", "which", "why", "would", "wrote"),
 )
 COMMANDS = ("commands", "go_on", "instead", "this_command")
