@@ -14,7 +14,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import require_consent
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.commit.forget import forget_write
-from kafka_eos_sink.commit.refusals import job_of
+from kafka_eos_sink.commit.refusals import job_of, text
 from kafka_eos_sink.errors import Job, WriteRefusedError
 from kafka_eos_sink.operations import operator
 from kafka_eos_sink.operations.cluster_view import write_lines
@@ -25,11 +25,11 @@ _DURATION = re.compile(r"([0-9]{1,6})([dh])", re.ASCII)
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
 
 
-def duration_ms(text: str) -> int:
+def duration_ms(given: str) -> int:
     """Return the milliseconds of ``90d`` or ``12h``; raise `typer.BadParameter`."""
-    if (found := _DURATION.fullmatch(text)) is None:
+    if (found := _DURATION.fullmatch(given)) is None:
         raise typer.BadParameter(
-            f"{text!r} is no duration; give days or hours, for example 90d or 12h", param_hint="--older-than"
+            f"{given!r} is no duration; give days or hours, for example 90d or 12h", param_hint="--older-than"
         )
     return int(found[1]) * _UNIT_MS[found[2]]
 
@@ -110,11 +110,6 @@ def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes
 def _effect(ids: Sequence[str]) -> str:
     which = f"one of these {console.counted(len(ids), 'write id')}" if len(ids) > 1 else ids[0]
     jobs = {job_of(each) for each in ids}
-    later = [
-        "A later run writes its rows again, whatever its version is." if jobs != {Job.STREAM} else "",
-        "A query that continues from its checkpoint then fails with COMMIT_LOG_LOST." if Job.STREAM in jobs else "",
-    ]
-    return (
-        f"forget would fence every job or query that runs under {which}, and write a tombstone for each of its records in the commit "
-        f"log. {' '.join(filter(None, later))}"
-    )
+    later = [text("forgotten_batch")] if jobs != {Job.STREAM} else []
+    later += [text("forgotten_stream")] if Job.STREAM in jobs else []
+    return text("effect_forget", which=which, later=" ".join(later))

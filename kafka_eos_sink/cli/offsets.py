@@ -18,11 +18,6 @@ from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.runtime.source_offsets import marked_write, starting_offsets
 
-_LEAVE_OUT = (
-    "The group has several topics. Spark accepts only a value with exactly the topics that the query reads: leave out the topics that it "
-    "does not read any more."
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
@@ -73,7 +68,7 @@ def offsets(
             recover = Write(write_id, console.COMMIT_LOG, config.command_options).command("recover")
             console.echo(f"Committed by {write_id}. To finish what that query left undone: {recover}", err=True)
     if len(by_topic) > 1:
-        console.echo(_LEAVE_OUT, err=True)
+        console.echo(text("several_topics"), err=True)
 
 
 def read_group_offsets(admin: Admin, group_id: str, timeout_ms: int) -> list[GroupOffset]:

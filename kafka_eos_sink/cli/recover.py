@@ -88,23 +88,20 @@ def _effect(write_id: str, found: Preview, discard: bool, abort_unknown: bool) -
     others = len(found.transactions) - found.decided
     hanging, forgotten = found.hanging, len(found.hanging.forgotten)
     effects = (
-        (found.decided, "open transaction", "commit {} of decided versions"),
-        (forgotten * discard, "transaction", "abort {} hanging under a forgotten id, by a marker"),
-        (
-            sum(each.write.state == "decided" for each in found.writes),
-            "decided version",
-            "prove that the rows of {} are visible, and copy rows that Kafka has aborted",
-        ),
-        (others, f"{'other ' * bool(found.decided)}open transaction", "abort {}"),
-        (len(hanging.held) - forgotten, "transaction", "abort {} hanging on partitions"),
+        (found.decided, "open transaction", "commit"),
+        (forgotten * discard, "transaction", "marker"),
+        (sum(each.write.state == "decided" for each in found.writes), "decided version", "prove"),
+        (others, f"{'other ' * bool(found.decided)}open transaction", "abort"),
+        (len(hanging.held) - forgotten, "transaction", "discard"),
     )
-    would = "; ".join(effect.format(console.counted(count, noun)) for count, noun, effect in effects if count)
-    nothing = " that was found" if hanging.not_checked else ": no transaction is open, and every version has ended"
-    text = f"recover would fence every job or query that runs under {write_id}. It would "
-    text += f"{would or f'change nothing else{nothing}'}."
+    would = [
+        text(f"recover_to_{do}", transactions=console.counted(count, noun)) for count, noun, do in effects if count
+    ]
+    would = would or [text("recover_to_do_nothing" + "_found" * bool(hanging.not_checked))]
+    effect = [text("effect_recover", write_id=write_id, would="; ".join(would))]
     if forgotten and not discard:
-        text += f" {console.counted(forgotten, 'transaction')} would still hang: add --discard."
-    return text + " Rows that another commit log has decided would be lost." * abort_unknown
+        effect.append(text("still_forgotten", transactions=console.counted(forgotten, "transaction")))
+    return " ".join((*effect, *[text("lost_by_recover")] * abort_unknown))
 
 
 def _show_hanging(settings: OperatorSettings, found: Found, *, err: bool) -> None:
@@ -147,12 +144,7 @@ def _show(settings: OperatorSettings, done: Recovered) -> None:
 
 def _version(each: RecoveredVersion, write_id: str) -> console.Row:
     """Name a version's state, and what it means for the rows and the next run."""
-    state, run_again = each.state, text("run_again", write_id=write_id)
-    meaning = {
-        "resolved": "an operator has resolved this version",
-        "aborted": f"it was not decided, none of its rows is visible: {run_again}",
-        "void": f"all its transactions were aborted and cannot be copied, none of its rows is visible: {run_again}",
-    }.get(state, text("all_visible"))
+    state, meaning = each.state, text(f"recovered_{each.state}", write_id=write_id)
     if state == "resolved":
         state = f"resolved as {each.resolution}"
     elif state == "finished":

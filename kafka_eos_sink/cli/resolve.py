@@ -83,42 +83,23 @@ def resolve(
 
     found = None if yes else operator.preview(settings, resolving)
     if found is not None:
-        require_consent(settings, found, _effect(write_id, version, resolution, allow_duplicates=allow_duplicates))
+        case = "duplicates" if allow_duplicates else resolution
+        require_consent(settings, found, text(f"effect_resolve_{case}", write_id=write_id, version=version))
     done = operator.perform(settings, resolving, found.warnings if found else ())
     console.echo(resolved_sentence(done, allow_duplicates=allow_duplicates))
-
-
-def _effect(write_id: str, version: int, resolution: str, *, allow_duplicates: bool) -> str:
-    if resolution == "committed":
-        follows = "recovery commits what is open, and copies what was aborted if it can read all of it; "
-        follows += "then the next run skips the version, and rows that are still missing stay missing"
-    else:
-        follows = "recovery commits what is open; if none of the version's rows is visible then, its next run writes it"
-        follows = "its next run writes it; rows that are visible are then there twice" if allow_duplicates else follows
-    return (
-        f"resolve would fence every job or query that runs under {write_id}, and record version {version} as "
-        f"{resolution}: {follows}."
-    )
 
 
 def resolved_sentence(done: Resolved, *, allow_duplicates: bool) -> str:
     """Describe what holds from now on."""
     decision, before = done.decision, done.superseded
-    name = f"Version {decision.version} of {decision.write_id}, query id {decision.query_id},"
     if before is None or before.version != decision.version:
         # A mistyped id makes a new write or query instead of an error: only the user can notice it.
         known = "held no decision of this query id" if before is None else f"ended at version {before.version}"
-        follows = (
-            "and every version below it count as written: their next run is skipped"
-            if decision.query_id == BATCH_QUERY_ID
-            else f"and every batch below it count as written: the query continues with batch {decision.version + 1}"
-        )
-        return f"{name} {follows}. The commit log {known} before. If an id is wrong, other writes and queries are not affected."
+        case = "batch" if decision.query_id == BATCH_QUERY_ID else "stream"
+        return text(f"resolved_first_{case}", decision=decision, next_version=decision.version + 1, known=known)
     if before == decision:
         rows = console.counted(sum(prepared.rows for prepared in decision.transactions), "row")
-        return f"{name} is finished, with {rows}. Its next run skips it, and nothing was recorded."
+        return text("resolved_finished", decision=decision, rows=rows)
     if decision.resolution == "committed":
-        gone = ", although none of its rows is in the topic" if before.is_void else ""
-        return f"{name} is resolved as committed: it counts as written and will be skipped{gone}."
-    rows = "rows of it that are visible are then there twice" if allow_duplicates else "none of its rows is visible"
-    return f"{name} is resolved as rewrite: {text('run_again', decision=decision)}; {rows}."
+        return text("resolved_committed" + "_void" * before.is_void, decision=decision)
+    return text("resolved_rewrite" + "_duplicates" * allow_duplicates, decision=decision)

@@ -12,7 +12,7 @@ from kafka_eos_sink.cli import EXIT_FAILURE, console
 from kafka_eos_sink.cli.view import view
 from kafka_eos_sink.client.admin import connected
 from kafka_eos_sink.client.config import ClientConfig
-from kafka_eos_sink.commit.refusals import refused, some
+from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.operations.cluster_view import BlockedPartition, ClusterView, ClusterWatch
 
@@ -85,11 +85,8 @@ def _show_ways_out(found: ClusterView, config: ClientConfig, write: Write, own: 
     if len(others) < len(held):
         console.echo(f"\nOf {write.id} above is what no coordinator lists. To end it: {write.command('recover')}")
     if others:
-        console.echo(
-            f"\nNo coordinator lists what {some(sorted({str(each.producer_id) for _, each in others}))} (producer ids) hold open, and "
-            f"{write.id} has no record of them. If another write id has, run kafka-eos recover for that one. If another program wrote it, "
-            "and did not commit it, this discards its rows there, and prints nothing:"
-        )
+        producers = some(sorted({str(each.producer_id) for _, each in others}))
+        console.echo(f"\n{text('of_another_program', write=write, held=producers)}")
     for each, hanging in others[:MOST_WAYS_OUT]:
         console.echo(f"    {_abort_command(config, each, hanging.start_offset)}")
     if len(others) > MOST_WAYS_OUT:

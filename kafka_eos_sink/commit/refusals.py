@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka_eos_sink import errors
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID, if_transactional_id, is_random_write_id
-from kafka_eos_sink.commit.values import BatchVersion, Hanging, PreparedTransaction, Write
+from kafka_eos_sink.commit.values import LOG_PARTITIONS, BatchVersion, Hanging, PreparedTransaction, Write
 from kafka_eos_sink.error_table import FILE, Cell, table
 from kafka_eos_sink.errors import Job, KafkaEosError
 
@@ -114,6 +114,7 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     # commands
     "begin_again": lambda fields: fields["write"].command("recover", "--abort-unknown"),
     "discard": lambda fields: fields["write"].command("recover", "--discard"),
+    "log_partitions": lambda _: LOG_PARTITIONS,
     "keep": lambda fields: _resolve(fields, fields["decision"], "committed"),
     "keep_batch": lambda fields: _resolve(fields, fields["batch"], "committed"),
     "keep_before": lambda fields: _resolve(fields, fields["batch"], "committed", -1),

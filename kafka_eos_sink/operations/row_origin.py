@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.values import iso_utc
 from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.operations.transactions import partitions_of
@@ -64,12 +65,7 @@ def find_origin(admin: Admin, where: TopicPartition, offset: int, *, history_top
     if record is not None:
         return replace(row, record=record)
     begins = "is empty or does not exist" if begins_ms is None else f"begins at {iso_utc(begins_ms, 'seconds')}"
-    reason = (
-        f"the history {history_topic!r}, which {begins}, has no batch of producer id {row.producer[0]} with epoch {row.producer[1]}, which "
-        "wrote the row: its batch has not finished, its record has expired, its write has another history (--history-topic), or another "
-        "program wrote it"
-    )
-    return replace(row, reason=reason)
+    return replace(row, reason=text("no_batch_of_row", topic=history_topic, begins=begins, producer=row.producer))
 
 
 def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
@@ -102,15 +98,9 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
         return replace(row, reason="the offset holds the end marker of a transaction, not a row")
     reason = None
     if not batch.transactional:
-        reason = (
-            "the row was written outside a transaction: by another program, or by a write with delivery.guarantee=at-least-once, which "
-            "has no history"
-        )
+        reason = text("row_without_transaction")
     elif not any(committed_batches([batch], fetched.aborted_transactions or ())):
-        reason = (
-            "its transaction was aborted, so that read_committed consumers do not see the row. If its version was decided, recovery has "
-            "appended the row again at a later offset"
-        )
+        reason = text("row_aborted")
     return replace(row, reason=reason, notes=tuple(_notes(batch, offset, stable)))
 
 

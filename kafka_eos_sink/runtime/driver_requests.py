@@ -16,7 +16,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
 from kafka_eos_sink.client.transactions_admin import AddedPartitions
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
-from kafka_eos_sink.commit.refusals import some
+from kafka_eos_sink.commit.refusals import refused, some
 from kafka_eos_sink.commit.steps import Answered, Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.producer.produce_errors import clock_skew_error
@@ -24,7 +24,7 @@ from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.record_batch import encode_rows, seal
-from kafka_eos_sink.runtime.source_offsets import beside_members, mark_of, no_consumer_group
+from kafka_eos_sink.runtime.source_offsets import beside_members, mark_of
 
 MAX_BATCH_BYTES = 500_000
 """Limit of several records together: brokers accept batches up to about 1 MB by default."""
@@ -127,7 +127,7 @@ def _commit_offsets(
             warn_once(f"group {step.group_id!r} gets no offsets of {', '.join(gone)}, which the cluster does not know")
             codes = {ErrorCode.NONE.value}
         if ErrorCode.GROUP_ID_NOT_FOUND in codes:
-            raise no_consumer_group(step.group_id)
+            raise refused("SOURCE_OFFSETS.no_consumer_group", group_id=step.group_id)
         if ErrorCode.UNKNOWN_MEMBER_ID in codes and member_id:
             return [(ErrorCode.NONE.value, None, ErrorCode.UNKNOWN_MEMBER_ID)]
         # A response without one of the partitions counts as lost. UNKNOWN_TOPIC, which is retried, is the least of the codes.

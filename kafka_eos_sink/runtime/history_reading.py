@@ -13,7 +13,8 @@ from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
-from kafka_eos_sink.errors import BrokerRefusedError, BrokerUnavailableError, ProtocolError
+from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.errors import BrokerUnavailableError, ProtocolError
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, TopicPartition
@@ -72,12 +73,8 @@ def read_history(
     topic_found = admin.topic(topic, deadline)
     if topic_found is None:
         config = admin.client.config
-        raise BrokerRefusedError(
-            "NO_HISTORY",
-            f"there is no history topic {topic!r} on {config.bootstrap_servers_text}: no write with a history has run on this cluster, or "
-            "the writes have another history.topic",
-            f"Name the topic with --history-topic. To list the topics: kafka-eos topics {config.command_options}",
-        )
+        where, connection = config.bootstrap_servers_text, config.command_options
+        raise refused("NO_HISTORY.no_topic", topic=topic, where=where, connection=connection)
     wanted = write_id.encode()
     is_wanted = partial(_begins_with, wanted) if is_prefix else partial(eq, wanted)
     found: list[BatchRecord] = []

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import CommittedOffset
-from kafka_eos_sink.commit.refusals import some
+from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import Write
-from kafka_eos_sink.errors import ConfigurationError, MissingApiError, WriteRefusedError, peer_text
+from kafka_eos_sink.errors import KafkaEosError, MissingApiError, peer_text
 from kafka_eos_sink.logs import warn_once
 from kafka_eos_sink.protocol.identity import TopicPartition
 
@@ -89,17 +89,11 @@ def require_checkpoint(admin: Admin, write: Write, first: FirstBatch, rollback: 
     if twice and rollback != "rewrite":
         raise _checkpoint_lost(write, first, group, _compared(twice, begins, group))
     if twice:
-        warn_once(
-            f"the first batch of write id {write.id!r} begins below the offsets of group {first.group_id!r}, and writes these rows "
-            f"again (onCheckpointRollback=rewrite): {_compared(twice, begins, group)}"
-        )
+        compared = _compared(twice, begins, group)
+        warn_once(text("begins_below_group", write=write, group_id=first.group_id, compared=compared))
     if left_out:
-        warn_once(
-            f"the first batch of write id {write.id!r} begins above the offsets of group {first.group_id!r}: "
-            f"{_compared(left_out, begins, group)}. This query never writes the rows between. They were skipped on purpose, or deleted "
-            "from the source, or startingOffsets is latest, its default. To write them, delete the checkpoint, and start the query with "
-            f"the startingOffsets that this command prints: {write.offsets_command(first.group_id)}"
-        )
+        compared, offsets = _compared(left_out, begins, group), write.offsets_command(first.group_id)
+        warn_once(text("begins_above_group", write=write, group_id=first.group_id, compared=compared, offsets=offsets))
 
 
 def beside_members(group_id: str, servers: str, *, first_batch: bool) -> None:
@@ -108,30 +102,11 @@ def beside_members(group_id: str, servers: str, *, first_batch: bool) -> None:
     Raises:
         ConfigurationError: SOURCE_OFFSETS.
     """
-    found = f"consumer group {group_id!r} of source.offsets.group has members: another program reads with it"
-    members = (
-        f"kafka-consumer-groups.sh --bootstrap-server {servers} --describe --members --group {shlex.quote(group_id)}"
-    )
+    group = shlex.quote(group_id)
+    members = f"kafka-consumer-groups.sh --bootstrap-server {servers} --describe --members --group {group}"
     if first_batch:
-        raise ConfigurationError(
-            "SOURCE_OFFSETS",
-            f"{found}. The offsets of this query would move that program to other records, and its commits would hide a lost checkpoint",
-            f"Give the query its own group, or stop the members: {members}",
-        )
-    warn_once(
-        f"{found}. Both overwrite each other's offsets: the lag is wrong, that program skips or repeats records, and after a lost "
-        f"checkpoint the query would continue at the wrong offsets. Stop the members, or restart the query with its own group: "
-        f"{members}"
-    )
-
-
-def no_consumer_group(group_id: str) -> ConfigurationError:
-    """Return the error for a group of another type."""
-    return ConfigurationError(
-        "SOURCE_OFFSETS",
-        f"the group {group_id!r} of source.offsets.group is no consumer group, but for example a share group (KIP-932), which holds no "
-        "offsets; give the query its own group",
-    )
+        raise refused("SOURCE_OFFSETS.members", group_id=group_id, members=members)
+    warn_once(text("beside_members", group_id=group_id, members=members))
 
 
 def _compared(
@@ -149,15 +124,15 @@ def _compared(
 
 def _checkpoint_lost(
     write: Write, first: FirstBatch, group: Mapping[TopicPartition, CommittedOffset], compared: str
-) -> WriteRefusedError:
+) -> KafkaEosError:
     known = {where: found.committed_offset for where, found in group.items()}
     # Spark accepts only a value with exactly the partitions that the source reads. The group may lack some.
     values = dict.fromkeys(
         starting_offsets({**each, **{at: known[at] for at in each if at in known}}) for each in first.sources
     )
-    text = " and, for another Kafka source, ".join(values)
-    if len(text) > LONGEST_JSON:
-        text = f"what this command prints: {write.offsets_command(first.group_id)}"
+    continues = " and, for another Kafka source, ".join(values)
+    if len(continues) > LONGEST_JSON:
+        continues = f"what this command prints: {write.offsets_command(first.group_id)}"
     writers = sorted({each for found in group.values() if (each := marked_write(found.metadata)) is not None})
     who = f"write id {some([repr(peer_text(each)) for each in writers])}" if writers else "another program, or a person"
     # The plan has finished the decisions of its write id. An unfinished one of the old query times out if nobody recovers it.
@@ -166,12 +141,13 @@ def _checkpoint_lost(
         for each in writers
         if each != write.id
     )
-    return WriteRefusedError(
+    return refused(
         "CHECKPOINT_LOST",
-        f"this run wrote nothing: the checkpoint {first.checkpoint} is new, and its first batch begins below the offsets of consumer "
-        f"group {first.group_id!r}, whose rows are written: {compared}. The offsets were committed by {who}",
-        f"If the old checkpoint still exists, start the query with it. Otherwise {recover}delete this checkpoint, and start the query "
-        f"with this value of startingOffsets, an option of Spark's Kafka source, which continues exactly: {text}; if another query uses "
-        "the group, give this one a source.offsets.group of its own; to write the rows a second time, set onCheckpointRollback=rewrite "
-        "until the first batch is written",
+        write=write,
+        checkpoint=first.checkpoint,
+        group_id=first.group_id,
+        compared=compared,
+        who=who,
+        old_query=recover,
+        continues=continues,
     )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.metadata import TopicMetadata
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, MAX_RECORD_BYTES, TOPIC_CONFIGURATION
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import LOG_PARTITIONS
 from kafka_eos_sink.errors import (
@@ -60,13 +60,8 @@ def require_topics(settings: WriteSettings, admin: Admin) -> None:
     is_new = ensure_commit_log(admin, settings.write.log_topic, deadline)
     if is_new and not (settings.write.is_random or settings.batch.streaming):
         # Nothing else shows that a job has moved here: a stream's later batches are refused, but a batch job may begin at any version.
-        write = settings.write
-        warn_once(
-            f"the commit log topic {write.log_topic!r} did not exist on this cluster, so this write created it, and no version of write id "
-            f"{write.id!r} counts as written. If the job has written to another cluster, or with another commit.log.topic, and its rows "
-            f"are in the topic already, stop it, and record its newest version N: "
-            f"{write.command('resolve', f'--version N --as committed --query-id {BATCH_QUERY_ID}')}"
-        )
+        record = settings.write.command("resolve", f"--version N --as committed --query-id {BATCH_QUERY_ID}")
+        warn_once(text("new_commit_log", write=settings.write, record=record))
     if settings.write.is_random:
         # The plan reads no log, but the commit will. A missing right must show before anything is decided.
         admin.fetch(settings.write.commit_log, 0, deadline, isolation="read_uncommitted", max_wait_ms=0, max_bytes=1)
@@ -148,17 +143,12 @@ def require_dead_letter_topic(admin: Admin, topic: str, max_request_size: int, d
     if limit is not None and limit < ENOUGH_BYTES:
         wanted[MAX_BYTES] = str(max(ENOUGH_BYTES, max_request_size))
     if wanted:
-        raise ConfigurationError(
-            "DEAD_LETTER_TOPIC",
-            f"the dead letter topic {topic!r} has {POLICY}={policy} and {MAX_BYTES}={limit}, so it would reject or lose letters; choose "
-            f"another dead.letter.topic, or change it: {_alter_command(admin, topic, wanted)}",
-        )
+        change = _alter_command(admin, topic, wanted)
+        raise refused("DEAD_LETTER_TOPIC", topic=topic, has=f"{POLICY}={policy} and {MAX_BYTES}={limit}", change=change)
     if limit is not None and limit < max_request_size:
         change = _alter_command(admin, topic, {MAX_BYTES: str(max_request_size)})
-        warn_once(
-            f"the dead letter topic {topic!r} has {MAX_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): larger "
-            f"letters lose the value and the headers of their row. Change it: {change}"
-        )
+        has = f"{MAX_BYTES}={limit}, less than kafka.max.request.size ({max_request_size})"
+        warn_once(text("small_letters", topic=topic, has=has, change=change))
 
 
 def ensure_commit_log(admin: Admin, topic: str, deadline: int) -> bool:
@@ -184,12 +174,8 @@ def ensure_commit_log(admin: Admin, topic: str, deadline: int) -> bool:
         found = admin.topic(topic, deadline)
     partitions = 0 if found is None else len(found.partitions)
     if found is None or partitions < LOG_PARTITIONS:
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has {counted(partitions, 'partition')} and needs {LOG_PARTITIONS}. If it is "
-            "not a commit log, correct commit.log.topic, and leave the topic alone; otherwise delete it, and create it again: "
-            + _create_command(admin, topic, brokers),
-        )
+        has, change = counted(partitions, "partition"), _create_command(admin, topic, brokers)
+        raise refused("COMMIT_LOG_TOPIC.partitions", topic=topic, has=has, change=change)
     configs = _required_configs(admin, topic, deadline)
     _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
     _require_room(admin, topic, configs)
@@ -210,10 +196,7 @@ def create_commit_log(
         # The command must not contain settings that the cluster has rejected.
         has_rejected = isinstance(rejected, TopicSettingsError) and brokers >= REPLICATION_FACTOR
         command = _create_command(admin, topic, 0 if has_rejected else brokers)
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} does not exist and cannot be created ({rejected.message}); create it: {command}",
-        ) from None
+        raise refused("COMMIT_LOG_TOPIC.absent", topic=topic, why=rejected.message, change=command) from None
 
 
 def create_first_accepted(
@@ -274,18 +257,10 @@ def _required_configs(admin: Admin, topic: str, deadline: int) -> Mapping[str, s
     configs = visible_configs(admin, topic, (*SAFE, UNCLEAN, MAX_BYTES), deadline)
     policy = configs.get(POLICY)
     if policy is None:
-        warn_once(
-            f"the cleanup.policy of the commit log topic {topic!r} may not be read (missing right: DescribeConfigs). It must be "
-            "compact alone, because any other policy loses decisions. Without the right, some lost transactions cannot be "
-            "distinguished from committed ones. Grant DescribeConfigs on the topic"
-        )
+        warn_once(text("unread_policy", topic=topic))
     elif policy != "compact":
-        raise ConfigurationError(
-            "COMMIT_LOG_TOPIC",
-            f"the commit log topic {topic!r} has cleanup.policy={policy}, which can lose decisions. If it is not a commit log, correct "
-            "commit.log.topic, and leave the topic alone; otherwise change it: "
-            + _alter_command(admin, topic, COMPACTED),
-        )
+        change = _alter_command(admin, topic, COMPACTED)
+        raise refused("COMMIT_LOG_TOPIC.policy", topic=topic, has=policy, change=change)
     return configs
 
 
