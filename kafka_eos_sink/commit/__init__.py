@@ -49,7 +49,7 @@ JOIN: a marker is missing on a partition, and the id's next transaction joins th
     2. A later attempt under W.0.0 writes the same rows to t-0. They join the rows of the first attempt.
     3. The driver decides the later attempt. One COMMIT marker shows both: each row twice.
   Guards: is_overtaken before the first row. check_prepared: each transaction begins where its task's records begin, and
-    nowhere else. verify_visible: commit waits until readers pass, and then asks by are_last whether a newer driver or
+    nowhere else. verify_visible: commit waits until readers pass, and then asks by still_holds whether a newer driver or
     a late attempt has discarded what hung. judged asks coordinators first: what a leader still holds after its coordinator has written
     all markers hangs. discard aborts it by the next transaction of its id. fresh_identity begins that one only if the
     id has none open. Then still_holds asks once more. What is discarded is copied. take_over ends other transactions

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from kafka_eos_sink.commit.outcome import Do, End, Shown, end_of, is_held_by, judge
+from kafka_eos_sink.commit.outcome import Do, End, Shown, end_of, judge
 from kafka_eos_sink.commit.refusals import refused, some, text
 from kafka_eos_sink.commit.steps import (
     POLL_MS,
@@ -131,18 +131,6 @@ def _at_rest(
             raise refused("DECIDED_NOT_FINISHED.ending", write=run.write, decision=decision, held=waiting[0])
         yield from Wait(POLL_MS)
     return reports
-
-
-def are_last(driver: ProducerIdentity, transactions: Sequence[PreparedTransaction]) -> Procedure[bool]:
-    """Whether the driver holds the write id, and these ids have had no further transaction.
-
-    JOIN: such a one may have aborted what hung: a newer driver's discard, or a late attempt that has asked a replaced coordinator of
-    W.driver. Then readers pass as well.
-    """
-    ids = tuple(prepared.identity.transactional_id for prepared in transactions)
-    described = yield from DescribeTransactions((driver.transactional_id, *ids))
-    ends = [end_of(described[prepared.identity.transactional_id], prepared.identity) for prepared in transactions]
-    return is_held_by(driver, described[driver.transactional_id]) and End.SILENT not in ends
 
 
 def look_at(transactions: Sequence[PreparedTransaction]) -> Procedure[list[tuple[Shown, ...]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from kafka_eos_sink.commit.decide import DriverTransaction, decide_again
-from kafka_eos_sink.commit.evidence import Judged, are_last, judged, those, verify_visible
+from kafka_eos_sink.commit.evidence import Judged, judged, those, verify_visible
 from kafka_eos_sink.commit.log_view import LoggedDecision
 from kafka_eos_sink.commit.outcome import Do
 from kafka_eos_sink.commit.refusals import describe_ranges, held_open, refused, text
@@ -80,7 +80,7 @@ def settle(
     settled = Settled(logged=logged, kept=decision.transactions)
     try:
         is_plain = is_plain and (yield from verify_visible(write, decision, named, deadline, briefly=True))
-        is_plain = is_plain and (yield from are_last(driver.identity, named))
+        is_plain = is_plain and (yield from still_holds(driver.identity, named))
         now = yield from Now()
         if is_plain and now - started <= PROMPT_MS:
             return settled

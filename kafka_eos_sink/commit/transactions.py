@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from kafka_eos_sink.commit.outcome import is_held_by, waits
+from kafka_eos_sink.commit import outcome
 from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.steps import (
     DescribeTransactions,
@@ -93,10 +93,15 @@ DRIVER_TRANSACTION_TIMEOUT_MS = 60_000
 """Timeout of W.driver's transactions. They last for milliseconds; a longer one would block readers of the commit log."""
 
 
-def still_holds(driver: ProducerIdentity) -> Procedure[bool]:
-    """Whether this driver still holds the write id."""
-    found = yield from described_driver(driver.transactional_id)
-    return is_held_by(driver, found)
+def still_holds(driver: ProducerIdentity, decided: Sequence[PreparedTransaction] = ()) -> Procedure[bool]:
+    """Whether this driver holds the write id, and the ids of ``decided`` have had no further transaction.
+
+    JOIN: such a one may have aborted what hung. It is a newer driver's discard, or a late attempt's that asked a replaced coordinator.
+    """
+    ids = tuple(each.identity.transactional_id for each in decided)
+    described = yield from DescribeTransactions((driver.transactional_id, *ids))
+    ends = [outcome.end_of(described[each.identity.transactional_id], each.identity) for each in decided]
+    return outcome.is_held_by(driver, described.get(driver.transactional_id)) and outcome.End.SILENT not in ends
 
 
 def described_driver(driver_id: str) -> Procedure[TransactionDescription | None]:
@@ -114,7 +119,7 @@ def is_overtaken(plan: Plan) -> Procedure[bool]:
     last request (PAUSE: the driver may have searched for losing attempts before this one began its transaction).
     """
     found = yield from described_driver(plan.driver.transactional_id)
-    return found is not None and not waits(plan.driver, found)
+    return found is not None and not outcome.waits(plan.driver, found)
 
 
 def timeout_margin_ms(timeout_ms: int) -> int:

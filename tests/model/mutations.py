@@ -929,7 +929,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="a commit does not ask for a newer driver",
         what="readers pass because a newer driver has discarded what hung, and the commit takes the rows for visible",
-        edits=(Edit(settle.settle, " and (yield from are_last(driver.identity, named))", ""),),
+        edits=(Edit(settle.settle, " and (yield from still_holds(driver.identity, named))", ""),),
         setting=_small(
             "a newer driver discards",
             drivers=2,
