@@ -18,6 +18,7 @@ from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit import log_standing, steps
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_BYTES, LARGEST_BATCH_RECORDS
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.steps import Marker, MarkerType, Procedure, ReadRecord, Step
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -148,13 +149,7 @@ class Executor:
             if isinstance(error, AuthorizationError):
                 warn_of_unread(self.client.config, self.history_topic)
             elif error.code != "NO_HISTORY":
-                log.warning(
-                    "the history topic %r could not be read (%s), so it does not show whether write id %r has been used before. If its "
-                    "commit log was lost, and its last run is more than 7 days ago, this run writes a version again",
-                    self.history_topic,
-                    error.code,
-                    step.write_id,
-                )
+                log.warning(text("unread_history", topic=self.history_topic, why=error.code, write_id=step.write_id))
             return ()
         return tuple(
             log_standing.InHistory(
@@ -341,11 +336,8 @@ class Executor:
     def _warn_of_foreign_batch(self, offset: int, unreadable: ProtocolError) -> None:
         where = "{}-{}".format(*self.where)
         # A driver acts only on records that it has read back, so no driver has acted on an unreadable batch.
-        warn_once(
-            f"the commit log's partition {where} holds a batch at offset {offset} that the sink did not write ({unreadable.message}). "
-            "The sink skips such batches. Check which other principals may Write to the commit log",
-            about=f"unreadable {where}",
-        )
+        warning = text("foreign_batch", where=where, offset=offset, why=unreadable.message)
+        warn_once(warning, about=f"unreadable {where}")
 
     def _skip_to_log_start(self, offset: int, high_watermark: int, topic_id: UUID) -> steps.LogChunk:
         """Return an empty chunk that continues at the log start."""

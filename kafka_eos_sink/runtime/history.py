@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.commit.log_view import LogView
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.steps import AppendInTransaction, LogRecord
 from kafka_eos_sink.commit.transactional_id import is_random_write_id
 from kafka_eos_sink.errors import KafkaEosError
@@ -92,11 +93,8 @@ def write(admin: Admin, topic: str, record: BatchRecord, *, create: bool = True)
     _not_before[place] = time.monotonic() + AGAIN_AFTER_S
     if problem in {code.name for code in TOO_LARGE}:
         do = "Raise max.message.bytes of the topic"
-    warn_once(
-        f"the history topic {topic!r} lacks records, and writes continue without them ({problem}). {do}; an empty option history.topic "
-        "switches the history off",
-        about=("history", topic, problem.split("]")[0]),
-    )
+    warning = text("history_lacks_records", topic=topic, why=problem, do=do)
+    warn_once(warning, about=("history", topic, problem.split("]")[0]))
 
 
 def _append(admin: Admin, topic: str, record: BatchRecord, create: bool) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.commit import steps
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.values import DeadLetters, OffsetRange, summed
-from kafka_eos_sink.errors import KafkaEosError, TransactionAbortedError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
@@ -36,7 +36,7 @@ def flush_and_prove(producer: Producer) -> steps.WrittenRows:
     acknowledged = sorted(producer.acknowledged.items())
     for (topic, partition), (first, last, _) in acknowledged:
         if min(first, last) < 0:
-            raise _offset_unknown(f"{topic}-{partition} acknowledged the records as duplicates without their offsets")
+            raise refused("OFFSET_UNKNOWN", where=f"{topic}-{partition}")
     return steps.WrittenRows(
         rows=sum(count for _, (_, _, count) in acknowledged),
         offsets=tuple(
@@ -59,20 +59,10 @@ def part_offset(producer: Producer, where: TopicPartition) -> int:
     _require_untainted(producer)
     first, _, _ = producer.acknowledged[where]
     if first < 0:
-        raise _offset_unknown("the part record was acknowledged without its offset")
+        raise refused("OFFSET_UNKNOWN.part")
     return first
 
 
 def _require_untainted(producer: Producer) -> None:
     if producer.tainted:
-        raise TransactionAbortedError(
-            "REQUEST_ABANDONED",
-            "a request of this attempt was abandoned without a response, so its records may or may not be in the log; its "
-            "transaction is aborted, and the rows are written again",
-        )
-
-
-def _offset_unknown(what: str) -> KafkaEosError:
-    return TransactionAbortedError(
-        "OFFSET_UNKNOWN", f"{what}, so its transaction cannot be proven; it is aborted, and the rows are written again"
-    )
+        raise refused("REQUEST_ABANDONED")

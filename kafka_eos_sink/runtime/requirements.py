@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.connection import API_VERSIONS, BrokerVersions, api_name
 from kafka_eos_sink.client.coordinator_topics import GROUPS, TRANSACTIONS, CoordinatorTopic, coordinator_state
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
 from kafka_eos_sink.errors import (
     AuthorizationError,
@@ -177,10 +178,7 @@ def short_expiration(found: Mapping[str, str], timeout_ms: int) -> str:
     if expiration is None or expiration >= longest:
         return ""
     lower = "" if timeout_ms == NEVER_TIMES_OUT_MS else ", or lower kafka.transaction.timeout.ms"
-    return (
-        f"the brokers forget a transactional id after {EXPIRATION}={expiration} without use, and the driver's id is unused while tasks "
-        f"write: a batch that takes longer fails. Raise {EXPIRATION} to at least {longest}{lower}"
-    )
+    return text("short_expiration", expiration=expiration, longest=longest, lower=lower)
 
 
 def small_requests(found: Mapping[str, str], max_request_size: int) -> str:
@@ -188,10 +186,7 @@ def small_requests(found: Mapping[str, str], max_request_size: int) -> str:
     limit = number(found, REQUEST_BYTES)
     if limit is None or limit >= max_request_size:
         return ""
-    return (
-        f"the brokers have {REQUEST_BYTES}={limit}, less than kafka.max.request.size ({max_request_size}): they close the connection on "
-        f"a larger request. Lower kafka.max.request.size and kafka.batch.size, or raise {REQUEST_BYTES}"
-    )
+    return text("small_requests", limit=limit, largest=max_request_size)
 
 
 def _of_each_broker(admin: Admin, query: Callable[[int, int], T], deadline: int) -> list[T]:
@@ -242,10 +237,7 @@ def require_verified_appends(admin: Admin, settings: Mapping[str, str], deadline
         return
     verifies = verifies_appends(admin, settings, deadline)
     if verifies is None:
-        warn_once(
-            f"whether the brokers verify transactional appends is unknown: {VERIFICATION} may not be read, and their versions do not "
-            f"show Kafka 3.6 or newer. If they do not, {UNVERIFIED}. Grant DescribeConfigs on the cluster, or upgrade the brokers"
-        )
+        warn_once(text("unknown_verification", follows=UNVERIFIED))
     if verifies is False:
         raise ConfigurationError(
             "TRANSACTIONS_NOT_VERIFIED",
@@ -263,10 +255,7 @@ def no_sign_of_verification(settings: Mapping[str, str]) -> str:
 def way_to_verify(admin: Admin, settings: Mapping[str, str]) -> str:
     if VERIFICATION not in settings:
         return f"upgrade them to Kafka 3.6 or newer, which has {VERIFICATION}; another service must show that setting"
-    return (
-        f"upgrade brokers before Kafka 3.6, which do not have it, or switch it on: kafka-configs.sh --bootstrap-server "
-        f"{admin.client.config.bootstrap_servers_text} --entity-type brokers --entity-default --alter --add-config {VERIFICATION}=true"
-    )
+    return text("switch_verification_on", where=admin.client.config.bootstrap_servers_text)
 
 
 def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> int:
@@ -277,17 +266,9 @@ def transaction_timeout(settings: WriteSettings, found: Mapping[str, str]) -> in
     configured = settings.producer.transaction_timeout_ms
     maximum = number(found, MAX_TIMEOUT)
     if configured is None and maximum is None:
-        warn_once(
-            f"the brokers' {MAX_TIMEOUT} may not be read (missing right: DescribeConfigs on the cluster). Tasks try a "
-            f"kafka.transaction.timeout.ms of {DEFAULT_TRANSACTION_TIMEOUT_MS} and smaller ones if the broker rejects it. Grant the right, "
-            "or set kafka.transaction.timeout.ms"
-        )
+        warn_once(text("unread_timeout", timeout_ms=DEFAULT_TRANSACTION_TIMEOUT_MS))
     if configured is not None:
         if maximum is not None and configured > maximum:
-            raise ConfigurationError(
-                "INVALID_TRANSACTION_TIMEOUT",
-                f"kafka.transaction.timeout.ms is {configured}, but the brokers allow at most {maximum}; lower it, or raise "
-                f"{MAX_TIMEOUT} on the brokers",
-            )
+            raise refused("INVALID_TRANSACTION_TIMEOUT", timeout_ms=configured, limit=maximum)
         return configured
     return DEFAULT_TRANSACTION_TIMEOUT_MS if maximum is None else min(maximum, DEFAULT_TRANSACTION_TIMEOUT_MS)
