@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.transactional_id import BATCH_QUERY_ID
 from kafka_eos_sink.commit.values import (
     DEFAULT_TOPIC,
@@ -144,6 +144,7 @@ def samples(job: Job) -> dict[str, Any]:
         **dict.fromkeys(NUMBERS, 7),
         **dict.fromkeys(COMMANDS, command),
         "otherwise": f"; run it again: {command}",
+        "counted": text("counted_first", write=write) + " ",
         "connection": SERVERS,
         "write": write,
         "write_id": write.id,

@@ -114,8 +114,9 @@ def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> Kafk
         shown = [f"{each.version} (finished {iso_utc(each.finished_ms)}, {each.application_id})" for each in by.history]
         used.append(f"the history shows version {some(shown)}")
     found = text("used_before", write=write, used=", and ".join(used))
+    counted = text("counted_first", write=write) + " " if by.history else ""
     if batch is not None and batch.streaming and batch.version > 0:
-        return refused("COMMIT_LOG_LOST.used_stream", write=write, batch=batch, found=found)
+        return refused("COMMIT_LOG_LOST.used_stream", write=write, batch=batch, found=found, counted=counted)
     if batch.streaming if batch is not None else job_of(write.id) is Job.STREAM:
         if batch is None or not batch.query_id:
             return refused("COMMIT_LOG_LOST.stream", write=write, found=found)
@@ -127,6 +128,7 @@ def commit_log_lost(write: Write, batch: BatchIdentity | None, by: Used) -> Kafk
         "COMMIT_LOG_LOST",
         write=write,
         found=found,
+        counted=counted,
         as_n="" if is_known else ", with its number as N",
         count=resolve_command(write, BATCH_QUERY_ID, highest, "committed") + f" --query-id {BATCH_QUERY_ID}",
     )

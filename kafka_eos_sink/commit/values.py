@@ -88,8 +88,17 @@ class Write(PickledByName):
 
     @property
     def history_command(self) -> str:
-        """The command that shows its batches; the history belongs to no commit log."""
-        return f"kafka-eos history --write-id {shlex.quote(self.id)} {self.connection}".rstrip()
+        """The command that shows its batches."""
+        return self._by_history("history")
+
+    @property
+    def audit_command(self) -> str:
+        """The command that counts the rows of its newest batch in the history."""
+        return self._by_history("audit")
+
+    def _by_history(self, name: str) -> str:
+        # The history belongs to no commit log.
+        return f"kafka-eos {name} --write-id {shlex.quote(self.id)} {self.connection}".rstrip()
 
     @property
     def status_of_all(self) -> str:

@@ -13,7 +13,7 @@ from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.resolve import resolve
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
-from kafka_eos_sink.commit.values import ResolveRequest
+from kafka_eos_sink.commit.values import BatchIdentity, ResolveRequest
 from kafka_eos_sink.commit.versions import Versions
 from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError
 from tests.model.scripted_cluster import BATCH, ScriptedCluster, written
@@ -64,6 +64,22 @@ def test_log_copied_from_another_cluster_is_a_lost_log(version: int, transaction
     request = ResolveRequest(run=run_of(version=version), query_id="batch", version=3, resolution="committed")
     cluster.run(resolve(request))
     assert cluster.attempt(cluster.plan("last")).prepared is None
+
+
+@pytest.mark.parametrize("history", [HISTORY, ()])
+@pytest.mark.parametrize("batch", [BATCH, replace(BATCH, query_id="q", version=8, streaming=True)])
+def test_message_counts_rows_only_by_a_history(
+    batch: BatchIdentity, history: tuple[log_standing.InHistory, ...]
+) -> None:
+    """Without an entry, `kafka-eos audit` fails with NO_HISTORY.
+
+    The model reads no message. Mutations: the command is dropped, or shown always.
+    """
+    cluster = lost()
+    cluster.history = history
+    with pytest.raises(WriteRefusedError, match="COMMIT_LOG_LOST") as refused:
+        cluster.run(take_over(TakeOver(run=run_of("next"), batch=batch)))
+    assert ("kafka-eos audit --write-id" in refused.value.way_out) == bool(history)
 
 
 @VERSIONS
