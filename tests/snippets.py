@@ -26,8 +26,11 @@ _FIRST_PAGE = "spark/test_snippets.py::test_first_page_is_done_step_by_step"
 _DELTA = "spark/test_delta.py::test_each_change_of_a_table_is_written_once"
 _BENCH_OPTIONS = "unit/spark_jobs/test_documented_jobs.py::test_benchmarks_have_the_options_that_the_page_names"
 _PIPELINE = "spark/test_pipelines.py::test_killed_pipeline_writes_once_and_refuses_full_refresh"
+_KILLED_ON_YARN = "spark/test_yarn.py::test_killed_application_continues_when_submitted_again"
 RUNS_IN = {
-    "docs/deploy.md#yarn": "spark/test_yarn.py::test_second_application_master_continues_the_stream",
+    "docs/deploy.md#yarn:2": "spark/test_yarn.py::test_check_connection_runs_with_the_archive",
+    "docs/deploy.md#a-batch-in-cluster-mode:4": "spark/test_yarn.py::test_batch_in_cluster_mode_writes_once",
+    "docs/deploy.md#a-stream-with-its-checkpoint-on-hdfs:2": _KILLED_ON_YARN,
     "README.md#kafka-eos:2": "spark/test_demo.py::test_demo_compares_exactly_once_with_at_least_once",
     "README.md#60-seconds": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
     "README.md#60-seconds:2": "spark/test_notebooks.py::test_readme_program_writes_each_row_once",
@@ -134,6 +137,10 @@ NOT_RUN = {
     "docs/compatibility.md#the-commit-log": _NO_TOOLS,
     "docs/deploy.md#kubernetes:2": "needs Kubernetes; spark/test_kubernetes.py runs the command of the Job with a stand-in for it",
     "docs/read.md#flink": "needs Flink",
+    "docs/deploy.md#a-batch-in-cluster-mode": "needs Hadoop's commands; the rows of spark/test_yarn.py are local files",
+    "docs/deploy.md#a-batch-in-cluster-mode:3": "needs Hadoop's commands",
+    "docs/deploy.md#a-stream-with-its-checkpoint-on-hdfs:3": "needs two applications; docs/stream.md shows the same command in a test",
+    "docs/deploy.md#a-stream-with-its-checkpoint-on-hdfs:4": "shows two applications; docs/stream.md shows the same columns in a test",
     "docs/migrate.md#prepare": "installs what the environment of the tests has",
     "docs/migrate.md#a-stream": "lists two folders of the reader",
     "docs/stream.md#consumer-lag-in-kafkas-own-tools": "needs a topic to read; spark/test_lost_checkpoint.py runs such a query",

@@ -78,6 +78,16 @@ class HadoopCluster:
         self._settings = yarn.getConfig()
         self._write("yarn-site.xml")
 
+    def kill_applications(self) -> None:
+        """All that have not ended, as ``yarn application -kill`` does."""
+        client = self._java.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
+        client.init(self._settings)
+        client.start()
+        for report in client.getApplications():
+            if report.getFinishTime() == 0:
+                client.killApplication(report.getApplicationId())
+        client.stop()
+
     def _write(self, name: str) -> None:
         stream = self._java.java.io.FileOutputStream(str(self.configuration / name))
         self._settings.writeXml(stream)

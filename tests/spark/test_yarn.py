@@ -13,6 +13,7 @@ from subprocess import Popen
 
 import pytest
 
+from documents import all_blocks, submitted
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.runtime import failpoints
 from kafka_testing import assert_nothing_open, create_topic, read_committed, wait_until
@@ -38,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("submitted")
     (made / "rows").mkdir()
     for number in range(FILES):
-        rows = (json.dumps({"id": row}) for row in range(number, ROWS, FILES))
+        rows = (json.dumps({"order_id": row}) for row in range(number, ROWS, FILES))
         (made / "rows" / f"{number}.json").write_text("\n".join(rows))
     return made
 
@@ -77,20 +78,32 @@ def yarn(hadoop: HadoopCluster, package: Path, spark_environment: dict[str, str]
     return Yarn(hadoop, package, spark_environment, folder)
 
 
+def on_page(job: str, servers: str, topic: str, folder: Path) -> tuple[str, ...]:
+    """The job and its arguments as docs/deploy.md submits it, with the broker, topic and folders of this test.
+
+    The checkpoint is a path of fs.defaultFS.
+    """
+    commands = (command for block in all_blocks() if block.document == "docs/deploy.md" for command in block.commands())
+    (arguments,) = (found[1] for found in map(submitted, commands) if found and found[0] == job)
+    here = {
+        "broker:9092": servers,
+        "orders": topic,
+        "/data/orders": f"file:{folder}/rows",
+        "/checkpoints/orders": f"/checkpoints/{topic}",
+    }
+    return (job, *(here.get(word, word) for word in arguments))
+
+
 def batch(servers: str, topic: str, folder: Path) -> tuple[str, ...]:
-    words = ("--bootstrap-servers", servers, "--topic", topic, "--format", "json", "--txn-app-id", "rows")
-    return ("batch_to_kafka", *words, "--txn-version", "1", f"file:{folder}/rows")
+    return on_page("batch_to_kafka", servers, topic, folder)
 
 
 def stream(servers: str, topic: str, folder: Path) -> tuple[str, ...]:
-    """The checkpoint is a path of fs.defaultFS."""
-    words = ("--bootstrap-servers", servers, "--topic", topic, "--files", f"file:{folder}/rows", "--format", "json")
-    words += ("--schema", "id BIGINT", "--value", "struct(id)", "--checkpoint", f"/checkpoints/{topic}")
-    return ("stream_to_kafka", *words, "--trigger", "available-now")
+    return (*on_page("stream_to_kafka", servers, topic, folder), "--trigger", "available-now")
 
 
 def assert_every_row_once(servers: str, topic: str) -> None:
-    values = [json.loads(record.value or b"")["id"] for record in read_committed(servers, topic)]
+    values = [json.loads(record.value or b"")["order_id"] for record in read_committed(servers, topic)]
     assert sorted(values) == list(range(ROWS))
     assert_nothing_open(servers, [topic])
 
@@ -171,6 +184,24 @@ def test_stream_killed_in_client_mode_continues_on_hdfs(
     assert_every_row_once(servers, topic)
 
 
+def test_killed_application_continues_when_submitted_again(
+    hadoop: HadoopCluster, yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
+) -> None:
+    """YARN makes no second attempt of an application that a user kills."""
+    servers = kafka.bootstrap_servers
+    topic, gate = create_topic(servers, partitions=3), Gate(tmp_path / "gate")
+    variable = f"spark.yarn.appMasterEnv.{failpoints.VARIABLE}"
+    submit = yarn.submit("cluster", **{variable: f"commit.decided=wait:{tmp_path / 'gate'}"})
+    job = stream(servers, topic, folder)
+    with caught_at_gate(submit, gate, *job) as (process, _):
+        hadoop.kill_applications()
+        assert process.wait(DEADLINE_S) != 0
+    gate.open()
+    done = submit(*job)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert_every_row_once(servers, topic)
+
+
 def test_rows_of_a_decommissioned_executor_are_visible_once(
     yarn: Yarn, kafka: EmbeddedKafka, folder: Path, tmp_path: Path
 ) -> None:
@@ -229,13 +260,13 @@ def test_batch_in_cluster_mode_writes_once(yarn: Yarn, kafka: EmbeddedKafka, fol
     assert_every_row_once(servers, topic)
 
 
-def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka) -> None:
+def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka, folder: Path) -> None:
     topic = create_topic(kafka.bootstrap_servers)
-    words = ("--executors", "2", "--option", f"kafka.bootstrap.servers={kafka.bootstrap_servers}", "--topic", topic)
-    done = yarn.with_archive()("check_connection", *words)
+    done = yarn.with_archive()(*on_page("check_connection", kafka.bootstrap_servers, topic, folder))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert own_lines(done.stdout, "check_connection") == ["check_connection: 2 of 2 executors can write to Kafka"]
     places = [line.rpartition(" in ")[2] for line in own_lines(done.stdout, "executor ")]
     assert len(places) == 2
     for place in places:
         assert "/environment/lib/python" in place
+        assert place.endswith("; rows over Unix sockets")  # at the short path that the page sets
