@@ -324,7 +324,9 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
     try:
         admin.describe_transactions((_CHECK_ID,), min(deadline, admin.client.clock() + _BROKER_TIMEOUT_MS))
     except AuthorizationError:
-        meaning = "grant Describe and Write on the ids that begin with your transactional.id.prefix"
+        meaning = (
+            "a write with the default transactional.id.prefix would fail; grant Write on ids that begin with yours"
+        )
         return CheckLine("", what, "missing Describe permission", _WARN, meaning)
     except BrokerUnavailableError as failure:
         return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
