@@ -59,8 +59,8 @@ def test_every_rule_has_a_test() -> None:
 
 
 @cache
-def texts(file: str) -> dict[str, str]:
-    """Function -> its source, together with that of everything of its module that it uses."""
+def constants(file: str) -> dict[str, set[str]]:
+    """Function -> the words in capitals of its source, and of everything of its module that it uses."""
     source = (ROOT / "tests" / file).read_text("utf-8")
     parts = _parts(source)
     for node in ast.walk(ast.parse(source)):
@@ -77,7 +77,8 @@ def texts(file: str) -> dict[str, str]:
             open_names |= used[at] - found
         return found
 
-    return {name: "\n".join(parts[other] for other in reachable(name)) for name in parts if name.startswith("test_")}
+    found = {name: set(re.findall(r"[A-Z][A-Z_]+", text)) for name, text in parts.items()}
+    return {name: {word for other in reachable(name) for word in found[other]} for name in parts if name[:5] == "test_"}
 
 
 def _parts(source: str) -> dict[str, str]:
@@ -103,7 +104,7 @@ def test_every_error_code_has_a_case_in_make_test(in_make_test: set[tuple[str, s
     assert len(codes) > 100
     words: dict[str, set[str]] = defaultdict(set)
     for file, function in in_make_test:
-        for word in re.findall(r"[A-Z][A-Z_]+", texts(file).get(function, "")):
+        for word in constants(file).get(function, ()):
             words[word].add(f"{file}::{function}")
     missing = sorted(code for code in codes if not words[code])
     assert not missing, f"use {missing} in a test that `make test` runs: tests/tiers.py gives the tier of a test"
