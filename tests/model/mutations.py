@@ -114,6 +114,8 @@ GOES_ON = Edit(
     "    if False:\n        return",
 )
 """An attempt does not ask before its first row whether it is overtaken."""
+# Otherwise the commit sees the attempt's transaction, and copies what that has aborted.
+ASKS_FOR_THE_DRIVER_ALONE = Edit(settle.settle, "still_holds(driver.identity, named)", "still_holds(driver.identity)")
 STAYS_OPEN = Edit(task.write_attempt, "overtaken = yield from is_overtaken(plan)", "overtaken = False")
 """Nor when it has sent everything."""
 
@@ -367,7 +369,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="overtaken attempts continue",
         what="an attempt whose batch was decided writes into a slot that a committed transaction has freed, and fails",
-        edits=(GOES_ON, STAYS_OPEN),
+        edits=(GOES_ON, STAYS_OPEN, ASKS_FOR_THE_DRIVER_ALONE),
         setting=replace(
             MISSING_MARKER,
             name="an attempt without a response",
@@ -379,7 +381,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         name="overtaken attempts end themselves unchecked",
         what="an attempt that finds itself overtaken after its last row ends what it has joined",
-        edits=(GOES_ON,),
+        edits=(GOES_ON, ASKS_FOR_THE_DRIVER_ALONE),
         setting=MISSING_MARKER,
         caught=("I7",),
         versions=(2,),
