@@ -192,40 +192,29 @@ def read_committed(
     `assert_nothing_open`. `security` are librdkafka's own properties for a listener that is not plaintext.
     """
     if security is not None:
-        records = (record for _, record in _read_with_confluent(bootstrap_servers, [topic], "read_committed", security))
+        records = _read_with_confluent(bootstrap_servers, topic, "read_committed", security)
         return sorted(records, key=lambda record: (record.partition, record.offset))
-    return _read(bootstrap_servers, [topic], reader, "read_committed")[topic]
-
-
-def read_topics_committed(
-    bootstrap_servers: str, topics: Collection[str], *, reader: Literal["confluent", "kafka-python"] = "confluent"
-) -> dict[str, list[ReadRecord]]:
-    """As `read_committed`, of many topics through one consumer."""
-    return _read(bootstrap_servers, topics, reader, "read_committed")
+    return _read(bootstrap_servers, topic, reader, "read_committed")
 
 
 def read_uncommitted(
     bootstrap_servers: str, topic: str, *, reader: Literal["confluent", "kafka-python"] = "confluent"
 ) -> list[ReadRecord]:
     """All records of `topic` up to its high watermarks, those of open and aborted transactions too."""
-    return _read(bootstrap_servers, [topic], reader, "read_uncommitted")[topic]
+    return _read(bootstrap_servers, topic, reader, "read_uncommitted")
 
 
-def _read(bootstrap_servers: str, topics: Collection[str], reader: str, isolation: str) -> dict[str, list[ReadRecord]]:
+def _read(bootstrap_servers: str, topic: str, reader: str, isolation: str) -> list[ReadRecord]:
     if reader not in READERS:
         raise ValueError(f"no reader {reader!r}; there are {READERS}")
     read = _read_with_confluent if reader == "confluent" else _read_with_kafka_python
-    found: dict[str, list[ReadRecord]] = {topic: [] for topic in topics}
-    for topic, record in read(bootstrap_servers, topics, isolation):
-        found[topic].append(record)
-    for records in found.values():
-        records.sort(key=lambda record: (record.partition, record.offset))
-    return found
+    records = read(bootstrap_servers, topic, isolation)
+    return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
 def _read_with_confluent(
-    bootstrap_servers: str, topics: Collection[str], isolation: str, security: Mapping[str, str] | None = None
-) -> Iterable[tuple[str, ReadRecord]]:
+    bootstrap_servers: str, topic: str, isolation: str, security: Mapping[str, str] | None = None
+) -> list[ReadRecord]:
     consumer = confluent_kafka.Consumer(
         {
             **(security or {}),
@@ -238,18 +227,14 @@ def _read_with_confluent(
         }
     )
     try:
-        (only,) = topics if len(topics) == 1 else (None,)
-        known = consumer.list_topics(only, timeout=PATIENCE_S).topics
-        for topic in topics:
-            assert topic in known, f"there is no topic {topic}"
-            assert known[topic].partitions, f"there is no topic {topic}"
-        unread = {(topic, partition) for topic in topics for partition in known[topic].partitions}
+        unread = set(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+        assert unread, f"there is no topic {topic}"
         beginning = confluent_kafka.OFFSET_BEGINNING
-        consumer.assign([confluent_kafka.TopicPartition(*where, beginning) for where in sorted(unread)])
-        records: list[tuple[str, ReadRecord]] = []
+        consumer.assign([confluent_kafka.TopicPartition(topic, each, beginning) for each in sorted(unread)])
+        records: list[ReadRecord] = []
         give_up_at = time.monotonic() + PATIENCE_S
         while unread:
-            assert time.monotonic() < give_up_at, f"the ends of {sorted(unread)} were not reached"
+            assert time.monotonic() < give_up_at, f"{topic}: the ends of {sorted(unread)} were not reached"
             for message in consumer.consume(10_000, timeout=0.2):
                 error = message.error()
                 if error is None:
@@ -261,9 +246,9 @@ def _read_with_confluent(
                         headers=tuple(message.headers() or ()),
                         timestamp=message.timestamp()[1],
                     )
-                    records.append((message.topic(), record))
+                    records.append(record)
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    unread.discard((message.topic(), message.partition()))
+                    unread.discard(message.partition())
                 else:
                     raise confluent_kafka.KafkaException(error)
         return records
@@ -271,9 +256,7 @@ def _read_with_confluent(
         consumer.close()
 
 
-def _read_with_kafka_python(
-    bootstrap_servers: str, topics: Collection[str], isolation: str
-) -> Iterable[tuple[str, ReadRecord]]:
+def _read_with_kafka_python(bootstrap_servers: str, topic: str, isolation: str) -> list[ReadRecord]:
     consumer = kafka_python.KafkaConsumer(
         bootstrap_servers=bootstrap_servers.split(","),
         group_id=None,
@@ -283,15 +266,13 @@ def _read_with_kafka_python(
         allow_auto_create_topics=False,
     )
     try:
-        partitions = []
-        for topic in topics:
-            found = consumer.partitions_for_topic(topic)
-            assert found, f"there is no topic {topic}"
-            partitions += [kafka_python.TopicPartition(topic, each) for each in found]
+        found = consumer.partitions_for_topic(topic)
+        assert found, f"there is no topic {topic}"
+        partitions = [kafka_python.TopicPartition(topic, each) for each in found]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)  # under read_committed the last stable offsets
-        records: list[tuple[str, ReadRecord]] = []
+        records: list[ReadRecord] = []
         give_up_at = time.monotonic() + PATIENCE_S
         while unread := [each for each in partitions if consumer.position(each) < ends[each]]:
             assert time.monotonic() < give_up_at, f"{topic}: the ends of {unread} were not reached"
@@ -306,7 +287,7 @@ def _read_with_kafka_python(
                             headers=tuple(record.headers),
                             timestamp=record.timestamp,
                         )
-                        records.append((where.topic, read))
+                        records.append(read)
         return records
     finally:
         consumer.close()
