@@ -50,8 +50,7 @@ class Run:
     memory: PeakMemory | None = None
 
     def measure(self, spark: SparkSession, records: DataFrame, cell: Cell, servers: str, topic: str) -> None:
-        for name, value in self.limit.items():
-            spark.conf.set(name, value)
+        limit_batches(spark, self.limit)
         gateway = spark.sparkContext._gateway
         assert gateway is not None
         peaks = PeakWatch(gateway.proc.pid)
@@ -68,10 +67,14 @@ def limit_name(limit: dict[str, str]) -> str:
     return f"{int(limit[BYTES]) >> 10:,} KiB" if limit[ROWS] == "0" else f"{int(limit[ROWS]):,} rows"
 
 
-def batches_of(spark: SparkSession, records: DataFrame, limit: dict[str, str]) -> int:
-    """Return into how many Arrow batches Spark cuts the rows."""
+def limit_batches(spark: SparkSession, limit: dict[str, str]) -> None:
     for name, value in limit.items():
         spark.conf.set(name, value)
+
+
+def batches_of(spark: SparkSession, records: DataFrame, limit: dict[str, str]) -> int:
+    """Return into how many Arrow batches Spark cuts the rows."""
+    limit_batches(spark, limit)
     return records.mapInArrow(lambda batches: (each.slice(0, 1) for each in batches), records.schema).count()
 
 

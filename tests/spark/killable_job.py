@@ -39,7 +39,7 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """The one who waits goes on, and everybody else passes: a link to nowhere does not exist, but cannot be made anew."""
+        """The process that waits goes on, and all others pass: a dangling link does not exist, but nobody can create it again."""
         link = self._path.with_name(f"{self._path.name}.open")
         link.symlink_to("nowhere")
         link.replace(self._path)
