@@ -68,7 +68,7 @@ def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None =
             wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
         if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
             return text("skipped_empty", write=write, batch=batch, wrote=wrote)
-    see = "" if write.is_random else f". {which}: {write.history_command}"
+    see = "" if write.is_random else f". {which}: {write.history_command('history')}"
     return text("skipped", write=write, batch=batch, wrote=wrote, see=see)
 
 

@@ -112,6 +112,8 @@ _DERIVED: Mapping[str, Callable[[_Fields], Any]] = {
     "otherwise": lambda _: "",
     "if_transactional_id": lambda fields: if_transactional_id(fields["write_id"]),
     # commands
+    "audit": lambda fields: fields["write"].history_command("audit"),
+    "history": lambda fields: fields["write"].history_command("history"),
     "begin_again": lambda fields: fields["write"].command("recover", "--abort-unknown"),
     "discard": lambda fields: fields["write"].command("recover", "--discard"),
     "log_partitions": lambda _: LOG_PARTITIONS,

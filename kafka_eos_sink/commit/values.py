@@ -86,18 +86,8 @@ class Write(PickledByName):
         """Return the command that shows the offsets of a consumer group."""
         return " ".join(filter(None, ("kafka-eos", "offsets", self.connection, "--group", shlex.quote(group_id))))
 
-    @property
-    def history_command(self) -> str:
-        """The command that shows its batches."""
-        return self._by_history("history")
-
-    @property
-    def audit_command(self) -> str:
-        """The command that counts the rows of its newest batch in the history."""
-        return self._by_history("audit")
-
-    def _by_history(self, name: str) -> str:
-        # The history belongs to no commit log.
+    def history_command(self, name: str) -> str:
+        """Return a command on its history, which belongs to no commit log: ``history`` or ``audit``."""
         return f"kafka-eos {name} --write-id {shlex.quote(self.id)} {self.connection}".rstrip()
 
     @property
