@@ -75,7 +75,7 @@ RUNS_IN = {
     f"{PAGE_OF_A_CLUSTER}#write:7": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     f"{PAGE_OF_A_CLUSTER}#stream:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     "docs/jobs.md#check_connectionpy:2": "spark/test_standalone.py::test_executors_run_the_package_of_the_archive",
-    "docs/jobs.md#batch_to_kafkapy:2": "spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs",
+    "docs/jobs.md#batch_to_kafkapy:2": "spark/test_spark_submit.py::test_files_go_to_a_topic_with_their_keys_and_headers",
     "docs/jobs.md#stream_to_kafkapy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     "docs/jobs.md#verify_exactly_oncepy:2": "spark/test_stream_jobs.py::test_late_files_go_to_a_topic_once",
     "docs/runbooks.md#a-job-says-decided_not_finished": _DECIDED,

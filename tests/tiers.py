@@ -382,8 +382,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_plan_redaction.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
     Rule("spark/test_foreach_batch.py::test_write_without_id_logs_one_warning_on_the_driver", ALL),  # two applications
-    Rule("spark/test_spark_submit.py::test_files_go_to_a_topic_once_however_often_the_job_runs", TEST),
-    Rule("spark/test_spark_submit.py", ALL),
+    Rule("spark/test_spark_submit.py::test_a_failure_is_one_sentence_and_status_1", ALL),
     Rule("spark/test_batch_failures.py::test_the_driver_dies", TEST),
     Rule(
         "spark/test_batch_failures.py::test_a_task_dies_and_spark_runs_it_again", TEST, one_of("point", "task.writing")

@@ -17,7 +17,8 @@ MISSING = "no-such-topic"
 ANOTHER_TOPIC = "SELECT 'v' AS value, 'no-such-topic' AS topic"
 NOT_UTF8 = "CAST(X'6bff' AS STRING)"
 AT_LEAST_ONCE = {"delivery.guarantee": "at-least-once"}
-SOON = {"kafka.max.block.ms": "5000"}
+SOON = {"kafka.max.block.ms": "2500"}
+"""Each of four attempts of a task waits so long for the topic."""
 
 
 @pytest.fixture

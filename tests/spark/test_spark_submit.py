@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_testing import assert_nothing_open, create_topic, read_committed
 from tests.spark.spark_submit import SparkSubmit, own_lines
@@ -31,26 +33,47 @@ def test_a_failure_is_one_sentence_and_status_1(spark_submit: SparkSubmit, tmp_p
     assert line.startswith("batch_to_kafka: [KAFKA_EOS.INVALID_OPTIONS] kafka.acks=1 contradicts exactly-once")
 
 
-def test_files_go_to_a_topic_once_however_often_the_job_runs(
+ROWS = [{"id": i, "name": f"n{i}"} for i in range(50)]
+HEADERS = "array(named_struct('key', 'h', 'value', CAST(name AS BINARY)))"
+
+
+def submit_files(spark_submit: SparkSubmit, servers: str, topic: str, folder: Path) -> None:
+    """Write the first 40 rows as version 3 of the application ``files``."""
+    (folder / "data.json").write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
+    (folder / "client.properties").write_text(
+        f"bootstrap.servers={servers}\ncompression.type=lz4\ngroup.id=not-ours\n", "utf-8"
+    )
+    done = spark_submit(
+        JOB,
+        *("--topic", topic, "--format", "json", "--properties", "client.properties"),
+        *("--key", "id", "--headers", HEADERS, "--where", "id < 40"),
+        *("--txn-app-id", "files", "--txn-version", "3", "data.json"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert own_lines(done.stdout, JOB) == [f"batch_to_kafka: topic {topic} holds the rows"]
+    assert_nothing_open(servers, [topic])
+
+
+def test_files_go_to_a_topic_with_their_keys_and_headers(
     spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    rows = [{"id": i, "name": f"n{i}"} for i in range(50)]
-    (tmp_path / "data.json").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    (tmp_path / "client.properties").write_text(
-        f"bootstrap.servers={kafka.bootstrap_servers}\ncompression.type=lz4\ngroup.id=not-ours\n", "utf-8"
-    )
-    for _ in range(2):
-        done = spark_submit(
-            JOB,
-            *("--topic", topic, "--format", "json", "--properties", "client.properties"),
-            *("--key", "id", "--headers", "array(named_struct('key', 'h', 'value', CAST(name AS BINARY)))"),
-            *("--where", "id < 40", "--txn-app-id", "files", "--txn-version", "3", "data.json"),
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert own_lines(done.stdout, JOB) == [f"batch_to_kafka: topic {topic} holds the rows"]
+    submit_files(spark_submit, kafka.bootstrap_servers, topic, tmp_path)
     records = read_committed(kafka.bootstrap_servers, topic)
     assert [(record.key, json.loads(record.value or b""), record.headers) for record in records] == [
-        (str(row["id"]).encode(), row, (("h", str(row["name"]).encode()),)) for row in rows[:40]
+        (str(row["id"]).encode(), row, (("h", str(row["name"]).encode()),)) for row in ROWS[:40]
     ]
-    assert_nothing_open(kafka.bootstrap_servers, [topic])
+
+
+def test_files_that_an_earlier_run_has_written_are_not_written_again(
+    spark: SparkSession, spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap_servers, partitions=1)
+    frame = spark.createDataFrame(ROWS[:40]).selectExpr(
+        "string(id) key", "to_json(struct(*)) value", f"{HEADERS} headers"
+    )
+    writer = frame.write.format("kafka-eos")
+    writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", topic)
+    writer.option("txnAppId", "files").option("txnVersion", 3).mode("append").save()
+    submit_files(spark_submit, kafka.bootstrap_servers, topic, tmp_path)
+    assert len(read_committed(kafka.bootstrap_servers, topic)) == 40
