@@ -232,10 +232,6 @@ class Pump:
         ms, text = self.throttling(since, node_ids)
         return text if 2 * ms >= self.clock() - since else ""
 
-    def obstacle(self, since: int) -> str:
-        """Name the quota that held the client up since then, or else the newest error."""
-        return self.prevailing_quota(since) or self.last_error
-
     def disconnect(self, node_id: int) -> None:
         """Close the connection; requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)

@@ -98,8 +98,6 @@ class ProducerConfig:
     """``package.module:Class`` each."""
     interceptor_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Options for each interceptor's ``configure``, not in the repr: they can hold secrets."""
-    acks: int = -1
-    """Always -1 (all in-sync replicas), which idempotence requires."""
 
     def __post_init__(self) -> None:
         if problems := [*self._problems()]:
@@ -111,8 +109,6 @@ class ProducerConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 yield f"{option} must be from {low} to {high}, not {value}"
-        if self.acks != -1:
-            yield "acks must be all (-1): idempotence needs the acknowledgement of every in-sync replica"
         if self.compression not in CODEC_NAMES:
             yield f"compression.type must be one of {', '.join(CODEC_NAMES)}, not {self.compression!r}"
         elif problem := level_problem(Compression.of(self.compression), self.compression_level):

@@ -39,10 +39,10 @@ class Partitioner(Protocol):
         ...
 
 
-def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
-    """Make the partitioner of ``config``; ``seed`` fixes its random choices."""
+def load_partitioner(config: ProducerConfig) -> Partitioner:
+    """Make the partitioner of ``config``."""
     if config.partitioner == "default":
-        return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
+        return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys)
     if config.partitioner == "round-robin":
         return RoundRobinPartitioner()
     return CustomPartitioner(config.partitioner)
