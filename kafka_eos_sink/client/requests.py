@@ -187,11 +187,6 @@ class Requests:
         """Perform a call that raises every rejection; return each key's value."""
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
 
-    def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
-        """Look up the coordinators of these ids again at their next use."""
-        # The cache keeps the old node, so that the client can log a move.
-        self._stale.update((route, each) for each in ids)
-
     def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
         """Return the node id of each partition's leader. Waits for elections.
 
@@ -397,8 +392,10 @@ class Requests:
             self._stale.discard((route, each))
 
     def _forget_keys(self, call: Call[K, V], keys: Iterable[K]) -> None:
+        """Look up the coordinators of these keys again at their next use."""
         if call.route in _KEY_TYPES:
-            self.forget((call.coordinator_key(key) for key in keys), call.route)
+            # The cache keeps the old node, so that the client can log a move.
+            self._stale.update((call.route, call.coordinator_key(key)) for key in keys)
 
 
 def single(

@@ -30,9 +30,7 @@ def test_version_comes_from_the_release_file(
 
 
 @pytest.mark.parametrize("output", ['java version "1.8.0_402"', 'openjdk version "11.0.2" 2019-01-15'])
-def test_old_java_fails_with_install_instructions(
-    tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_java_fails_with_install_instructions(tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path, output=output)))
     with pytest.raises(
         KafkaEosError, match=r"JAVA_TOO_OLD.*is Java (8|11), which is too old; install Java 17"
