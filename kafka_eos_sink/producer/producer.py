@@ -38,7 +38,6 @@ from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_row
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
 from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State, TransactionManager
-from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
@@ -74,12 +73,7 @@ class Producer:
         self._client = client
         self._config = config
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
-        self._accumulator = RecordAccumulator(
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            codec=Compression.of(config.compression),
-            compression_level=config.compression_level,
-        )
+        self._accumulator = RecordAccumulator(config)
         self._transactions = TransactionManager(admin, transactional_id, transaction_version=transaction_version)
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
         self._topics = TopicDirectory(client, self._sender, config)
