@@ -13,7 +13,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import KeyResult
+from kafka_eos_sink.client.requests import KeyResult, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
@@ -225,7 +225,7 @@ def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     for write in range(20):
         ids = [f"{write}.{task}.0" for task in range(150)]
         assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
-        opened.forget([f"{write}.unknown"])
+        opened._stale.add((Route.TRANSACTION_COORDINATOR, f"{write}.unknown"))
     assert len(opened._coordinators) <= 250
     assert len(opened._stale) <= 250
 
