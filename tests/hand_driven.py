@@ -107,8 +107,8 @@ class HandDrivenClient:
     def throttling(self, since: int, node_ids: Container[int | None] | None = None) -> tuple[int, str]:
         return self.quota
 
-    def obstacle(self, since: int) -> str:
-        return self.quota[1] or self.last_error
+    def prevailing_quota(self, since: int) -> str:
+        return self.quota[1]
 
     def send(
         self, node_id: int, request: Any, *, deadline_ms: int = NEVER, versions: Versions = ANY_VERSION

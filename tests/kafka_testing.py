@@ -87,7 +87,7 @@ def end_as_driver(
     client: NetworkClient, prepared: ProducerIdentity, committed: bool, deadline_ms: int | None = None
 ) -> int | None:
     """The code of the driver's EndTxn of what a task has handed over; None: no answer."""
-    end = EndTransaction.of(prepared, committed=committed)
+    end = EndTransaction(prepared, committed)
     (result,) = Admin(client).end_transactions([end], deadline_ms or client.clock() + int(PATIENCE_S * 1_000))
     return result.error_code
 

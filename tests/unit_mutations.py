@@ -423,7 +423,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         TransactionManager._add,
         _MANAGER,
         ("an interrupted AddPartitionsToTxn leaves no doubt", "self.in_doubt |= unasked", "pass"),
-        ("a failed AddPartitionsToTxn leaves no doubt", "elif not added.may_be_added:", "else:"),
+        ("a failed AddPartitionsToTxn leaves no doubt", "elif not may_be_added:", "else:"),
         ("a rejected retry settles an older doubt", "self.in_doubt -= unasked", "self.in_doubt -= partitions"),
     ),
     *of(

@@ -71,7 +71,7 @@ def lease_admin(config: ClientConfig, cluster_id: str | None = None) -> Iterator
     try:
         client.expect_cluster(cluster_id)
         # Notice connections that brokers have closed meanwhile, before a request is sent into one and its response is lost.
-        client.poll(0)
+        client.pump(0)
         yield admin
     except BaseException as error:
         # What the cluster is, and what its brokers offer, may have changed before the next call.

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -232,10 +232,6 @@ class Pump:
         ms, text = self.throttling(since, node_ids)
         return text if 2 * ms >= self.clock() - since else ""
 
-    def obstacle(self, since: int) -> str:
-        """Name the quota that held the client up since then, or else the newest error."""
-        return self.prevailing_quota(since) or self.last_error
-
     def disconnect(self, node_id: int) -> None:
         """Close the connection; requests in flight end as ConnectionLost at the next poll."""
         node = self._nodes.get(node_id)
@@ -255,15 +251,10 @@ class Pump:
 
     # the pump
 
-    def poll(self, timeout_ms: int, of: Container[PendingRequest] | None = None) -> Sequence[Completion]:
-        """Run `pump` and return the requests that ended: all, or those in ``of``."""
-        if of is not None:
-            self.pump(0 if any(each.pending in of for each in self._completions) else timeout_ms)
-            return self.take(of)
-        self.pump(0 if self._completions else timeout_ms)
-        completions = tuple(self._completions)
-        self._completions.clear()
-        return completions
+    def poll(self, timeout_ms: int, of: Container[PendingRequest]) -> list[Completion]:
+        """Run `pump` and return those of the requests that ended."""
+        self.pump(0 if any(each.pending in of for each in self._completions) else timeout_ms)
+        return self.take(of)
 
     def take(self, requests: Container[PendingRequest]) -> list[Completion]:
         """Return the completions of these requests; the others stay for the next ``poll``."""

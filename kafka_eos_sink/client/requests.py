@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar, cast
 
-from kafka_eos_sink.client.connection import Versions
+from kafka_eos_sink.client.connection import ANY_VERSION, Versions
 from kafka_eos_sink.client.metadata import partition_of
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.retry import Retry
@@ -79,9 +79,8 @@ class Call(Generic[K, V]):
         read: Reads a response, given the keys of its request. A key without a result stays open.
         about: Describes a key in messages, as in "topic 'orders'".
         coordinator_key: The transactional id or group of a key; for the coordinator routes.
-        max_version: The highest API version to send, None for the highest that both sides speak.
-        exact_version: The only API version for a key's request. If the broker does not speak it, nothing is sent, and the key's
-            code is UNSUPPORTED_VERSION.
+        versions: The bounds of the API version for a key's request. If there is a lowest one, and the broker speaks none of them,
+            nothing is sent, and the key's code is UNSUPPORTED_VERSION.
         blocked_by: Describes what blocks a key that still returns CONCURRENT_TRANSACTIONS at the deadline.
     """
 
@@ -94,15 +93,8 @@ class Call(Generic[K, V]):
     first_backoff_ms: int | None = None
     on_code: OnCode = OnCode.RAISE
     coordinator_key: Callable[[K], str] = str
-    max_version: int | None = None
-    exact_version: Callable[[K], int] | None = None
+    versions: Callable[[K], Versions] = lambda _key: ANY_VERSION
     blocked_by: Callable[[K], str] | None = None
-
-    def versions(self, key: K) -> Versions:
-        """Return the bounds of the API version for a key's request."""
-        if self.exact_version is None:
-            return None, self.max_version
-        return self.exact_version(key), self.exact_version(key)
 
     def describe(self, keys: Sequence[K]) -> str:
         """Name request and keys, as in "the coordinator of group 'g' and 2 more"."""
@@ -194,11 +186,6 @@ class Requests:
     def values(self, call: Call[K, V], keys: Iterable[K], deadline_ms: int) -> dict[K, V]:
         """Perform a call that raises every rejection; return each key's value."""
         return {key: cast(V, outcome.value) for key, outcome in self.perform(call, keys, deadline_ms).items()}
-
-    def forget(self, ids: Iterable[str], route: Route = Route.TRANSACTION_COORDINATOR) -> None:
-        """Look up the coordinators of these ids again at their next use."""
-        # The cache keeps the old node, so that the client can log a move.
-        self._stale.update((route, each) for each in ids)
 
     def leaders(self, partitions: Iterable[TopicPartition], deadline_ms: int) -> dict[TopicPartition, int]:
         """Return the node id of each partition's leader. Waits for elections.
@@ -325,7 +312,8 @@ class Requests:
         return {key: node_id for key, node_id in nodes.items() if node_id is not None}
 
     def _on_error(self, operation: _Operation[K, V], node_id: int, keys: Sequence[K], error: KafkaEosError) -> None:
-        if operation.call.exact_version is not None and isinstance(error, BrokerRefusedError):
+        lowest, _ = operation.call.versions(keys[0])
+        if lowest is not None and isinstance(error, BrokerRefusedError):
             # The broker does not speak the version. Another version would not be the identical request.
             for key in keys:
                 operation.settle_unsent(key, ErrorCode.UNSUPPORTED_VERSION.value)
@@ -404,8 +392,10 @@ class Requests:
             self._stale.discard((route, each))
 
     def _forget_keys(self, call: Call[K, V], keys: Iterable[K]) -> None:
+        """Look up the coordinators of these keys again at their next use."""
         if call.route in _KEY_TYPES:
-            self.forget((call.coordinator_key(key) for key in keys), call.route)
+            # The cache keeps the old node, so that the client can log a move.
+            self._stale.update((call.route, call.coordinator_key(key)) for key in keys)
 
 
 def single(

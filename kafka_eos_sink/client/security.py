@@ -133,15 +133,6 @@ class SaslConfig:
     mechanism: SaslMechanism
     credentials: PasswordCredentials | TokenCredentials | KerberosCredentials
 
-    def __post_init__(self) -> None:
-        kinds = {"OAUTHBEARER": TokenCredentials, "GSSAPI": KerberosCredentials}
-        if not isinstance(self.credentials, kinds.get(self.mechanism, PasswordCredentials)):
-            raise ConfigurationError(
-                "SECURITY_PROTOCOL",
-                f"sasl.mechanism={self.mechanism} needs another kind of credentials: OAUTHBEARER takes a token source, GSSAPI takes "
-                "Kerberos credentials, every other mechanism takes user name and password",
-            )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:

@@ -346,7 +346,7 @@ class TopicsAdmin(Requests):
             request=request,
             read=read,
             about=lambda where: f"{where[0]}-{where[1]}",
-            max_version=max_version,
+            versions=lambda _where: (None, max_version),
         )
         return self.values(call, partitions, deadline_ms)
 

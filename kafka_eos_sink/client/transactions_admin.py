@@ -28,43 +28,20 @@ _NAMED_PARTITIONS = 8
 _LIST = "the open transactions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EndTransaction:
     """An EndTxn; every try has the same API ``version``."""
 
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
+    identity: ProducerIdentity
     committed: bool
-    version: int
 
-    @classmethod
-    def of(cls, identity: ProducerIdentity, *, committed: bool) -> EndTransaction:
-        """Build the EndTxn in version 5, which bumps the epoch (KIP-890), or else in 3.
+    @property
+    def version(self) -> int:
+        """Version 5, which bumps the epoch (KIP-890), or else 3.
 
         Brokers treat 3 and 4 alike; 4 is new in Kafka 3.8. Version 5 belongs to transaction version 2.
         """
-        return cls(
-            transactional_id=identity.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            committed=committed,
-            version=5 if identity.bumps_epoch else 3,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedPartitions:
-    """The outcome of AddPartitionsToTxn, as in `KeyResult`.
-
-    ``refused`` is the partition that the code is about. ``may_be_added`` is true if a try may have added the partitions although the
-    code is an error: its response was lost, or its coordinator moved or timed out.
-    """
-
-    error_code: int | None
-    earlier_code: int | None
-    refused: TopicPartition | None
-    may_be_added: bool
+        return 5 if self.identity.bumps_epoch else 3
 
 
 class TransactionsAdmin(Requests):
@@ -132,10 +109,14 @@ class TransactionsAdmin(Requests):
         partitions: Collection[TopicPartition],
         deadline_ms: int,
         on_code: OnCode = OnCode.RETURN,
-    ) -> AddedPartitions:
+    ) -> tuple[KeyResult[TopicPartition | None], bool]:
         """Add partitions to a transaction, below transaction version 2.
 
         In version 3 of the API, the last one for clients. Every retry is identical.
+
+        Returns:
+            The outcome, whose value is the partition that the code is about. Then, whether a try may have added the partitions although
+            the code is an error: its response was lost, or its coordinator moved or timed out.
         """
         request = m.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=identity.transactional_id,
@@ -174,12 +155,7 @@ class TransactionsAdmin(Requests):
             on_code=on_code,
         )
         outcome = self.perform(call, [identity.transactional_id], deadline_ms)[identity.transactional_id]
-        return AddedPartitions(
-            error_code=outcome.error_code,
-            earlier_code=outcome.earlier_code,
-            refused=outcome.value,
-            may_be_added=may_be_added or outcome.has_lost_response,
-        )
+        return outcome, may_be_added or outcome.has_lost_response
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], deadline_ms: int
@@ -217,18 +193,18 @@ class TransactionsAdmin(Requests):
             route=Route.TRANSACTION_COORDINATOR,
             # One EndTxn per request: the protocol has no batch of them. `call_all` pipelines instead.
             request=lambda ends, _node: m.EndTxnRequest(
-                transactional_id=ends[0].transactional_id,
-                producer_id=ends[0].producer_id,
-                producer_epoch=ends[0].producer_epoch,
+                transactional_id=ends[0].identity.transactional_id,
+                producer_id=ends[0].identity.producer_id,
+                producer_epoch=ends[0].identity.producer_epoch,
                 committed=ends[0].committed,
             ),
             read=lambda found, ends: [(ends[0], found.error_code, None, found)],
-            about=lambda end: _transactional_id(end.transactional_id),
+            about=lambda end: _transactional_id(end.identity.transactional_id),
             keys_per_request=1,
             first_backoff_ms=MARKERS_FIRST_BACKOFF_MS,
             on_code=OnCode.RETURN,
-            coordinator_key=lambda end: end.transactional_id,
-            exact_version=lambda end: end.version,
+            coordinator_key=lambda end: end.identity.transactional_id,
+            versions=lambda end: (end.version, end.version),
         )
         outcomes = self.perform(call, transactions, deadline_ms)
         return [outcomes[each] for each in transactions]

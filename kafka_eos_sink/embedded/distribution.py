@@ -20,7 +20,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -72,12 +72,11 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
+def cache_directory() -> Path:
     """Return the folder that keeps the downloads for all projects of this user."""
-    environment = os.environ if environment is None else environment
-    if chosen := environment.get("KAFKA_EOS_CACHE"):
+    if chosen := os.environ.get("KAFKA_EOS_CACHE"):
         return Path(chosen).expanduser().absolute()
-    if shared := environment.get("XDG_CACHE_HOME"):
+    if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared).expanduser().absolute() / "kafka-eos"
     return Path("~/.cache/kafka-eos").expanduser()
 

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -23,14 +22,13 @@ _LABELS = {
 
 
 @contextmanager
-def shown_progress(stream: TextIO | None = None) -> Iterator[Report]:
-    """Yield a callback that shows the progress of ``distribution`` on ``stream``."""
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield _plain_lines(stream)
+def shown_progress() -> Iterator[Report]:
+    """Yield a callback that shows the progress of ``distribution`` on standard error."""
+    if not sys.stderr.isatty():
+        yield _plain_lines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def report(progress: Progress) -> None:
             # The task is added late: without a download no bar may appear.
@@ -40,7 +38,7 @@ def shown_progress(stream: TextIO | None = None) -> Iterator[Report]:
         yield report
 
 
-def _plain_lines(stream: TextIO) -> Report:
+def _plain_lines() -> Report:
     stage, next_at = "", 0.0
 
     def report(progress: Progress) -> None:
@@ -50,6 +48,6 @@ def _plain_lines(stream: TextIO) -> Report:
             return
         stage, next_at = progress.stage, time.monotonic() + _PLAIN_INTERVAL_S
         count = f": {progress.done} of {progress.total}" if progress.total else ""
-        print(f"{_LABELS[stage]}{count}", file=stream, flush=True)
+        print(f"{_LABELS[stage]}{count}", file=sys.stderr, flush=True)
 
     return report

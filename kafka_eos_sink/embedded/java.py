@@ -47,19 +47,18 @@ def run_to_end(
     return done.returncode, done.stdout
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> JavaRuntime:
+def find_java() -> JavaRuntime:
     """Find the Java of ``JAVA_HOME`` if that is set, else the first one on ``PATH``.
 
     Raises:
         KafkaEosError: ``JAVA_NOT_FOUND`` or ``JAVA_TOO_OLD``; the message explains how to install Java.
     """
-    environment = os.environ if environment is None else environment
-    if java_home := environment.get("JAVA_HOME"):
+    if java_home := os.environ.get("JAVA_HOME"):
         executable = Path(java_home) / "bin" / "java"
         # A wrong JAVA_HOME is an error even with a Java on PATH, because Spark would use JAVA_HOME too.
         if not os.access(executable, os.X_OK):
             raise _not_found(f"JAVA_HOME is {java_home}, which has no bin/java; correct it, or")
-    elif found := shutil.which("java", path=environment.get("PATH")):
+    elif found := shutil.which("java"):
         executable = Path(found)
     else:
         raise _not_found("No Java was found on PATH;")

@@ -6,7 +6,7 @@ the sender serves the sockets. It also serves them between batches, so the broke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from typing import Final
 
 import numpy as np
@@ -28,11 +28,7 @@ PUMP_EVERY_BYTES: Final = 128 * 1024
 
 
 class Batcher:
-    """Make the batches of all partitions, and let the sender send them.
-
-    Args:
-        wall_clock: Returns ms since the epoch, for records without a timestamp.
-    """
+    """Make the batches of all partitions, and let the sender send them."""
 
     def __init__(
         self,
@@ -40,13 +36,11 @@ class Batcher:
         config: ProducerConfig,
         accumulator: RecordAccumulator,
         sender: Sender,
-        wall_clock: Callable[[], int],
     ) -> None:
         self._client = client
         self._config = config
         self._accumulator = accumulator
         self._sender = sender
-        self._wall_clock = wall_clock
         self._partitioner = load_partitioner(config)
         self._bytes_since_pump = 0
 
@@ -68,7 +62,7 @@ class Batcher:
                 accumulator.queue(topic, partition), ends, start, stop, now, has_timestamps=own is not None
             )
         ]
-        encoded = encode_sections(columns, order, [cut.section for cut in cuts], self._wall_clock())
+        encoded = encode_sections(columns, order, [cut.section for cut in cuts], time.time_ns() // 1_000_000)
         for (queue, section, begins), records in zip(cuts, encoded, strict=True):
             if begins:
                 self.close(queue)

@@ -78,8 +78,6 @@ class ProducerBatch:
     last_problem: str = ""
     lost_request_bytes: int = 0
     """Size of the last request, if the connection broke while it was in flight."""
-    base_offset: int | None = None
-    """First offset after the acknowledgement; -1 if the response had no offset."""
 
     @property
     def record_count(self) -> int:

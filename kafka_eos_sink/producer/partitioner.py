@@ -6,8 +6,9 @@ The partitioners work on whole columns, without Python per row.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,19 +31,14 @@ class TopicPartitions:
     available: npt.NDArray[np.int32]
 
 
-class Partitioner(Protocol):
-    def __call__(self, rows: Rows, sizes: npt.NDArray[np.int64], topic: TopicPartitions) -> npt.NDArray[np.int32]:
-        """Return each row's partition; ``sizes`` are the rows' encoded bytes.
-
-        Rows with a given partition never reach a partitioner.
-        """
-        ...
+Partitioner = Callable[[Rows, npt.NDArray[np.int64], TopicPartitions], npt.NDArray[np.int32]]
+"""Returns each row's partition, given the rows, their encoded bytes and the topic. Rows with a given partition never reach it."""
 
 
-def load_partitioner(config: ProducerConfig, seed: int | None = None) -> Partitioner:
-    """Make the partitioner of ``config``; ``seed`` fixes its random choices."""
+def load_partitioner(config: ProducerConfig) -> Partitioner:
+    """Make the partitioner of ``config``."""
     if config.partitioner == "default":
-        return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys, seed=seed)
+        return DefaultPartitioner(run_bytes=config.batch_size, ignore_keys=config.partitioner_ignore_keys)
     if config.partitioner == "round-robin":
         return RoundRobinPartitioner()
     return CustomPartitioner(config.partitioner)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -37,10 +37,8 @@ from kafka_eos_sink.producer.row_checks import TopicRows, checked_rows
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows, Rows, concat_rows
 from kafka_eos_sink.producer.sender import WAIT_MS, Acknowledged, Sender
 from kafka_eos_sink.producer.topic_directory import TopicDirectory
-from kafka_eos_sink.producer.transaction_manager import TransactionManager
-from kafka_eos_sink.producer.transaction_states import IllegalTransition, State
-from kafka_eos_sink.protocol.compression import Compression
-from kafka_eos_sink.protocol.identity import ProducerIdentity, TopicPartition
+from kafka_eos_sink.producer.transaction_manager import IllegalTransition, State, TransactionManager
+from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition
 from kafka_eos_sink.protocol.messages import EndTxnResponse
 from kafka_eos_sink.protocol.record_batch import RecordsBlock, encode_rows
 from kafka_eos_sink.protocol.record_columns import record_sizes
@@ -60,7 +58,6 @@ class Producer:
 
     Args:
         transaction_version: The cluster's finalized ``transaction.version``.
-        wall_clock: Returns ms since the epoch, for records without a timestamp.
     """
 
     def __init__(
@@ -70,24 +67,17 @@ class Producer:
         *,
         transactional_id: str | None,
         transaction_version: int = 0,
-        wall_clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         client = admin.client
         backoff = ExponentialBackoff(client.config.retry_backoff_ms, client.config.retry_backoff_max_ms)
         self._client = client
         self._config = config
-        self._wall_clock = wall_clock
         self._interceptors = Interceptors(config.interceptors, dict(config.interceptor_options))
-        self._accumulator = RecordAccumulator(
-            batch_size=config.batch_size,
-            linger_ms=config.linger_ms,
-            codec=Compression.of(config.compression),
-            compression_level=config.compression_level,
-        )
+        self._accumulator = RecordAccumulator(config)
         self._transactions = TransactionManager(admin, transactional_id, transaction_version=transaction_version)
         self._sender = Sender(client, config, self._accumulator, self._transactions, self._interceptors, backoff)
         self._topics = TopicDirectory(client, self._sender, config)
-        self._batcher = Batcher(client, config, self._accumulator, self._sender, wall_clock)
+        self._batcher = Batcher(client, config, self._accumulator, self._sender)
         self._slab: list[Rows] = []
         self._slab_bytes = 0
         self._slab_since = 0
@@ -104,16 +94,9 @@ class Producer:
         return self._transactions.state
 
     @property
-    def producer_id(self) -> int:
-        return self._transactions.producer_id
-
-    @property
-    def producer_epoch(self) -> int:
-        return self._transactions.producer_epoch
-
-    @property
-    def transaction_version(self) -> int:
-        return self._transactions.transaction_version
+    def identity(self) -> ProducerIdAndEpoch:
+        """(producer id, producer epoch)."""
+        return self._transactions.identity
 
     @property
     def tainted(self) -> bool:
@@ -134,7 +117,7 @@ class Producer:
         """Use a producer id and epoch that the caller got from InitProducerId."""
         self._transactions.initialized(producer_id, producer_epoch)
 
-    def init_producer_id(self, deadline_ms: int) -> tuple[int, int]:
+    def init_producer_id(self, deadline_ms: int) -> None:
         """Request the identity of a producer without transactional id, from any broker.
 
         Args:
@@ -153,7 +136,6 @@ class Producer:
                 f"the producer could not be initialised in time (kafka.max.block.ms is {self._config.max_block_ms}); "
                 f"last error: {self._client.prevailing_quota(began) or error.message}",
             ) from error
-        return self._transactions.identity
 
     def begin(self) -> None:
         """Start the transaction locally; does nothing without a transactional id."""
@@ -230,7 +212,7 @@ class Producer:
 
         After ``flush``, ``acknowledged`` has its offset.
         """
-        block = encode_rows([(key, value, ())], self._wall_clock())
+        block = encode_rows([(key, value, ())], time.time_ns() // 1_000_000)
         self.append_block(topic, partition, block, own_timestamps=False)
 
     def append_block(self, topic: str, partition: int, block: RecordsBlock, *, own_timestamps: bool = True) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_eos_sink.errors import KafkaEosError
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partition_queue import OpenBatch, PartitionQueue, ProducerBatch
 from kafka_eos_sink.producer.rows import BadRows, NumberedRows
 from kafka_eos_sink.protocol.compression import Compression, compress_pieces
@@ -32,9 +33,7 @@ class Cut(NamedTuple):
 class RecordAccumulator:
     """The queues of all partitions, and their memory; ``now`` is clock ms."""
 
-    def __init__(
-        self, *, batch_size: int, linger_ms: int, codec: Compression, compression_level: int | None = None
-    ) -> None:
+    def __init__(self, config: ProducerConfig) -> None:
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
         """The queues with batches, the least recently served first."""
@@ -42,11 +41,11 @@ class RecordAccumulator:
         """Memory of the unacknowledged batches."""
         self.open_bytes = 0
         self.acknowledged_bytes = 0
-        self._batch_size = batch_size
+        self._batch_size = config.batch_size
         self._topic_batch_size: dict[str, int] = {}
-        self._linger_ms = linger_ms
-        self._codec = codec
-        self._level = compression_level
+        self._linger_ms = config.linger_ms
+        self._codec = Compression.of(config.compression)
+        self._level = config.compression_level
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         found = self.queues.get((topic, partition))

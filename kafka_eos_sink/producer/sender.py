@@ -178,7 +178,7 @@ class Sender:
             topics.setdefault(batch.topic, []).append(data)
         request = ProduceRequest(
             transactional_id=transactions.transactional_id,
-            acks=self._config.acks,
+            acks=-1,  # all in-sync replicas, which idempotence requires
             timeout_ms=self._client.config.request_timeout_ms,
             topic_data=tuple(
                 ProduceRequest.Topic(name=topic, partition_data=tuple(data)) for topic, data in topics.items()
@@ -277,7 +277,6 @@ class Sender:
                 self.fail(produce_errors.transaction_aborted_error(batch, problem))
 
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int = -1) -> None:
-        batch.base_offset = base_offset
         self._accumulator.acknowledged(batch)
         key = (batch.topic, batch.partition)
         first, last, count = self.acknowledged.get(key, Acknowledged(base_offset, -1, 0))

@@ -73,7 +73,7 @@ class TopicDirectory:
             silent = [name for name in missing if self._client.metadata.topics.get(name) is before[name]]
             if silent and waited_ms >= self._max_block_ms:
                 # Unreachable brokers must not turn rows into dead letters.
-                obstacle = self._client.obstacle(started)
+                obstacle = self._client.prevailing_quota(started) or self._client.last_error
                 last = f"; last error: {obstacle}" if obstacle else ""
                 raise BrokerUnavailableError(
                     "REQUEST_DEADLINE",

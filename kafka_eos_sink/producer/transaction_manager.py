@@ -9,12 +9,13 @@ exits of IN_TRANSACTION are an abort and the two error states.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from enum import Enum, auto
 from typing import Final
 
 from kafka_eos_sink.client.connection import Versions
 from kafka_eos_sink.client.requests import KeyResult
-from kafka_eos_sink.client.transactions_admin import INT32_MAX, AddedPartitions, EndTransaction, TransactionsAdmin
-from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
+from kafka_eos_sink.client.transactions_admin import INT32_MAX, EndTransaction, TransactionsAdmin
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.identity import ProducerIdAndEpoch, ProducerIdentity, TopicPartition, bumps_epoch
 from kafka_eos_sink.protocol.messages import AddPartitionsToTxnRequest, EndTxnResponse
@@ -26,6 +27,39 @@ MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 FIRST_PRODUCE_OF_KIP_890: Final = 12
 """From this version on, Produce adds its partitions to the transaction."""
 _ABORTABLE: Final = (Reaction.ABORT, Reaction.ABORT_CONFIGURATION)
+
+
+class State(Enum):
+    """A producer's states (Java: ``TransactionManager.State``)."""
+
+    UNINITIALIZED = auto()
+    READY = auto()
+    IN_TRANSACTION = auto()
+    PREPARED = auto()
+    ABORTING = auto()
+    ABORTED = auto()
+    ABORTABLE_ERROR = auto()
+    FATAL_ERROR = auto()
+
+
+S = State
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    S.UNINITIALIZED: frozenset({S.READY, S.FATAL_ERROR}),
+    # An idempotent producer whose epochs are exhausted gets another producer id.
+    S.READY: frozenset({S.READY, S.IN_TRANSACTION, S.FATAL_ERROR}),
+    S.IN_TRANSACTION: frozenset({S.PREPARED, S.ABORTING, S.ABORTABLE_ERROR, S.FATAL_ERROR}),
+    S.ABORTABLE_ERROR: frozenset({S.ABORTING, S.FATAL_ERROR}),
+    S.ABORTING: frozenset({S.ABORTED, S.FATAL_ERROR}),
+    # The driver may already have decided the transaction, so this process must not end it.
+    S.PREPARED: frozenset(),
+    # Below transaction version 2, a second transaction would have the same epoch, so a late request could become part of it.
+    S.ABORTED: frozenset(),
+    S.FATAL_ERROR: frozenset(),
+}
+
+
+class IllegalTransition(RuntimeError):
+    """The state forbids the call: a bug of the caller, never the effect of a response."""
 
 
 class TransactionManager:
@@ -141,19 +175,19 @@ class TransactionManager:
         if code != ErrorCode.NONE:
             self.fail(fatal=reaction(AddPartitionsToTxnRequest, code) not in _ABORTABLE)
             about = f"transactional id {self.transactional_id!r}"
-            if added.refused is not None:
-                about += f" for topic {added.refused[0]} partition {added.refused[1]}"
+            if added.value is not None:
+                about += f" for topic {added.value[0]} partition {added.value[1]}"
             raise refusal(AddPartitionsToTxnRequest, code, in_words(AddPartitionsToTxnRequest, about))
 
-    def _add(self, partitions: set[TopicPartition], deadline_ms: int) -> AddedPartitions:
+    def _add(self, partitions: set[TopicPartition], deadline_ms: int) -> KeyResult[TopicPartition | None]:
         # A rejected login at another broker interrupts the call, and the request in flight may still add them.
         unasked = partitions - self.in_doubt
         self.in_doubt |= unasked
-        added = self._admin.add_partitions(self.full_identity, sorted(partitions), deadline_ms)
+        added, may_be_added = self._admin.add_partitions(self.full_identity, sorted(partitions), deadline_ms)
         if added.error_code == ErrorCode.NONE:
             self.partitions |= partitions
             self.in_doubt -= partitions
-        elif not added.may_be_added:
+        elif not may_be_added:
             self.in_doubt -= unasked
         return added
 
@@ -179,7 +213,7 @@ class TransactionManager:
             if code is None or (code != ErrorCode.NONE and reaction(AddPartitionsToTxnRequest, code) not in _ABORTABLE):
                 return KeyResult()
         if self.partitions or self.in_doubt:
-            end = EndTransaction.of(self.full_identity, committed=False)
+            end = EndTransaction(self.full_identity, committed=False)
             (ended,) = self._admin.end_transactions([end], deadline_ms)
         else:
             # The coordinator does not know an empty transaction: EndTxn would fail with INVALID_TXN_STATE.

@@ -52,7 +52,7 @@ class Compression(IntEnum):
 
     @classmethod
     def of(cls, name: str) -> Compression:
-        """Return the codec of a ``compression.type``, which `ProducerConfig` has checked."""
+        """Return the codec of a ``compression.type``, which the reader of the options has checked."""
         return cls[name.upper()]
 
 
@@ -70,18 +70,6 @@ LEVELS = {
     Compression.LZ4: LevelRange(minimum=1, maximum=17, default=9),
     Compression.ZSTD: LevelRange(minimum=-131072, maximum=22, default=3),
 }
-
-
-def level_problem(codec: Compression, level: int | None) -> str:
-    """Describe why ``codec`` does not support ``level``; empty if it does."""
-    name, allowed = codec.name.lower(), LEVELS.get(codec)
-    if level is None:
-        return ""
-    if allowed is None:
-        return f"compression.type {name} has no levels, but level {level} was given"
-    if level == allowed.default or allowed.minimum <= level <= allowed.maximum:
-        return ""
-    return f"compression.{name}.level must be from {allowed.minimum} to {allowed.maximum}, not {level}"
 
 
 def compress(codec: Compression, level: int | None, data: Buffer) -> bytes | memoryview:

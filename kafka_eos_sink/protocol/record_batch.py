@@ -103,7 +103,6 @@ def encode_rows(
     timestamp_ms: int,
     *,
     codec: Compression = Compression.NONE,
-    level: int | None = None,
 ) -> RecordsBlock:
     """Encode a few rows ``(key, value, headers)`` as one block with one timestamp.
 
@@ -123,7 +122,7 @@ def encode_rows(
         records += encode_varint(len(body))
         records += body
     return RecordsBlock(
-        pieces=compress_pieces(codec, level, [bytes(records)]),
+        pieces=compress_pieces(codec, None, [bytes(records)]),
         record_count=count,
         compression=codec,
         base_timestamp=timestamp_ms,

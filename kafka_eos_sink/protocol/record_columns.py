@@ -92,11 +92,7 @@ class RecordColumns:
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """Concatenate ``parts``; a column that a part lacks becomes null."""
-        if not parts:
-            return cls(value=pa.array([], pa.binary()))
-        if len(parts) == 1:
-            return parts[0]
+        """Concatenate at least one part; a column that a part lacks becomes null."""
 
         def joined(name: str, kind: pa.DataType) -> pa.Array | None:
             return concat_columns([(getattr(part, name), part.num_rows) for part in parts], kind)

@@ -14,7 +14,6 @@ from typing import Any
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.client.requests import MARKERS_FIRST_BACKOFF_MS, KeyResult, OnCode, Route, single
-from kafka_eos_sink.client.transactions_admin import AddedPartitions
 from kafka_eos_sink.commit.log_records import LARGEST_BATCH_RECORDS
 from kafka_eos_sink.commit.refusals import refused, some
 from kafka_eos_sink.commit.steps import Answered, Appended, AppendInTransaction, CommitGroupOffsets, LogRecord
@@ -46,10 +45,11 @@ def add_partitions(
     admin: Admin, identity: ProducerIdentity, partitions: Collection[TopicPartition], deadline_ms: int
 ) -> Answered:
     """Add partitions to the transaction (AddPartitionsToTxn); return the first error."""
-    return _answered(admin.add_partitions(identity, partitions, deadline_ms, OnCode.RAISE_CONFIGURATION))
+    outcome, _ = admin.add_partitions(identity, partitions, deadline_ms, OnCode.RAISE_CONFIGURATION)
+    return _answered(outcome)
 
 
-def _answered(outcome: KeyResult[Any] | AddedPartitions) -> Answered:
+def _answered(outcome: KeyResult[Any]) -> Answered:
     return Answered(error=outcome.error_code, earlier_error=outcome.earlier_code)
 
 
@@ -134,8 +134,8 @@ def _commit_offsets(
         return [(max(codes, key=abs), None, None)] if asked <= found.keys() else []
 
     about = f"{some(sorted(topics))} for source.offsets.group"
-    max_version = 5 if step.identity.bumps_epoch else 4
-    call = single(request, Route.GROUP_COORDINATOR, about, read, max_version=max_version, **_OPTIONS)
+    versions = None, 5 if step.identity.bumps_epoch else 4
+    call = single(request, Route.GROUP_COORDINATOR, about, read, versions=lambda _: versions, **_OPTIONS)
     return admin.perform(call, [step.group_id], deadline_ms)[step.group_id]
 
 
@@ -152,12 +152,12 @@ def append(admin: Admin, step: AppendInTransaction, where: TopicPartition, timeo
     identity, base_sequence, records = step.identity, step.base_sequence, step.records
     largest = max(len(record.key) + len(record.value or b"") for record in records) + RECORD_OVERHEAD
     count = max(1, min(LARGEST_BATCH_RECORDS, MAX_BATCH_BYTES // largest))
+    # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
+    versions = None, 12 if identity.bumps_epoch else 11
     for batch in (records[at : at + count] for at in range(0, len(records), count)):
         request = _produce_request(identity, base_sequence, batch, where, timeout_ms)
-        # From version 12 on Produce adds the partition to the transaction by itself, which needs transaction version 2.
-        max_version = 12 if identity.bumps_epoch else 11
         read = partial(_read_produce, admin.client, where)
-        call = single(request, Route.LEADER, "commit log", read, max_version=max_version, **_OPTIONS)
+        call = single(request, Route.LEADER, "commit log", read, versions=lambda _: versions, **_OPTIONS)
         outcome = admin.perform(call, [where], admin.client.clock() + timeout_ms)[where]
         # The batches after a failed one would be rejected for a gap in their sequence.
         if outcome.error_code != ErrorCode.NONE:

@@ -260,7 +260,7 @@ class Executor:
 
     def _end(self, ends: tuple[steps.End, ...]) -> tuple[steps.EndResult, ...]:
         results = self.admin.end_transactions(
-            [EndTransaction.of(end.identity, committed=end.commit) for end in ends], self._deadline
+            [EndTransaction(end.identity, end.commit) for end in ends], self._deadline
         )
         details = ["" for _ in results]
         for at, result in enumerate(results):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from operator import eq
 
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
@@ -76,7 +74,10 @@ def read_history(
         where, connection = config.bootstrap_servers_text, config.command_options
         raise refused("NO_HISTORY.no_topic", topic=topic, where=where, connection=connection)
     wanted = write_id.encode()
-    is_wanted = partial(_begins_with, wanted) if is_prefix else partial(eq, wanted)
+
+    def is_wanted(key: bytes | None) -> bool:
+        return key is not None and (key.startswith(wanted) if is_prefix else key == wanted)
+
     found: list[BatchRecord] = []
     kept = 0
     for each, (start, end) in _bounds(admin, topic_found, deadline).items():
@@ -193,10 +194,6 @@ def _bounds(admin: Admin, topic: TopicMetadata, deadline: int) -> dict[TopicPart
     ends = admin.list_offsets(where, deadline, isolation="read_uncommitted")
     starts = admin.list_offsets(where, deadline, isolation="read_uncommitted", timestamp=EARLIEST)
     return {each: (starts[each], ends[each]) for each in where}
-
-
-def _begins_with(prefix: bytes, key: bytes | None) -> bool:
-    return key is not None and key.startswith(prefix)
 
 
 def _between(

@@ -116,7 +116,6 @@ def _classes_of(text: str) -> tuple[str, ...]:
 
 
 def _object_name(text: str) -> str:
-    # The same pattern as in ProducerConfig, so that a value that passes here is accepted there.
     if OBJECT_NAME.fullmatch(text) is None:
         raise ValueError
     return text

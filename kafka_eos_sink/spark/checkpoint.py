@@ -17,7 +17,7 @@ from typing import Any
 from kafka_eos_sink.client.topics_admin import EARLIEST
 from kafka_eos_sink.errors import ConfigurationError, peer_text
 from kafka_eos_sink.protocol.identity import TopicPartition
-from kafka_eos_sink.spark.checkpoint_filesystem import Files, open_location
+from kafka_eos_sink.spark.checkpoint_filesystem import open_location
 
 START_FORMAT = "v1"
 """Of ``sources/<name>/0``, in every version of the offset log."""
@@ -104,14 +104,15 @@ def _kafka_offsets(line: str) -> dict[tuple[str, int], int] | None:
 
 
 class Checkpoint:
-    """A checkpoint by the location that Spark uses."""
+    """A checkpoint by the location that Spark uses; raises as `open_location`."""
 
     def __init__(self, location: str) -> None:
         self.location = location
+        self._files = open_location(location)
 
     def query_id(self) -> str:
         """Return the query's id, the same in every run. Raises OSError or ValueError."""
-        found = json.loads(self._read("metadata"))["id"]
+        found = json.loads(self._files.read("metadata"))["id"]
         if not isinstance(found, str) or not found:
             raise ValueError(f"{self.location}/metadata holds no id")
         return found
@@ -119,15 +120,15 @@ class Checkpoint:
     def newest_batch(self) -> int | None:
         """Return the running batch: the newest with offsets. Raises OSError or ValueError."""
         # The folder also has other names: Spark writes ".<batch>.<uuid>.tmp" before a rename, and keeps ".<batch>.crc".
-        return max((int(name) for name in self._files().names("offsets") if name.isdecimal()), default=None)
+        return max((int(name) for name in self._files.names("offsets") if name.isdecimal()), default=None)
 
     def is_committed(self, version: int) -> bool:
         """Return True if Spark has finished the batch. Raises OSError or ValueError."""
-        return self._files().exists(f"commits/{version}")
+        return self._files.exists(f"commits/{version}")
 
     def offsets(self, version: int) -> BatchOffsets:
         """Read the source offsets of a batch. Raises OSError or ValueError."""
-        content = self._read(f"offsets/{version}")
+        content = self._files.read(f"offsets/{version}")
         lines = content.decode().splitlines()
         if len(lines) < OFFSETS_HEADER_LINES or not lines[0].startswith("v"):
             raise ValueError(f"{self.location}/offsets/{version} is not what Spark writes there")
@@ -151,15 +152,9 @@ class Checkpoint:
             if not ends:
                 continue
             # A zero byte comes before the version (SPARK-19517, KafkaSourceInitialOffsetWriter).
-            version, _, initial = self._read(f"sources/{name}/0").lstrip(b"\0").decode().partition("\n")
+            version, _, initial = self._files.read(f"sources/{name}/0").lstrip(b"\0").decode().partition("\n")
             begins = _kafka_offsets(initial)
             if version != START_FORMAT or begins is None:
                 raise ValueError(f"{self.location}/sources/{name}/0 is not what Spark's Kafka source writes there")
             found.append(dict.fromkeys(ends, EARLIEST) | begins)
         return tuple(found)
-
-    def _read(self, name: str) -> bytes:
-        return self._files().read(name)
-
-    def _files(self) -> Files:
-        return open_location(self.location)

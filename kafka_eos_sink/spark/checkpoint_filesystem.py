@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from kafka_eos_sink.spark.driver_jvm import HadoopFiles, find_driver_jvm
@@ -31,22 +31,6 @@ NOT_READABLE = (OSError, ValueError, KeyError, TypeError, NotImplementedError, I
 """What a read raises if the file system fails, or if Spark did not write the file."""
 
 
-class Files(Protocol):
-    """The files below a location.
-
-    Each method raises one of NOT_READABLE if the file system fails.
-    """
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content."""
-
-    def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, of which there are none if it does not exist."""
-
-
 class ArrowFiles:
     """The files below a path of a file system of ``pyarrow.fs``."""
 
@@ -54,19 +38,26 @@ class ArrowFiles:
         self._filesystem, self.path = filesystem, path.rstrip("/")
 
     def read(self, name: str) -> bytes:
+        """Return a file's content."""
         with self._filesystem.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read())
 
     def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
         from pyarrow.fs import FileType
 
         return bool(self._filesystem.get_file_info(f"{self.path}/{name}").type == FileType.File)
 
     def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, of which there are none if it does not exist."""
         from pyarrow.fs import FileSelector
 
         found = self._filesystem.get_file_info(FileSelector(f"{self.path}/{folder}", allow_not_found=True))
         return [info.base_name for info in found]
+
+
+Files = ArrowFiles | HadoopFiles
+"""The files below a location. Each method raises one of NOT_READABLE if the file system fails."""
 
 
 @functools.cache

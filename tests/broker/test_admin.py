@@ -54,7 +54,7 @@ def test_end_txn_succeeds_after_coordinator_fail_over() -> None:
         dying = coordinators[ids[0]]
         assert set(coordinators.values()) != {dying}
         cluster.kill(dying)
-        ends = [EndTransaction.of(identity, committed=True) for identity in identities]
+        ends = [EndTransaction(identity, committed=True) for identity in identities]
         results = admin.end_transactions(ends, deadline(admin, 90_000))
         assert [result.error_code for result in results] == [0] * 12
         assert dying not in find_coordinators(admin, ids, deadline(admin)).values()

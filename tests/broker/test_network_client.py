@@ -64,7 +64,7 @@ def test_metadata_is_refreshed_while_it_names_unreachable_broker(client: Network
     while 99 in client.metadata.brokers:
         assert client.clock() < until
         assert not client.ready(99)
-        client.poll(10)
+        client.pump(10)
 
 
 def test_all_addresses_of_host_are_tried_without_backoff(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_killed_broker_loses_requests_and_is_found_again(mortal_kafka: EmbeddedK
         completions: list[Completion] = []
         until = deadline(client)
         while len(completions) < 2 and client.clock() < until:
-            completions.extend(client.poll(1_000))
+            completions.extend(client.poll(1_000, sent))
         assert [completion.pending for completion in completions] == sent
         assert all(isinstance(completion.error, LostResponse) for completion in completions)
         with pytest.raises(BrokerUnavailableError):
@@ -120,6 +120,6 @@ def test_client_rebootstraps_when_all_brokers_are_gone(kafka: Any, mortal_kafka:
             while client.metadata.cluster_id != kafka.cluster_id:
                 assert client.clock() < until
                 client.request_metadata_update()
-                client.poll(100)
+                client.pump(100)
             assert connected_broker(client) in client.metadata.brokers
             return

@@ -115,14 +115,14 @@ def test_idempotent_producer_bumps_epoch_on_unresolved_sequence(any_kafka: Embed
     producer = started(None)
     producer.write(rows(topic, 0, 10))
     producer.flush()
-    epoch = producer.producer_epoch
+    _, epoch = producer.identity
     # As if the broker had lost what it acknowledged: it answers OUT_OF_ORDER_SEQUENCE_NUMBER to all that follows.
     producer._accumulator.queue(topic, 0).next_sequence = 1_000
     producer.write(rows(topic, 10, 10))
     producer.flush()
     producer.write(rows(topic, 20, 10))
     producer.flush()
-    assert producer.producer_epoch == epoch + 1
+    assert producer.identity[1] == epoch + 1
     assert_exactly_once_in_order(any_kafka, topic, 30)
 
 

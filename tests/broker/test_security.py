@@ -186,9 +186,9 @@ def test_final_dot_is_not_part_of_the_server_name_indication(authority: Authorit
             greeting.start()
             until = client.clock() + PATIENCE_MS
             while not asked and client.clock() < until:
-                client.poll(20)
+                client.pump(20)
             while greeting.is_alive() and client.clock() < until:
-                client.poll(20)
+                client.pump(20)
             greeting.join()
     assert asked == ["b1.svc.test"]
 
@@ -282,7 +282,7 @@ def test_idle_connection_works_after_its_session_expired(
         prolonged.clear()  # connecting may have taken longer than a session
         ended = client.clock() + 2 * SESSION_MS
         while client.clock() < ended:
-            client.poll(ended - client.clock())
+            client.pump(ended - client.clock())
         assert prolonged == []
         assert describe(client, node_id).transaction_states
         assert len(prolonged) == 1

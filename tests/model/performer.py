@@ -39,7 +39,7 @@ def identity_of(identity: ProducerIdentity) -> Identity:
 
 
 def end_version(identity: Identity) -> int:
-    """As `EndTransaction.of`, whose 3 a coordinator treats as 4."""
+    """As `EndTransaction.version`, whose 3 a coordinator treats as 4."""
     return 5 if identity.version >= 2 else 4
 
 

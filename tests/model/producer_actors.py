@@ -13,7 +13,7 @@ from kafka_eos_sink.client.network_client import NetworkClient
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.producer import Producer
-from kafka_eos_sink.producer.transaction_states import State
+from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol.identity import ProducerIdentity
 
 from .producer_faults import Fault, is_survived
@@ -94,7 +94,7 @@ class ProducerActors(RuleBasedStateMachine):
             number=len(self.ledger.attempts),
             client_id=actor.client_id,
             transactional=self.world.transactional_id is not None,
-            identity=(actor.producer.producer_id, actor.producer.producer_epoch),
+            identity=actor.producer.identity,
         )
         self.ledger.attempts.append(actor.attempt)
         actor.phase = Phase.OPEN
@@ -162,7 +162,7 @@ class ProducerActors(RuleBasedStateMachine):
             attempts[DRIVER] = driver_for.attempt
         for actor in self.actors:
             if actor.attempt is not None and not actor.attempt.transactional:
-                now = (actor.producer.producer_id, actor.producer.producer_epoch)
+                now = actor.producer.identity
                 actor.attempt.rewritten |= now != actor.attempt.identity
         self.ledger.check_wire(new, attempts, in_order=self.world.simulated)
 

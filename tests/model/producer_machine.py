@@ -24,7 +24,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.producer.producer import Producer
 from kafka_eos_sink.producer.rows import Rows
-from kafka_eos_sink.producer.transaction_states import State
+from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.record_columns import RecordColumns
@@ -299,7 +299,7 @@ class ProducerMachine(ProducerActors):
         """
         self.world.deliver_late()
         actor = self._actor(who, Phase.OPEN)
-        identity = (actor.producer.producer_id, actor.producer.producer_epoch)
+        identity = actor.producer.identity
         queue = actor.producer._accumulator.queue(self.world.topic, partition)
         if not queue.idle or queue.identity != identity or not queue.anything_acknowledged:
             return

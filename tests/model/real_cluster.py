@@ -54,7 +54,7 @@ class RealCluster:
                 return response
             if self.admin.client.clock() > deadline:
                 raise AssertionError(f"{request} is answered {ErrorCode.of(code_of(response)).name} for ever")
-            self.admin.client.poll(5)
+            self.admin.client.pump(5)
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> tuple[int, int]:
         find_coordinators(self.admin, [transactional_id], self.deadline)
@@ -121,7 +121,7 @@ class RealCluster:
         until = time.monotonic() + 60
         while any(found is not None and found[0] in kafka.PREPARING for found in self.describe(ids).values()):
             assert time.monotonic() < until
-            self.admin.client.poll(2)
+            self.admin.client.pump(2)
 
     def end_all(self, ids: Iterable[str]) -> None:
         """Abort whatever is open under these ids: a new InitProducerId of an id ends its transaction."""
@@ -135,7 +135,7 @@ class RealCluster:
         until = time.monotonic() + 60
         while (found := self.describe((transactional_id,))[transactional_id]) is None or found[0] != state:
             assert time.monotonic() < until
-            self.admin.client.poll(50)
+            self.admin.client.pump(50)
 
     def describe(self, ids: tuple[str, ...]) -> dict[str, tuple[str, int, int, tuple[int, ...]] | None]:
         found = self.admin.describe_transactions(ids, self.deadline)

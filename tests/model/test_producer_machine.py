@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kafka_eos_sink.errors import FencedError
-from kafka_eos_sink.producer.transaction_states import IllegalTransition
+from kafka_eos_sink.producer.transaction_manager import IllegalTransition
 from kafka_eos_sink.protocol import messages as m
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from tests.tiers import Effort

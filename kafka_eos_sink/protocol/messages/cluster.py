@@ -18,9 +18,7 @@ class AclOperation(IntEnum):
 
     READ = 3
     WRITE = 4
-    ALTER = 7
     DESCRIBE = 8
-    CLUSTER_ACTION = 9
 
     def is_in(self, operations: int) -> bool:
         """Return whether the principal may do this; False if the operations are unknown."""

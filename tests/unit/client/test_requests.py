@@ -13,7 +13,7 @@ from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.connection import BrokerVersions, ConnectionLost, RequestTimedOut
 from kafka_eos_sink.client.network_client import NodeRequest
-from kafka_eos_sink.client.requests import KeyResult
+from kafka_eos_sink.client.requests import KeyResult, Route
 from kafka_eos_sink.client.transactions_admin import EndTransaction
 from kafka_eos_sink.commit.steps import AppendInTransaction, CommitGroupOffsets, LogRecord
 from kafka_eos_sink.errors import (
@@ -102,8 +102,11 @@ def admin(handler: Handler, coordinators: Callable[[str], int] = lambda _: 1) ->
     return Admin(brokers), brokers  # type: ignore[arg-type]
 
 
-def end(name: str = "a", version: int = 5) -> EndTransaction:
-    return EndTransaction(transactional_id=name, producer_id=1, producer_epoch=2, committed=True, version=version)
+def end(transaction_version: int = 2) -> EndTransaction:
+    identity = ProducerIdentity(
+        transactional_id="a", producer_id=1, producer_epoch=2, transaction_version=transaction_version
+    )
+    return EndTransaction(identity, committed=True)
 
 
 def ended(code: int, epoch: int = -1) -> m.EndTxnResponse:
@@ -138,12 +141,12 @@ def described(*ids: str, code: int = 0) -> Any:
 def test_end_txn_retries_are_identical_and_keep_their_version() -> None:
     retriable = ended(ErrorCode.CONCURRENT_TRANSACTIONS)
     own, brokers = admin(scripted(retriable, LOST, ended(0, epoch=3)))
-    (outcome,) = own.end_transactions([end(version=4)], DEADLINE_MS)
+    (outcome,) = own.end_transactions([end(transaction_version=1)], DEADLINE_MS)
     assert outcome == KeyResult(error_code=0, value=ended(0, epoch=3), has_lost_response=True)
     sent = brokers.requests(m.EndTxnRequest)
     assert len(sent) == 3
     assert len(set(sent)) == 1
-    assert sent[0][2] == (4, 4)
+    assert sent[0][2] == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +171,14 @@ def test_end_txn_stays_unknown_if_an_error_interrupts_the_call() -> None:
         raise UNREACHABLE
 
     own, _ = admin(interrupted)
-    assert own.end_transactions([end(version=3)], DEADLINE_MS) == [KeyResult(has_lost_response=True)]
+    assert own.end_transactions([end()], DEADLINE_MS) == [KeyResult(has_lost_response=True)]
 
 
 def test_lost_end_txn_stays_unknown_if_the_next_lookup_fails() -> None:
     """`DriverTransaction.late_end_possible` relies on it: the try without a response may still reach the coordinator."""
     nodes = iter([1, -ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
     own, _ = admin(scripted(LOST, ended(0)), coordinators=lambda _: next(nodes))
-    (outcome,) = own.end_transactions([end(version=3)], DEADLINE_MS)
+    (outcome,) = own.end_transactions([end()], DEADLINE_MS)
     assert outcome == KeyResult(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, has_lost_response=True)
 
 
@@ -222,7 +225,7 @@ def test_ids_of_many_writes_take_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     for write in range(20):
         ids = [f"{write}.{task}.0" for task in range(150)]
         assert list(opened.describe_transactions(ids, DEADLINE_MS)) == ids
-        opened.forget([f"{write}.unknown"])
+        opened._stale.add((Route.TRANSACTION_COORDINATOR, f"{write}.unknown"))
     assert len(opened._coordinators) <= 250
     assert len(opened._stale) <= 250
 

@@ -20,7 +20,6 @@ from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.rows import NumberedRows
 from kafka_eos_sink.producer.sender import Sender
 from kafka_eos_sink.producer.transaction_manager import TransactionManager
-from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.messages import LeaderIdAndEpoch, ProduceResponse
 from kafka_eos_sink.protocol.record_columns import RecordColumns, encode_sections, record_sizes
 
@@ -95,7 +94,7 @@ class Bench:
         self.client = HandDrivenClient()
         self.config = ProducerConfig(**settings)
         backoff = ExponentialBackoff(100, 1_000, jitter=0)
-        self.accumulator = RecordAccumulator(batch_size=10_000, linger_ms=0, codec=Compression.NONE)
+        self.accumulator = RecordAccumulator(ProducerConfig(batch_size=10_000, linger_ms=0))
         client: Any = self.client
         self.transactions = TransactionManager(Admin(client), transactional_id, transaction_version=transaction_version)
         self.transactions.initialized(7, 3)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.producer.partition_queue import ProducerBatch
 from kafka_eos_sink.producer.partitioner import grouped_by
 from kafka_eos_sink.producer.record_accumulator import RecordAccumulator
 from kafka_eos_sink.producer.rows import NumberedRows
-from kafka_eos_sink.protocol.compression import Compression
 from kafka_eos_sink.protocol.record_columns import (
     HEADERS_TYPE,
     RecordColumns,
@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def accumulator(batch_size: int = 1_000, linger_ms: int = 100) -> RecordAccumulator:
-    return RecordAccumulator(batch_size=batch_size, linger_ms=linger_ms, codec=Compression.NONE)
+    return RecordAccumulator(ProducerConfig(batch_size=batch_size, linger_ms=linger_ms))
 
 
 def sized_rows(number: int, size: int) -> NumberedRows:

@@ -13,7 +13,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
 )
-from kafka_eos_sink.producer.transaction_states import State
+from kafka_eos_sink.producer.transaction_manager import State
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,

@@ -25,6 +25,7 @@ class Cluster:
 
     def __init__(self, *, responds: bool) -> None:
         self.responds = responds
+        self.last_error = "broker 1 (h:1): refused"
         self.now = 0
         self.wanted: list[str] = []
         self.created: set[str] = set()
@@ -36,8 +37,8 @@ class Cluster:
     def clock(self) -> int:
         return self.now
 
-    def obstacle(self, since: int) -> str:
-        return "broker 1 (h:1): refused"
+    def prevailing_quota(self, since: int) -> str:
+        return ""
 
     def want_topics(self, names: list[str]) -> None:
         self.wanted += names

@@ -17,8 +17,7 @@ from kafka_eos_sink.errors import (
     KafkaEosError,
     TransactionAbortedError,
 )
-from kafka_eos_sink.producer.transaction_manager import TransactionManager
-from kafka_eos_sink.producer.transaction_states import TRANSITIONS, IllegalTransition, State
+from kafka_eos_sink.producer.transaction_manager import TRANSITIONS, IllegalTransition, State, TransactionManager
 from kafka_eos_sink.protocol.error_codes import ErrorCode
 from kafka_eos_sink.protocol.messages import (
     AddPartitionsToTxnRequest,

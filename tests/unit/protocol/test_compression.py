@@ -22,7 +22,6 @@ from kafka_eos_sink.protocol.compression import (
     compress,
     compress_pieces,
     decompress,
-    level_problem,
 )
 from kafka_eos_sink.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from tests.fuzz.hostile_log import reset_peak, resident
@@ -49,26 +48,6 @@ def test_pieces_compress_to_the_bytes_of_the_whole(codec: Compression, level: in
     pieces = [text[start:end] for start, end in itertools.pairwise(ends)]
     whole = compress(codec, level, text[: ends[-1]])
     assert b"".join(compress_pieces(codec, level, pieces)) == bytes(whole)
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"),
-    [
-        (Compression.GZIP, 0),
-        (Compression.GZIP, 10),
-        (Compression.GZIP, -2),
-        (Compression.LZ4, 0),
-        (Compression.LZ4, 18),
-        (Compression.ZSTD, 23),
-        (Compression.ZSTD, -131073),
-        (Compression.SNAPPY, 1),
-        (Compression.NONE, 1),
-    ],
-)
-def test_levels_outside_javas_ranges_are_refused(codec: Compression, level: int) -> None:
-    problem = level_problem(codec, level)
-    assert codec.name.lower() in problem
-    assert str(level) in problem
 
 
 def test_lz4_frames_have_64_kib_blocks_and_no_size_or_checksum() -> None:
