@@ -78,7 +78,8 @@ def _show_row(row: RowOrigin, as_json: bool) -> None:
 
 def row_table(row: RowOrigin) -> Table:
     of, producer = row.record, row.producer
-    assert of is not None and producer is not None, "the row has no known write"
+    if of is None or producer is None:
+        raise ValueError("the row has no known write")
     cells = {
         "write id": of.write_id,
         "query id": of.query_id,

@@ -76,7 +76,8 @@ def _value(fields: dict[str, Any]) -> bytes:
 
 def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> LogRecord:
     """Return a barrier; by the log's topic id, later readers recognise a NEW LOG."""
-    return LogRecord(log_key("barrier", write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
+    fields = {"nonce": nonce, "log": str(topic_id) if topic_id.int else None}
+    return LogRecord(log_key("barrier", write_id), _value(fields))
 
 
 def part_record(write_id: str, query_id: str, partition: int, version: int, task_attempt_id: int) -> LogRecord:
