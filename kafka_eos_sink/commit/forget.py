@@ -77,7 +77,7 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
     pending = []
     if opened:
         transactions, first = counted(len(opened), "open transaction"), opened[0].transactional_id
-        pending.append(text("unended_open", transactions=transactions, first=first))
+        pending.append(text("open_transactions", transactions=transactions, first=first))
     states = ("decided", "prepared", "in-doubt") if opened else ("decided",)
     for each in writes_in(view):
         if each.state in states:
