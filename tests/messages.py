@@ -80,7 +80,8 @@ TEXTS = (
     *(
         "ids",
         "producer_id",
-        "see",
+        "read",
+        "records",
         "state",
         "step",
         "tasks",
@@ -108,7 +109,7 @@ TEXTS = (
         "record",
         "who",
     ),
-    *("used", "where", "which", "why", "would", "wrote"),
+    *("address", "file", "given", "port", "used", "versions", "what", "where", "which", "why", "would", "wrote"),
 )
 COMMANDS = ("commands", "go_on", "instead", "this_command")
 """Fields that are a command, or end with one."""

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
-from kafka_eos_sink.commit.refusals import some
+from kafka_eos_sink.commit.refusals import refused, some
 from kafka_eos_sink.commit.values import letters_text
-from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.operations.audit import BatchAudit, audit_batch
 from kafka_eos_sink.runtime.history_reading import read_history
 
@@ -60,10 +59,7 @@ def audit(
     console.present(audits, as_json, audit_table)
     if wrong := [each for each in audits if not each.is_as_decided]:
         versions = some([str(each.record.version) for each in wrong])
-        raise KafkaEosError(
-            "NOT_AS_DECIDED",
-            f"the topics do not hold what write id {write_id!r} decided for {versions}; compare the rows with verify_exactly_once.py",
-        )
+        raise refused("NOT_AS_DECIDED", write_id=write_id, versions=versions)
 
 
 def audit_table(audits: Sequence[BatchAudit]) -> Table:

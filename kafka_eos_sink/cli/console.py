@@ -98,10 +98,7 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     if file is None:
         servers = bootstrap_servers or of_environment
         if servers is None:
-            raise typer.BadParameter(
-                f"name the brokers with --bootstrap-servers (or {SERVERS_VARIABLE}), or in a file with --properties (or "
-                f"{PROPERTIES_VARIABLE})"
-            )
+            raise typer.BadParameter(text("no_servers"))
         return ClientConfig(bootstrap_servers=parse_bootstrap_servers(servers), client_id="kafka-eos-cli")
     # A command without a properties file does not need its parser.
     from kafka_eos_sink.settings.kafka_properties import client_part, kafka_properties_from_file
@@ -109,10 +106,7 @@ def client_config(bootstrap_servers: str | None, properties: Path | None) -> Cli
     of_file = client_part(file)[0].get("bootstrap.servers")
     # A command with the credentials of one cluster must not act on another one because of a forgotten variable.
     if properties is None and bootstrap_servers and of_file not in (None, bootstrap_servers):
-        raise typer.BadParameter(
-            f"{PROPERTIES_VARIABLE} names {file}, which is for other servers; give the file with --properties, too, or unset "
-            f"{PROPERTIES_VARIABLE}"
-        )
+        raise typer.BadParameter(text("other_servers", file=file))
     servers = bootstrap_servers or (of_environment if of_file is None else None)
     found = kafka_properties_from_file(file, {} if servers is None else {"bootstrap.servers": servers})
     for warning in found.warnings:

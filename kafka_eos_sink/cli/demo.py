@@ -10,6 +10,7 @@ from rich.console import Console
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.cli.view import tables
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.demo.report import census_table, chart
 from kafka_eos_sink.embedded.distribution import DEFAULT_KAFKA_VERSION
 from kafka_eos_sink.errors import KafkaEosError
@@ -70,8 +71,4 @@ def _show(terminal: Console, run: DemoRun) -> None:
     terminal.print()
     # The sentence claims what the numbers prove: after a problem the command fails with its description instead.
     if not run.problems:
-        terminal.print(
-            f"[green]Exactly once:[/] every flight is visible once. The killed task's {hidden:,} records lie in the "
-            "log inside an aborted transaction, where no read_committed consumer sees them; no transaction was left "
-            "open."
-        )
+        terminal.print(f"[green]Exactly once:[/] {text('demo_result', records=f'{hidden:,}')}")

@@ -12,24 +12,15 @@ from typing import Annotated
 import typer
 
 from kafka_eos_sink.cli import console
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.error_table import table
 from kafka_eos_sink.errors import OF_A_COMMAND, printable, safety_of
 
 _OURS = re.compile(r"KAFKA_EOS\.(\w+)", re.IGNORECASE)
 _MESSAGE = re.compile(r"KAFKA_EOS\.\w+\W+\w", re.IGNORECASE)
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
-_OF_MESSAGE = (
-    "Whether rows are visible, and whether the job can run again, is in the message itself. A message without these answers is of a "
-    "command, or its end is missing: it says nothing about rows."
-)
-_OWN_ANSWERS = """\
-The answers are for this run of an exactly-once write; an earlier run may have written the rows. yes: no row is written twice, but
-correct the cause first. If the message itself answers differently, as with at-least-once, follow the message. If it stands inside
-another error, follow that error. A command's error without answers says nothing about rows."""
-_NO_CODE = (
-    "docs/errors.md lists all codes, and grep KAFKA_EOS LOG finds those of a log. Without a code, run the job again if it has txnAppId or "
-    "is a stream; if not, see what it left: kafka-eos status"
-)
+_WIDTH = 130
+"""Of a paragraph, in characters, as the rows of ``errors.toml`` have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +41,7 @@ class Entry:
     def answers(self) -> str:
         if self.run_again is not None:
             return f"Rows visible: {self.rows_visible}. Safe to run again: {self.run_again}."
-        return OF_A_COMMAND if safety_of(self.code) is None else _OF_MESSAGE
+        return OF_A_COMMAND if safety_of(self.code) is None else text("explained_message")
 
 
 def explain(
@@ -68,17 +59,17 @@ def explain(
 
     To see which transactions are open: kafka-eos status
     """
-    text = " ".join(" ".join(code).split())
-    is_message = _MESSAGE.search(text) is not None
-    found = [entry(each, with_answers=not is_message) for each in codes_in(text)]
+    given = " ".join(" ".join(code).split())
+    is_message = _MESSAGE.search(given) is not None
+    found = [entry(each, with_answers=not is_message) for each in codes_in(given)]
     if not found:
-        raise typer.BadParameter(_unknown(text, table().rows), param_hint="CODE")
+        raise typer.BadParameter(_unknown(given, table().rows), param_hint="CODE")
     if as_json:
         console.print_json(found)
         return
     typer.echo("\n\n".join(f"{each.code}\n{each.answers}\n\n{each.text}" for each in found))
     if any(each.run_again is not None for each in found):
-        typer.echo(f"\n{_OWN_ANSWERS}")
+        typer.echo(f"\n{textwrap.fill(text('explained_answers'), _WIDTH)}")
 
 
 def entry(code: str, *, with_answers: bool = True) -> Entry:
@@ -86,28 +77,28 @@ def entry(code: str, *, with_answers: bool = True) -> Entry:
     row = table().rows[code]
     visible, again = (with_answers and safety_of(code)) or (None, None)
     warnings = [each.replace("> ", "").strip() for each in _WARNING.findall(f"{table().sections[row.section]}\n")]
-    text = "\n\n".join([row.explained.strip(), *warnings])
-    return Entry(code=code, section=row.section, rows_visible=visible, run_again=again, text=text)
+    explained = "\n\n".join([row.explained.strip(), *warnings])
+    return Entry(code=code, section=row.section, rows_visible=visible, run_again=again, text=explained)
 
 
-def codes_in(text: str) -> list[str]:
+def codes_in(given: str) -> list[str]:
     """Return the codes in a text, each once."""
-    known, words = table().rows, re.findall(r"\w+", text)
-    found = [each.upper() for each in _OURS.findall(text) or words]
-    if _OURS.search(text):
+    known, words = table().rows, re.findall(r"\w+", given)
+    found = [each.upper() for each in _OURS.findall(given) or words]
+    if _OURS.search(given):
         found = [each for each in found if each in known]
     elif not known.keys() >= set(found):
         # In a sentence, "ABORTED" is no code.
         found = [each for each in words if "_" in each and each in known]
-        found = found or [each for each in known if " " in each and each in text]
+        found = found or [each for each in known if " " in each and each in given]
     return list(dict.fromkeys(found))
 
 
-def _unknown(text: str, known: Collection[str]) -> str:
-    ours = _OURS.search(text)
-    name = text if ours is None else ours[1]
+def _unknown(given: str, known: Collection[str]) -> str:
+    ours = _OURS.search(given)
+    name = given if ours is None else ours[1]
     near = difflib.get_close_matches(name.upper(), known, n=3)
-    hint = f"the nearest codes are {', '.join(near)}" if near else _NO_CODE
-    if ours is not None and _MESSAGE.search(text):
+    hint = f"the nearest codes are {', '.join(near)}" if near else text("no_code")
+    if ours is not None and _MESSAGE.search(given):
         hint = "a newer sink may have it; follow the message"
     return f"no error code of kafka-eos: {textwrap.shorten(printable(name), 60)!r}; {hint}"

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -28,9 +29,7 @@ _UNIT_MS = {"d": 86_400_000, "h": 3_600_000}
 def duration_ms(given: str) -> int:
     """Return the milliseconds of ``90d`` or ``12h``; raise `typer.BadParameter`."""
     if (found := _DURATION.fullmatch(given)) is None:
-        raise typer.BadParameter(
-            f"{given!r} is no duration; give days or hours, for example 90d or 12h", param_hint="--older-than"
-        )
+        raise typer.BadParameter(text("no_duration", given=given), param_hint="--older-than")
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
@@ -64,9 +63,7 @@ def forget(
     To finish or abort a write first: kafka-eos recover
     """
     if (write_id is None) == (prefix is None) or (prefix is None) != (older_than is None):
-        raise typer.BadParameter(
-            "give either --write-id W, which kafka-eos status lists, or --prefix W and --older-than AGE together"
-        )
+        raise typer.BadParameter(text("forget_one_of"))
     client = console.client_config(bootstrap_servers, properties)
     settings = OperatorSettings(write_id=write_id or prefix or "", commit_log_topic=commit_log_topic, client=client)
     if older_than is not None:
@@ -74,7 +71,7 @@ def forget(
         return
     if not yes:
         require_consent(settings, operator.preview(settings, forget_write), _effect([settings.write_id]))
-    tombstones = operator.forget(settings)
+    tombstones = operator.perform(settings, forget_write)
     console.echo(f"The commit log forgets {write_id}: it wrote {console.counted(tombstones, 'tombstone')}.")
 
 
@@ -97,7 +94,7 @@ def _forget_old(settings: OperatorSettings, older_than: str, age_ms: int, *, yes
     failed = 0
     for each in ids:
         try:
-            operator.forget(replace(settings, write_id=each), finished_before_ms=before_ms)
+            operator.perform(replace(settings, write_id=each), partial(forget_write, finished_before_ms=before_ms))
         # A job has begun since. The others are still at rest.
         except WriteRefusedError as refused:
             failed += 1

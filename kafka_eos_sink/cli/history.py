@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.client.admin import connected
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.values import letters_text
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.operations.row_origin import RowOrigin, find_origin
@@ -19,10 +20,6 @@ from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.history_reading import read_history
 
 _TEXT_WIDTH = 48
-_ONE_OF = (
-    "give one of these: --write-id W, which kafka-eos status lists; --prefix W, for all write ids that begin with W; or --topic T "
-    "--partition P --offset O, for the write of one row. For example: kafka-eos history --write-id kafka-eos/nightly-orders/orders"
-)
 
 
 def history(
@@ -52,7 +49,7 @@ def history(
     row = [each for each in (topic, partition, offset) if each is not None]
     ids = [each for each in (write_id, prefix) if each is not None]
     if len(ids) != (not row) or len(row) not in (0, 3):
-        raise typer.BadParameter(_ONE_OF)
+        raise typer.BadParameter(text("history_one_of"))
     config = console.client_config(bootstrap_servers, properties)
     within = console.TIMEOUT_MS
     with connected(config) as admin:

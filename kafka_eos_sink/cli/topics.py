@@ -70,7 +70,7 @@ def topic_sizes(admin: Admin, timeout_ms: int) -> list[TopicSize]:
         return TopicSize(
             name=name,
             partitions=len(where),
-            replicas=min((len(each.replica_nodes) for each in topic.partitions), default=0),
+            replicas=topic.replication_factor,
             visible_offsets=sum(stable[each] - first[each] for each in where) if first.keys() >= set(where) else None,
             open_transactions=open_in[name],
         )

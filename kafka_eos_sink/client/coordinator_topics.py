@@ -146,8 +146,7 @@ def _settings(topic: CoordinatorTopic, brokers: int, in_sync: int | None) -> str
 def _of_existing(
     admin: TopicsAdmin, topic: CoordinatorTopic, found: TopicMetadata, in_sync: int | None
 ) -> CoordinatorState:
-    partitions = found.partitions
-    replicas = min((len(each.replica_nodes) for each in partitions), default=0)
+    partitions, replicas = found.partitions, found.replication_factor
     shown = f"replication factor {replicas}"
     leaderless = sum(each.leader_id < 0 for each in partitions)
     # Without the right to see the setting, each replica that is not in sync may be one too many.

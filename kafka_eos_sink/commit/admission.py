@@ -46,7 +46,8 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     if batch.streaming or batch.foreach_query:
         return _admit_to_stream(plan, batch, settled)
     if batch.version in newest.written_versions:
-        return TaskOutcome.ALREADY_COMMITTED, _skipped(plan, batch)
+        # The log has the decision of the newest version only.
+        return TaskOutcome.ALREADY_COMMITTED, text("skipped_before", write=plan.write, batch=batch)
     if batch.version < newest.written_versions.floor:
         raise refused(
             "VERSION_TOO_OLD", write=plan.write, batch=batch, ranges=MOST_RANGES, floor=newest.written_versions.floor
@@ -57,19 +58,13 @@ def admit(plan: Plan, batch: BatchIdentity) -> tuple[TaskOutcome | None, str | N
     return None, None
 
 
-def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision | None = None) -> str:
-    """Describe a version that is not written again, by its decision if the log has it."""
-    write, which = plan.write, "To see which run wrote it"
-    if settled is None or settled.rows is None:
-        wrote, which = "", f"{which}, and how many rows, unless an operator recorded it"
-    else:
-        wrote = f", with {settled.rows:,} rows" + (f" in {', '.join(settled.topics)}" if settled.topics else "")
-        if settled.finished_ms is not None:
-            wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
-        if settled.rows == 0 and not batch.streaming and not batch.foreach_query:
-            return text("skipped_empty", write=write, batch=batch, wrote=wrote)
-    see = "" if write.is_random else f". {which}: {write.history_command('history')}"
-    return text("skipped", write=write, batch=batch, wrote=wrote, see=see)
+def _skipped(plan: Plan, batch: BatchIdentity, settled: SettledDecision) -> str:
+    """Describe a version that is not written again, by its decision."""
+    wrote = f", with {settled.rows:,} rows" + (f" in {', '.join(settled.topics)}" if settled.topics else "")
+    if settled.finished_ms is not None:
+        wrote += f" ({iso_utc(settled.finished_ms, 'seconds')})"
+    is_empty = settled.rows == 0 and not batch.streaming and not batch.foreach_query
+    return text("skipped_empty" if is_empty else "skipped", write=plan.write, batch=batch, wrote=wrote)
 
 
 def decided_versions(plan: Plan, batch: BatchIdentity) -> Versions | None:

@@ -53,22 +53,17 @@ def forget_write(run: Run, finished_before_ms: int | None = None) -> Procedure[i
                 raise refused("WRITE_NOT_ENDED.in_use", write=write, version=each.version)
     tombstones = tuple(LogRecord(key, None) for key in view.own_keys())
     ended = yield from commit_in_transaction(plan.driver, tombstones, 0)
-    why = "" if ended.error == ErrorCode.NONE else ended.code
     now = yield from Now()
+    if ended.error != ErrorCode.NONE:
+        raise refused("NOT_FORGOTTEN", write=write, why=ended.code)
     give_up_at = now + run.within_ms
     # JOIN: their marker can be missing. Without it, the tombstones remove nothing.
-    while not why and _has_decision(view) and now <= give_up_at:
+    while any(query.newest for query in view.queries("decision")):
+        if now > give_up_at:
+            raise refused("NOT_FORGOTTEN", write=write, why="their marker is missing")
         yield from read_on(view)
         now = yield from Now()
-    if not why and _has_decision(view):
-        why = "their marker is missing"
-    if why:
-        raise refused("NOT_FORGOTTEN", write=write, why=why)
     return len(tombstones)
-
-
-def _has_decision(view: LogView) -> bool:
-    return any(query.newest for query in view.queries("decision"))
 
 
 def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentity]) -> None:
@@ -81,8 +76,8 @@ def _require_ended(write: Write, view: LogView, opened: Sequence[ProducerIdentit
         _ = query.newest
     pending = []
     if opened:
-        are = "is" if len(opened) == 1 else "are"
-        pending.append(f"{counted(len(opened), 'transaction')} {are} open (first: {opened[0].transactional_id})")
+        transactions, first = counted(len(opened), "open transaction"), opened[0].transactional_id
+        pending.append(text("open_transactions", transactions=transactions, first=first))
     states = ("decided", "prepared", "in-doubt") if opened else ("decided",)
     for each in writes_in(view):
         if each.state in states:

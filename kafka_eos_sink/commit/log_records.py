@@ -59,26 +59,15 @@ def _dump(value: Any) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
-def decision_key(write_id: str, query_id: str, number: int) -> bytes:
-    return _dump(["decision", write_id, query_id, number])
-
-
-def part_key(write_id: str, query_id: str, partition: int) -> bytes:
-    return _dump(["part", write_id, query_id, partition])
-
-
-def done_key(write_id: str, query_id: str) -> bytes:
-    return _dump(["done", write_id, query_id])
-
-
-def barrier_key(write_id: str) -> bytes:
-    return _dump(["barrier", write_id])
+def log_key(kind: str, write_id: str, *rest: str | int) -> bytes:
+    """Return a record's key; ``rest`` is as in `LogKey`, after the query id."""
+    return _dump([kind, write_id, *rest])
 
 
 @lru_cache(maxsize=256)
 def key_starts(write_id: str) -> tuple[bytes, ...]:
     """Return how every key of a write id begins."""
-    return tuple(_dump([kind, write_id])[:-1] for kind in ("barrier", "done", "decision", "part"))
+    return tuple(log_key(kind, write_id)[:-1] for kind in ("barrier", "done", "decision", "part"))
 
 
 def _value(fields: dict[str, Any]) -> bytes:
@@ -87,11 +76,13 @@ def _value(fields: dict[str, Any]) -> bytes:
 
 def barrier_record(write_id: str, nonce: str, topic_id: UUID = ZERO_UUID) -> LogRecord:
     """Return a barrier; by the log's topic id, later readers recognise a NEW LOG."""
-    return LogRecord(barrier_key(write_id), _value({"nonce": nonce, "log": str(topic_id) if topic_id.int else None}))
+    fields = {"nonce": nonce, "log": str(topic_id) if topic_id.int else None}
+    return LogRecord(log_key("barrier", write_id), _value(fields))
 
 
 def part_record(write_id: str, query_id: str, partition: int, version: int, task_attempt_id: int) -> LogRecord:
-    return LogRecord(part_key(write_id, query_id, partition), _value({"version": version, "attempt": task_attempt_id}))
+    key = log_key("part", write_id, query_id, partition)
+    return LogRecord(key, _value({"version": version, "attempt": task_attempt_id}))
 
 
 def done_record(decision: Decision, finished_ms: int) -> LogRecord:
@@ -107,7 +98,7 @@ def done_record(decision: Decision, finished_ms: int) -> LogRecord:
         "transactions": len(decision.transactions),
         "offsets": ranges if len(_dump(ranges)) <= MAX_RECORD_BYTES else {},
     }
-    return LogRecord(done_key(decision.write_id, decision.query_id), _value(fields))
+    return LogRecord(log_key("done", decision.write_id, decision.query_id), _value(fields))
 
 
 def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
@@ -117,7 +108,7 @@ def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
     pieces = [body[i : i + MAX_RECORD_BYTES] for i in range(0, len(body), MAX_RECORD_BYTES)]
     return tuple(
         LogRecord(
-            decision_key(decision.write_id, decision.query_id, number),
+            log_key("decision", decision.write_id, decision.query_id, number),
             _value(
                 {
                     "nonce": decision.nonce,
@@ -135,11 +126,11 @@ def decision_records(decision: Decision) -> tuple[LogRecord, ...]:
 def tombstones(decision: Decision) -> tuple[LogRecord, ...]:
     """Return the tombstones of all records of a finished write."""
     parts = [
-        LogRecord(part_key(decision.write_id, decision.query_id, prepared.partition), None)
+        LogRecord(log_key("part", decision.write_id, decision.query_id, prepared.partition), None)
         for prepared in decision.transactions
     ]
     chunks = [LogRecord(record.key, None) for record in decision_records(decision)]
-    return (*parts, *chunks, LogRecord(barrier_key(decision.write_id), None))
+    return (*parts, *chunks, LogRecord(log_key("barrier", decision.write_id), None))
 
 
 def _decision_fields(decision: Decision) -> dict[str, Any]:
@@ -163,7 +154,7 @@ class LogKey:
     @property
     def encoded(self) -> bytes:
         """The key itself, which has one spelling only; of any kind but a barrier."""
-        return _dump([self.kind, self.write_id, self.query_id, *self.rest])
+        return log_key(self.kind, self.write_id, self.query_id, *self.rest)
 
 
 def parse_key(key: bytes) -> LogKey | None:

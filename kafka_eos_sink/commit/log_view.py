@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kafka_eos_sink.commit.log_records import FORMAT_VERSION, LogKey, key_starts, parse_decision, parse_key, parse_value
 from kafka_eos_sink.commit.outcome import Outcome, outcome_of
-from kafka_eos_sink.commit.refusals import refused
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.steps import Marker, ReadRecord
 from kafka_eos_sink.commit.values import Decision, plan_nonce
 from kafka_eos_sink.errors import WriteRefusedError
@@ -119,11 +119,8 @@ class QueryState:
                 return LoggedDecision(first.decision, first.offset, self.log_id)
             forged.add(signature)
             self._records.setdefault(("foreign",), []).append(records.pop(at))
-            warn_once(
-                f"the commit log holds a decision of write id {self.write_id!r} at offset {first.offset} that its driver did not write. "
-                "It counts for nothing. Find out who else may Write the commit log: everyone who may can decide for every write in it",
-                about=f"forged {self.write_id}",
-            )
+            warning = text("forged_decision", write_id=self.write_id, offset=first.offset)
+            warn_once(warning, about=f"forged {self.write_id}")
         return None
 
     @property

@@ -339,7 +339,7 @@ class SettledDecision(PickledByName):
 
     decision: Decision
     status: DecisionStatus
-    rows: int | None = field(default=None, compare=False)
+    rows: int = field(default=0, compare=False)
     topics: tuple[str, ...] = field(default=(), compare=False)
     finished_ms: int | None = field(default=None, compare=False)
 

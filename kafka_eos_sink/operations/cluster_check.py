@@ -19,6 +19,7 @@ from kafka_eos_sink.client.coordinator_topics import (
     required_in_sync,
 )
 from kafka_eos_sink.client.metadata import TopicMetadata
+from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.transactional_id import DEFAULT_PREFIX, driver_transactional_id
 from kafka_eos_sink.commit.transactions import DRIVER_TRANSACTION_TIMEOUT_MS
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS
@@ -161,11 +162,7 @@ def _offers(what: str, found: str, versions: BrokerVersions) -> CheckLine:
 
 def _transactions(admin: Admin, deadline: int) -> Iterator[CheckLine]:
     version = admin.transaction_version(deadline)
-    upgrade = (
-        "works; 2 also rejects delayed requests of earlier transactions (KIP-890): kafka-features.sh upgrade --feature "
-        "transaction.version=2"
-    )
-    yield _rule("", "transaction.version", version, (version < 2, _OK, upgrade))
+    yield _rule("", "transaction.version", version, (version < 2, _OK, text("upgrade_transactions")))
     settings = requirements.broker_settings(admin, deadline)
     if version >= 2:
         yield CheckLine("", "verified appends", "part of transaction.version 2")
@@ -264,13 +261,9 @@ def _partitions(about: str, topic: TopicMetadata, is_commit_log: bool) -> Iterat
         yield CheckLine(about, "partitions", str(count), _FAILS, f"the commit log needs {LOG_PARTITIONS}")
     else:
         yield _rule(about, "partitions", shown, down)
-    factor = _replication_factor(topic)
+    factor = topic.replication_factor
     meaning = "the loss of one broker can lose committed rows: use 3 in production"
     yield _rule(about, "replication factor", factor, (factor < 3, _WARN, meaning))
-
-
-def _replication_factor(topic: TopicMetadata) -> int:
-    return min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
 
 
 def _configs(
@@ -281,7 +274,7 @@ def _configs(
         yield CheckLine(about, "settings", "missing DescribeConfigs permission", _UNKNOWN, grant)
         return
     shown = requirements.number(configs, "min.insync.replicas")
-    insync, factor = 1 if shown is None else shown, _replication_factor(topic)
+    insync, factor = 1 if shown is None else shown, topic.replication_factor
     least = required_in_sync(admin, insync, factor)
     below = [partition.partition_index for partition in topic.partitions if len(partition.isr_nodes) < least]
     rejected = f"partitions {below} have fewer in sync: they reject acks=all writes until a replica is back in sync"
@@ -324,10 +317,7 @@ def _ids(admin: Admin, deadline: int, coordinator: CheckLine) -> CheckLine:
     try:
         admin.describe_transactions((_CHECK_ID,), min(deadline, admin.client.clock() + _BROKER_TIMEOUT_MS))
     except AuthorizationError:
-        meaning = (
-            "a write with the default transactional.id.prefix would fail; grant Write on ids that begin with yours"
-        )
-        return CheckLine("", what, "missing Describe permission", _WARN, meaning)
+        return CheckLine("", what, "missing Describe permission", _WARN, text("grant_ids"))
     except BrokerUnavailableError as failure:
         return CheckLine("", what, "their coordinator does not respond", _FAILS, str(failure))
     return CheckLine("", what, "may be described", meaning="Write on them shows only when a write uses them")

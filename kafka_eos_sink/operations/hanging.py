@@ -211,28 +211,21 @@ def discard_attempts(
     return ended, replace(found, held=tuple(each for each in found.held if each not in ended))
 
 
-def without_note(view: LogView, held: Iterable[HeldOpen]) -> tuple[HeldOpen, ...]:
-    """Return what holds decided rows that are not noted as unseen yet.
+def lacks_note(view: LogView, held: Sequence[HeldOpen]) -> bool:
+    """Whether decided rows are held open that are not noted as unseen yet.
 
     BLIND: an ABORT would let retention and the cleaner remove these rows, and nothing would show then that they were never seen.
     """
-    decided = [
-        (entry, part)
+    return any(
+        entry.ended != "aborted"
         for _, newest in view.unfinished()
         for entry in newest.decision.transactions
         for part in entry.offsets
-    ]
-
-    def lacks_note(each: HeldOpen) -> bool:
-        return any(
-            entry.ended != "aborted"
-            for entry, part in decided
-            if entry.identity.producer_id == each.producer_id
-            and (part.topic, part.partition) == each.where
-            and each.start_offset <= part.last_offset
-        )
-
-    return tuple(filter(lacks_note, held))
+        for each in held
+        if entry.identity.producer_id == each.producer_id
+        and (part.topic, part.partition) == each.where
+        and each.start_offset <= part.last_offset
+    )
 
 
 def discard_forgotten(admin: Admin, held: Sequence[HeldOpen], timeout_ms: int) -> tuple[HeldOpen, ...]:

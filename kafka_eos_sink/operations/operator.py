@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar
 from kafka_eos_sink.client.admin import Admin, connected
 from kafka_eos_sink.client.config import ClientConfig
 from kafka_eos_sink.client.topics_admin import EARLIEST
-from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.log_access import read_to_end
 from kafka_eos_sink.commit.log_standing import UnknownId
 from kafka_eos_sink.commit.log_view import LogView
@@ -50,7 +49,7 @@ from kafka_eos_sink.operations.hanging import (
     discard_attempts,
     discard_forgotten,
     find_hanging,
-    without_note,
+    lacks_note,
 )
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -340,7 +339,7 @@ def recover(settings: OperatorSettings, *, abort_unknown: bool = False, discard:
             try:
                 executor.run(recovery(run, abort_unknown=abort_unknown))
             except DecisionPendingError:
-                if without_note(read_log(executor, settings.write_id), forgotten):
+                if lacks_note(read_log(executor, settings.write_id), forgotten):
                     raise
             by_marker = discard_forgotten(admin, forgotten, settings.timeout_ms)
             # Now, because the recovery that follows may fail.
@@ -419,8 +418,3 @@ def _undecided_versions(view: LogView, plan: Plan, over: Collection[ProducerIdAn
         # A losing attempt of a decided version also has a part.
         if part.carrier in over and part.value and part.value.get("version", -1) > newest.get(query.query_id, -1)
     }
-
-
-def forget(settings: OperatorSettings, finished_before_ms: int | None = None) -> int:
-    """Write tombstones for all records of a write; as `forget_write`."""
-    return perform(settings, lambda run: forget_write(run, finished_before_ms))

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from kafka_eos_sink.client.admin import Admin
 from kafka_eos_sink.client.committed_records import committed_batches
 from kafka_eos_sink.client.topics_admin import EARLIEST, Isolation
-from kafka_eos_sink.commit.refusals import text
+from kafka_eos_sink.commit.refusals import refused, text
 from kafka_eos_sink.commit.values import iso_utc
-from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.operations.transactions import partitions_of
 from kafka_eos_sink.producer import dead_letters
 from kafka_eos_sink.protocol.error_codes import ErrorCode
@@ -24,7 +23,6 @@ from kafka_eos_sink.runtime.batch_record import BatchRecord
 from kafka_eos_sink.runtime.history_reading import find_batch
 
 _ERROR_HEADER, _REASON_HEADER = ((dead_letters.PREFIX + name).decode() for name in (b"error", b"reason"))
-_REMOVED = "retention, DeleteRecords or compaction has removed the row, and only its own batch shows its producer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +85,9 @@ def _look_at(admin: Admin, row: RowOrigin, timeout_ms: int) -> RowOrigin:
             break
         batch = next(read_record_batches(fetched.records or b""), None)
         if batch is None and admin.client.clock() > deadline:
-            raise BrokerUnavailableError(
-                "REQUEST_DEADLINE",
-                f"the leader of {where[0]}-{where[1]} returned no record at offset {offset} in {timeout_ms} ms; check the leader",
-            )
+            raise refused("REQUEST_DEADLINE.row", where="{}-{}".format(*where), offset=offset, timeout_ms=timeout_ms)
     if batch is None or batch.base_offset > offset:
-        return replace(row, reason=_REMOVED)
+        return replace(row, reason=text("row_removed"))
     row = replace(row, producer=(batch.producer_id, batch.producer_epoch))
     if batch.control:
         return replace(row, reason="the offset holds the end marker of a transaction, not a row")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kafka_eos_sink.client.admin import Admin
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.transactions import NEVER_TIMES_OUT_MS
-from kafka_eos_sink.errors import BrokerRefusedError, counted
+from kafka_eos_sink.errors import counted
 from kafka_eos_sink.protocol.identity import TopicPartition
 from kafka_eos_sink.protocol.messages import TransactionState
 
@@ -25,10 +26,7 @@ def partitions_of(admin: Admin, topic: str, partition: int | None, deadline_ms: 
     if not found:
         what = f"no topic {topic!r}" if described is None else f"no partition {partition} in topic {topic!r}"
         has = f", which has {counted(len(where), 'partition')}" if where else ""
-        raise BrokerRefusedError(
-            "UNKNOWN_TOPIC",
-            f"there is {what}{has}, or the Describe permission is missing; kafka-eos topics lists the topics",
-        )
+        raise refused("UNKNOWN_TOPIC.of_command", what=what, has=has)
     return found
 
 

@@ -26,9 +26,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_eos_sink import __version__
+from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.transactional_id import application_of, is_random_write_id, write_id_of
 from kafka_eos_sink.commit.write_states import WriteState
-from kafka_eos_sink.errors import ConfigurationError, peer_text
+from kafka_eos_sink.errors import peer_text
 from kafka_eos_sink.operations.cluster_view import PARTS, ClusterView, WriteLine
 from kafka_eos_sink.operations.transactions import times_ms
 from kafka_eos_sink.runtime.batch_record import BatchRecord
@@ -101,17 +102,14 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 _Version = tuple[str, str, int | None]
+"""Write id, query id and version."""
 
 
 class _Viewed(NamedTuple):
-    """The last view, and the label value of each write id in it.
-
-    ``unfinished`` is when each unfinished decision (write id, query id, version) was seen first, in ms since 1970.
-    """
+    """The last view, and the label value of each write id in it."""
 
     view: ClusterView
     names: Mapping[str, str]
-    unfinished: Mapping[_Version, int]
 
     def name(self, transactional_id: str) -> str:
         """Return the label value for a transaction, empty for another program's."""
@@ -143,7 +141,7 @@ class WriteMetrics(Collector):
         """The values of the label in the last view."""
         self._viewed: _Viewed | None = None
         self._unfinished: dict[_Version, int] = {}
-        """As in `_Viewed`: the commit log holds no time of a decision."""
+        """When each unfinished decision was seen first, in ms since 1970: the commit log holds no time of a decision."""
         self._counts = False
         self._up = False
         self._took_s = 0.0
@@ -165,7 +163,7 @@ class WriteMetrics(Collector):
                 decided = [line.write for line in view.writes if line.write.state in _UNFINISHED]
                 ids = [(write.write_id, write.query_id, write.version) for write in decided]
                 self._unfinished = {each: self._unfinished.get(each, view.now_ms) for each in ids}
-            self._viewed, self._up, self._took_s = _Viewed(view, names, self._unfinished), True, took_s
+            self._viewed, self._up, self._took_s = _Viewed(view, names), True, took_s
 
     def _show(self, app_ids: tuple[str, ...]) -> None:
         """Begin the counters of new label values at 0, and end those of others."""
@@ -218,7 +216,7 @@ class WriteMetrics(Collector):
                 for part in PARTS:
                     put("data_readable", view.was_read(part), part.replace(" ", "_"))
                 if view.was_read("writes"):
-                    _put_writes(put, self._viewed, now_ms)
+                    _put_writes(put, self._viewed, self._unfinished, now_ms)
                 if view.was_read("transactions"):
                     _put_transactions(put, self._viewed, now_ms)
         return families.values()
@@ -234,10 +232,7 @@ def served(metrics: WriteMetrics, address: str, port: int) -> Iterator[str]:
     try:
         server, _ = prometheus_client.start_http_server(port, address, metrics.registry)
     except (OSError, UnicodeError) as failure:
-        raise ConfigurationError(
-            "METRICS_NOT_SERVED",
-            f"cannot listen on {address}, port {port}: {failure}; choose another --address or --port",
-        ) from None
+        raise refused("METRICS_NOT_SERVED", address=address, port=port, failure=failure) from None
     # Otherwise a client that sends half a request holds its thread for ever.
     handler: Any = server.RequestHandlerClass
     handler.timeout = CLIENT_WITHIN_S
@@ -277,7 +272,7 @@ def _name(write_id: str) -> str:
 _Put = Callable[..., None]
 
 
-def _put_writes(put: _Put, viewed: _Viewed, now_ms: int) -> None:
+def _put_writes(put: _Put, viewed: _Viewed, unfinished: Mapping[_Version, int], now_ms: int) -> None:
     versions = Counter((viewed.names[line.write.write_id], line.write.state) for line in viewed.view.writes)
     last: dict[str, WriteLine] = {}
     tightest: dict[str, BatchRecord] = {}
@@ -290,7 +285,7 @@ def _put_writes(put: _Put, viewed: _Viewed, now_ms: int) -> None:
     for name in dict.fromkeys(viewed.names.values()):
         for state in get_args(WriteState):
             put("versions", versions[name, state], name, state)
-    ages = [(viewed.names[write_id], max(0, now_ms - seen_ms)) for (write_id, *_), seen_ms in viewed.unfinished.items()]
+    ages = [(viewed.names[write_id], max(0, now_ms - seen_ms)) for (write_id, *_), seen_ms in unfinished.items()]
     for name, age_ms in dict(sorted(ages)).items():
         put("unfinished_age_seconds", age_ms, name)
     for name, line in last.items():

@@ -12,7 +12,6 @@ from kafka_eos_sink.commit.refusals import refused
 from kafka_eos_sink.commit.transactional_id import write_id_of
 from kafka_eos_sink.commit.values import DEFAULT_TOPIC, LOG_PARTITIONS, iso_utc, log_partition_of
 from kafka_eos_sink.commit.write_states import ENDED, FOREIGN_SHOWN, CommittedWrite, QueryIds, Writes, writes_by_query
-from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.operations.transactions import open_transactions
 from kafka_eos_sink.producer.config import ProducerConfig
 from kafka_eos_sink.protocol.identity import TopicPartition
@@ -62,11 +61,8 @@ class CommitLogWatch:
             if view.next_offset < ends[where]:
                 Executor(self._admin, where, config).run(read_to_end(view))
                 if view.next_offset < ends[where]:
-                    raise BrokerUnavailableError(
-                        "REQUEST_DEADLINE",
-                        f"partition {where[1]} of the commit log {self._topic!r} was read to offset {view.next_offset} of {ends[where]}: "
-                        "its brokers may be down; run the command again",
-                    )
+                    read = f"{view.next_offset} of {ends[where]}"
+                    raise refused("REQUEST_DEADLINE.log", topic=self._topic, partition=where[1], read=read)
             self._known[where] = known = writes_by_query(view, self._known[where])
             writes = [write for of_query in known.values() for write in of_query]
             # Now, because a view forgets the barriers and the parts.

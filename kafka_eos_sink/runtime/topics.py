@@ -177,7 +177,7 @@ def ensure_commit_log(admin: Admin, topic: str, deadline: int) -> bool:
         has, change = counted(partitions, "partition"), _create_command(admin, topic, brokers)
         raise refused("COMMIT_LOG_TOPIC.partitions", topic=topic, has=has, change=change)
     configs = _required_configs(admin, topic, deadline)
-    _warn_if_weak(topic, min(len(each.replica_nodes) for each in found.partitions), brokers, configs)
+    _warn_if_weak(topic, found.replication_factor, brokers, configs)
     _require_room(admin, topic, configs)
     return False
 

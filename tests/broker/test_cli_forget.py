@@ -82,7 +82,7 @@ def test_forget_rejects_open_transactions_without_fencing(
         assert main(["forget", *consent, *options(any_kafka, given)]) == 1
         errors = capsys.readouterr().err
         assert "[KAFKA_EOS.WRITE_NOT_ENDED]" in errors
-        assert "2 transactions are open (first: " in errors
+        assert "it has 2 open transactions (first: " in errors
         assert "version 3 of query id 'batch' has 2 prepared transactions without an outcome" in errors
         assert f"kafka-eos recover {given.client.command_options} --commit-log-topic {given.write.log_topic}" in errors
     session.commit(given, plan, messages)

@@ -192,7 +192,7 @@ def template(kind: str, decision: Decision) -> steps.LogRecord:
             return log_records.decision_records(forged)[0]
         case "done":
             return log_records.done_record(decision, 1_700_000_000_000)
-    return steps.LogRecord(log_records.decision_key(decision.write_id, decision.query_id, 0), None)
+    return steps.LogRecord(log_records.log_key("decision", decision.write_id, decision.query_id, 0), None)
 
 
 # what a hostile producer does to a record
@@ -337,7 +337,7 @@ def bombs() -> list[tuple[str, Compression, int, bytes]]:
         for body in (b"\0\0" + encode_varint(at) + b"\x02k\x01\0" for at in range(110_000))
     )
     found.append(("records", Compression.ZSTD, 110_000, bytes(compress(Compression.ZSTD, None, records))))
-    key = log_records.decision_key(VICTIM, "batch", 0)
+    key = log_records.log_key("decision", VICTIM, "batch", 0)
     for name, value in {
         "deep": b"[" * 900_000,
         "wide": b"[" + b"[]," * 300_000 + b"[]]",

@@ -431,9 +431,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="compaction would replace the decision by a record that anybody may write",
         edits=(
             Edit(
-                log_records.done_key,
-                'return _dump(["done", write_id, query_id])',
-                "return decision_key(write_id, query_id, 0)",
+                log_records.done_record,
+                'log_key("done", decision.write_id, decision.query_id)',
+                'log_key("decision", decision.write_id, decision.query_id, 0)',
             ),
         ),
         setting=_small("done key", **ONE_ROW),
@@ -444,9 +444,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         what="the decision of another query id hides ours",
         edits=(
             Edit(
-                log_records.decision_key,
-                '_dump(["decision", write_id, query_id, number])',
-                '_dump(["decision", write_id, "", number])',
+                log_records.decision_records,
+                'log_key("decision", decision.write_id, decision.query_id, number)',
+                'log_key("decision", decision.write_id, "", number)',
             ),
             Edit(
                 log_records.parse_decision,

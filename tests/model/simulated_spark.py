@@ -867,9 +867,9 @@ def with_foreign_writer(cluster: Cluster, write_id: str) -> Cluster:
 
 
 def _foreign_part(write_id: str) -> bytes:
-    from kafka_eos_sink.commit.log_records import part_key
+    from kafka_eos_sink.commit.log_records import log_key
 
-    return part_key(write_id, "foreign", 0)
+    return log_key("part", write_id, "foreign", 0)
 
 
 __all__ = ["Label", "State", "Throw", "Violation", "World"]

@@ -60,6 +60,11 @@ class MetadataResponse:
         partitions: tuple[Partition, ...]
         topic_authorized_operations: Int32 = UNKNOWN_AUTHORIZED_OPERATIONS
 
+        @property
+        def replication_factor(self) -> int:
+            """The smallest number of replicas that a partition has."""
+            return min((len(each.replica_nodes) for each in self.partitions), default=0)
+
     throttle_time_ms: Int32
     brokers: tuple[Broker, ...]
     cluster_id: String | None = None

@@ -30,7 +30,7 @@ def state(
             raise replicas
         nodes = tuple(range(replicas or 0))
         partition = SimpleNamespace(leader_id=0, replica_nodes=nodes, isr_nodes=nodes)
-        return None if replicas is None else SimpleNamespace(partitions=(partition,))
+        return None if replicas is None else SimpleNamespace(partitions=(partition,), replication_factor=len(nodes))
 
     def configs(kind: str, *_: object) -> Mapping[str, str]:
         shown = broker if kind == "broker" else topic

@@ -208,13 +208,13 @@ C, A, E = MarkerType.COMMIT, MarkerType.ABORT, MarkerType.EMPTY
 
 def test_different_writes_never_share_a_key() -> None:
     keys = {
-        log_records.decision_key("a", "b", 0),
-        log_records.decision_key("a/b", "", 0),
-        log_records.part_key("a", "b", 0),
-        log_records.part_key("a", "b,0", 0),
-        log_records.decision_key('a","b', "", 0),
-        log_records.done_key("a", "b"),
-        log_records.barrier_key("a"),
+        log_records.log_key("decision", "a", "b", 0),
+        log_records.log_key("decision", "a/b", "", 0),
+        log_records.log_key("part", "a", "b", 0),
+        log_records.log_key("part", "a", "b,0", 0),
+        log_records.log_key("decision", 'a","b', "", 0),
+        log_records.log_key("done", "a", "b"),
+        log_records.log_key("barrier", "a"),
     }
     assert len(keys) == 7
 
@@ -222,10 +222,10 @@ def test_different_writes_never_share_a_key() -> None:
 def test_tombstones_name_every_key_of_the_write() -> None:
     keys = [record.key for record in log_records.tombstones(decision(parts=2))]
     assert keys == [
-        log_records.part_key(W, Q, 0),
-        log_records.part_key(W, Q, 1),
-        log_records.decision_key(W, Q, 0),
-        log_records.barrier_key(W),
+        log_records.log_key("part", W, Q, 0),
+        log_records.log_key("part", W, Q, 1),
+        log_records.log_key("decision", W, Q, 0),
+        log_records.log_key("barrier", W),
     ]
 
 

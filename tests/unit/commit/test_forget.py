@@ -39,7 +39,7 @@ def test_record_without_marker_is_forgotten_if_nothing_is_open(kind: str, is_ope
     if not opened:
         _require_ended(WRITE, view, opened)
         return
-    with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*1 transaction is open.*without an outcome"):
+    with pytest.raises(WriteRefusedError, match=r"WRITE_NOT_ENDED\].*it has 1 open transaction .*without an outcome"):
         _require_ended(WRITE, view, opened)
 
 

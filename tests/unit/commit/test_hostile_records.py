@@ -171,7 +171,7 @@ def test_forged_decisions_in_pieces_are_ignored_in_one_pass() -> None:
     log.write(record, DRIVER)
     numbers = [*range(1, 5_000), *[0] * 5_000]
     for number in numbers:
-        key = log_records.decision_key(W, Q, number)
+        key = log_records.log_key("decision", W, Q, number)
         log.entries.append(
             ReadRecord(
                 offset=log.end,
@@ -225,8 +225,8 @@ def test_foreign_value_under_our_key_hides_nothing(kind: str, value: bytes) -> N
     done = done_record(genuine, 1_000)
     log.write(done)
     keys = {
-        "barrier": log_records.barrier_key(W),
-        "part": log_records.part_key(W, Q, 0),
+        "barrier": log_records.log_key("barrier", W),
+        "part": log_records.log_key("part", W, Q, 0),
         "done": done.key,
         "decision": record.key,
     }

@@ -53,7 +53,7 @@ def test_broker_that_rejects_the_login_is_named_with_the_code() -> None:
 
 @pytest.mark.parametrize("value", ["", "15 minutes", LINE, "1" * 5_000])
 def test_setting_that_is_no_number_is_a_protocol_error(value: str) -> None:
-    topic: Any = SimpleNamespace(partitions=())
+    topic: Any = SimpleNamespace(partitions=(), replication_factor=0)
     with pytest.raises(ProtocolError, match=r"min\.insync\.replicas is .* not a number") as caught:
         list(cluster_check._configs(admin(), "topic t", topic, {"min.insync.replicas": value}, False))
     assert "\n" not in caught.value.message
