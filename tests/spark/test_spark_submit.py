@@ -18,15 +18,8 @@ def test_a_failure_is_one_sentence_and_status_1(spark_submit: SparkSubmit, tmp_p
     (tmp_path / "data.json").write_text('{"a": 1}\n', "utf-8")
     done = spark_submit(
         JOB,
-        "--topic",
-        "orders",
-        "--bootstrap-servers",
-        "127.0.0.1:1",
-        "--format",
-        "json",
-        "--option",
-        "kafka.acks=1",
-        "data.json",
+        *("--topic", "orders", "--bootstrap-servers", "127.0.0.1:1"),
+        *("--format", "json", "--option", "kafka.acks=1", "data.json"),
     )
     assert done.returncode == 1, done.stderr
     (line,) = own_lines(done.stdout, JOB)
@@ -45,9 +38,8 @@ def submit_files(spark_submit: SparkSubmit, servers: str, topic: str, folder: Pa
     )
     done = spark_submit(
         JOB,
-        *("--topic", topic, "--format", "json", "--properties", "client.properties"),
-        *("--key", "id", "--headers", HEADERS, "--where", "id < 40"),
-        *("--txn-app-id", "files", "--txn-version", "3", "data.json"),
+        *("--topic", topic, "--format", "json", "--properties", "client.properties", "--key", "id"),
+        *("--headers", HEADERS, "--where", "id < 40", "--txn-app-id", "files", "--txn-version", "3", "data.json"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert own_lines(done.stdout, JOB) == [f"batch_to_kafka: topic {topic} holds the rows"]
@@ -69,11 +61,9 @@ def test_files_that_an_earlier_run_has_written_are_not_written_again(
     spark: SparkSession, spark_submit: SparkSubmit, kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, partitions=1)
-    frame = spark.createDataFrame(ROWS[:40]).selectExpr(
-        "string(id) key", "to_json(struct(*)) value", f"{HEADERS} headers"
-    )
-    writer = frame.write.format("kafka-eos")
-    writer = writer.option("kafka.bootstrap.servers", kafka.bootstrap_servers).option("topic", topic)
-    writer.option("txnAppId", "files").option("txnVersion", 3).mode("append").save()
+    columns = "string(id) key", "to_json(struct(*)) value", f"{HEADERS} headers"
+    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": topic, "txnAppId": "files", "txnVersion": 3}
+    rows = spark.createDataFrame(ROWS[:40]).selectExpr(*columns)
+    rows.write.format("kafka-eos").options(**options).mode("append").save()
     submit_files(spark_submit, kafka.bootstrap_servers, topic, tmp_path)
     assert len(read_committed(kafka.bootstrap_servers, topic)) == 40
