@@ -1,7 +1,4 @@
-"""The benchmark runs, every row of every round arrives, its results are complete, and no ratio is far from what it was.
-
-Ratios have wide margins, and absolute times are not compared, because other work may run beside the tests.
-"""
+"""The benchmark runs, every row of every round arrives, and its results are complete. What it measures belongs to no test."""
 
 from __future__ import annotations
 
@@ -63,29 +60,17 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
     assert found["recovery"] is None
 
 
-def test_ratios_to_spark_and_to_dropped_rows_keep_wide_margins(
-    spark_environment: dict[str, str], tmp_path: Path
-) -> None:
-    small = ("--megabytes", "20", "--rounds", "2", "--warm-up", "2", "--batches", "10")
-    cells = ("--codecs", "lz4", "--kinds", "orders")
-    timeline = tmp_path / "requests.png"
-    found = bench(tmp_path / "bench.png", *small, *cells, "--timeline", str(timeline))
+def test_benchmark_measures_latency_and_recovery(spark_environment: dict[str, str], tmp_path: Path) -> None:
+    small = ("--megabytes", "20", "--rounds", "2", "--warm-up", "2", "--batches", "10", "--parts", "latency,recovery")
+    found = bench(tmp_path / "bench.png", *small, "--timeline", str(timeline := tmp_path / "requests.png"))
     assert timeline.read_bytes().startswith(PNG)
-    (ours,) = (each for each in found["results"] if each["contender"] == KAFKA_EOS.name and each["cell"]["keyed"])
-    assert ours["ratio_to_built_in"] >= 0.6
-
     latency = {each["contender"]: each for each in found["latency"] if each["kind"] == "micro-batch"}
     assert list(latency) == [FLOOR.name, KAFKA_EOS.name, BUILT_IN.name]
     assert all(len(each["ms"]) == 2 * (10 - 5) and each["tasks"] == 4 for each in latency.values())
-    assert latency[KAFKA_EOS.name]["ratio_to_floor"] <= 3
     assert 0 < latency[KAFKA_EOS.name]["driver_median_ms"] < latency[KAFKA_EOS.name]["median_ms"]
-
     writes = {each["contender"]: each for each in found["latency"] if each["kind"] == "batch write"}
     assert list(writes) == [FLOOR.name, KAFKA_EOS.name, NO_HISTORY.name, BUILT_IN.name]
     assert all(len(each["ms"]) == 10 for each in writes.values())
-    # Over Unix sockets, a write whose rows are dropped needs less than half of its time over TCP: 3.5 on a quiet machine.
-    assert writes[KAFKA_EOS.name]["ratio_to_floor"] <= 7
-
     for part in ("copy", "whole_recovery"):
         assert len(found["recovery"][part]["seconds"]) == 2
         assert found["recovery"][part]["megabytes_per_second"] > 0
