@@ -39,6 +39,7 @@ SETTINGS = {
     "yarn.nodemanager.vmem-check-enabled": "false",  # Arrow and a JVM reserve much more than they use
     "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
     "yarn.nodemanager.delete.debug-delay-sec": "600",
+    "yarn.log-aggregation-enable": "true",
 }
 
 
@@ -87,6 +88,20 @@ class HadoopCluster:
             if report.getFinishTime() == 0:
                 client.killApplication(report.getApplicationId())
         client.stop()
+
+    def logs(self, application: str) -> str:
+        """What ``yarn logs -applicationId ID -log_files stdout`` prints; empty until the nodes have collected the files."""
+        return subprocess.run(
+            [
+                str(find_java().executable),
+                *SHORT_LIVED_JVM.split(),
+                *("-cp", f"{self.configuration}:{_class_path()}", "org.apache.hadoop.yarn.client.cli.LogsCLI"),
+                *("-applicationId", application, "-log_files", "stdout"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
 
     def _write(self, name: str) -> None:
         stream = self._java.java.io.FileOutputStream(str(self.configuration / name))

@@ -251,13 +251,18 @@ def test_rows_are_visible_once_after_a_container_was_killed(
     assert_every_row_once(servers, topic)
 
 
-def test_batch_in_cluster_mode_writes_once(yarn: Yarn, kafka: EmbeddedKafka, folder: Path) -> None:
+def test_batch_in_cluster_mode_writes_once(
+    hadoop: HadoopCluster, yarn: Yarn, kafka: EmbeddedKafka, folder: Path
+) -> None:
     servers = kafka.bootstrap_servers
     topic = create_topic(servers, partitions=3)
     for _ in range(2):
         done = yarn.submit("cluster")(*batch(servers, topic, folder))
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert_every_row_once(servers, topic)
+    (application,) = set(re.findall(r"application_\d+_\d+", done.stdout + done.stderr))
+    line = f"batch_to_kafka: topic {topic} holds the rows"
+    wait_until(lambda: line in hadoop.logs(application), "the line in the collected logs", patience_s=DEADLINE_S)
 
 
 def test_check_connection_runs_with_the_archive(yarn: Yarn, kafka: EmbeddedKafka, folder: Path) -> None:
