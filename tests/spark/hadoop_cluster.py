@@ -91,14 +91,9 @@ class HadoopCluster:
 
     def logs(self, application: str) -> str:
         """What ``yarn logs -applicationId ID -log_files stdout`` prints; empty until the nodes have collected the files."""
-        command = [
-            str(find_java().executable),
-            *SHORT_LIVED_JVM.split(),
-            "-cp",
-            f"{self.configuration}:{_class_path()}",
-        ]
-        command += ["org.apache.hadoop.yarn.client.cli.LogsCLI", "-applicationId", application, "-log_files", "stdout"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        java = str(find_java().executable), *SHORT_LIVED_JVM.split(), "-cp", f"{self.configuration}:{_class_path()}"
+        tool = "org.apache.hadoop.yarn.client.cli.LogsCLI", "-applicationId", application, "-log_files", "stdout"
+        return subprocess.run([*java, *tool], capture_output=True, text=True, check=False).stdout
 
     def _write(self, name: str) -> None:
         stream = self._java.java.io.FileOutputStream(str(self.configuration / name))
