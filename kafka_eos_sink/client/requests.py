@@ -32,8 +32,9 @@ log = logging.getLogger(__name__)
 MARKERS_FIRST_BACKOFF_MS = 20
 """First back-off while a coordinator writes markers, which takes a few ms. Java's ``TransactionManager`` also begins with 20 ms."""
 
-MOST_COORDINATORS = 50_000
-"""Coordinators that are remembered, in about 10 MB: each batch write without ``txnAppId`` has its own ids."""
+MOST_COORDINATORS = 200_000
+"""Coordinators that are remembered, in about 40 MB: those of a batch of 20,000 tasks, which has eight ids for each. Each batch write
+without ``txnAppId`` has its own ids."""
 
 
 class Route(Enum):
