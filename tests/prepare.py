@@ -1,4 +1,4 @@
-"""Fetches and makes, beside the first tests, what later ones would wait for: other Kafkas, Spark's Kafka source, archives of classes.
+"""Fetches and makes, before the first test, what tests would wait for: other Kafkas, Spark's Kafka source, archives of classes.
 
     PYTHONPATH=.:tests python tests/prepare.py
 

@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster_views import documented_metrics
 from dead_writes import ROWS, die_at, tasks, varied, write_all, write_settings
+from kafka_eos_sink.commit.forget import forget_write
 from kafka_eos_sink.commit.transactional_id import application_of
 from kafka_eos_sink.embedded.cluster import EmbeddedKafka
-from kafka_eos_sink.operations.operator import OperatorSettings, forget
+from kafka_eos_sink.operations.operator import OperatorSettings, perform
 from kafka_eos_sink.runtime import session
 from kafka_testing import create_topic, unique_topic, wait_until
 
@@ -149,7 +150,8 @@ def test_write_and_its_open_transactions_are_scraped(kafka: EmbeddedKafka, monke
         assert values(found, "open_transaction_age_seconds") == []
         assert values(found, "blocked_partition_hidden_offsets") == []
 
-        forget(OperatorSettings(write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client))
+        log = OperatorSettings(write_id=given.write.id, commit_log_topic=given.write.log_topic, client=given.client)
+        perform(log, forget_write)
         wait_until(
             lambda: not any(labels.get("app_id") for rows in running.scrape().values() for labels, _ in rows),
             "the end of the metrics of a forgotten write",
