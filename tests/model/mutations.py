@@ -332,10 +332,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         setting=_small(
             "end by InitProducerId",
-            drivers=2,
-            restart="beside",
-            recover_from_every=0,
-            **ONE_ROW,
+            **{"batches": 2, "attempts": 2, "same_slot": False, "sweeps": True, "recover_from_every": 0, **ONE_ROW},
+            faults=faults(speculate=1),
         ),
         caught=("I3",),
         versions=(2,),  # the same under version 0, in a longer search
