@@ -381,7 +381,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark/test_kerberos.py", ALL),
     Rule("spark/test_plan_redaction.py", ALL),
     Rule("spark/test_stream_jobs.py", ALL),
-    Rule("spark/test_foreach_batch.py::test_write_without_id_logs_one_warning_on_the_driver", ALL),
+    Rule("spark/test_foreach_batch.py::test_write_without_id_logs_one_warning_on_the_driver", ALL),  # two applications
     Rule("spark/test_foreach_batch.py", ALL, one_of("column", True)),
     Rule("spark/test_spark_submit.py::test_a_failure_is_one_sentence_and_status_1", ALL),
     Rule("spark/test_batch_failures.py::test_the_driver_dies", TEST),

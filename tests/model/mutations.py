@@ -330,11 +330,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                 "        for each in ends:\n            yield from InitProducerId(each.identity.transactional_id, 60000)\n",
             ),
         ),
-        setting=_small(
-            "end by InitProducerId",
-            **{"batches": 2, "attempts": 2, "same_slot": False, "sweeps": True, "recover_from_every": 0, **ONE_ROW},
-            faults=faults(speculate=1),
-        ),
+        setting=replace(LOSING, name="end by InitProducerId", batches=2, sweeps=True, recover_from_every=0),
         caught=("I3",),
         versions=(2,),  # the same under version 0, in a longer search
     ),

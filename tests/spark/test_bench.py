@@ -62,11 +62,13 @@ def test_benchmark_measures_all_sinks(spark_environment: dict[str, str], tmp_pat
 
 def test_benchmark_measures_latency_and_recovery(spark_environment: dict[str, str], tmp_path: Path) -> None:
     small = ("--megabytes", "20", "--rounds", "2", "--warm-up", "2", "--batches", "10", "--parts", "latency,recovery")
-    found = bench(tmp_path / "bench.png", *small, "--timeline", str(timeline := tmp_path / "requests.png"))
+    timeline = tmp_path / "requests.png"
+    found = bench(tmp_path / "bench.png", *small, "--timeline", str(timeline))
     assert timeline.read_bytes().startswith(PNG)
     latency = {each["contender"]: each for each in found["latency"] if each["kind"] == "micro-batch"}
     assert list(latency) == [FLOOR.name, KAFKA_EOS.name, BUILT_IN.name]
     assert all(len(each["ms"]) == 2 * (10 - 5) and each["tasks"] == 4 for each in latency.values())
+    assert all(each["ratio_to_floor"] > 0 for each in found["latency"])
     assert 0 < latency[KAFKA_EOS.name]["driver_median_ms"] < latency[KAFKA_EOS.name]["median_ms"]
     writes = {each["contender"]: each for each in found["latency"] if each["kind"] == "batch write"}
     assert list(writes) == [FLOOR.name, KAFKA_EOS.name, NO_HISTORY.name, BUILT_IN.name]
