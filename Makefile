@@ -27,9 +27,13 @@ demo: java $(DEMO_READY)  ## write real flights to an embedded Kafka exactly onc
 # Which test is in which tier stands in tests/tiers.py.
 TESTS = $(BIN)/python tools/run-tests
 
-.PHONY: check
-check: lint  ## style, types, and the tests that need no broker (3 minutes)
-	@$(BIN)/pytest -q --tier check tests/unit tests/conformance tests/model
+.PHONY: check check-unit check-model
+check: setup  ## style, types, and the tests that need no broker (2 minutes)
+	@$(MAKE) --jobs=2 --keep-going --output-sync=target --no-print-directory lint check-unit check-model
+check-unit: setup
+	@$(BIN)/pytest -q --tier check tests/unit
+check-model: setup
+	@$(BIN)/pytest -q --tier check tests/conformance tests/model
 
 .PHONY: test
 test: lint  ## style, types, and the tests with the strongest evidence (10 minutes)

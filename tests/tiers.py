@@ -55,11 +55,11 @@ class Effort:
 
 EFFORTS = {
     Tier.CHECK: Effort(
-        hypothesis_examples=25,
+        hypothesis_examples=10,
         machine_examples=5,
         machine_examples_on_broker=4,
-        walk_steps=500,
-        searched_to_the_end=1_500,
+        walk_steps=200,
+        searched_to_the_end=1_000,
         capped_at=500,
     ),
     Tier.TEST: Effort(

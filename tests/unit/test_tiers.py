@@ -27,7 +27,7 @@ class Listing:
             tier = next(name for name in ("check", "test", "all", "exhaustive") if item.get_closest_marker(name))
             print("LISTED", tier, item.nodeid.partition("::")[0].removeprefix("tests/"), item.originalname)
 
-pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "--tier", "exhaustive", "tests"], plugins=[Listing()])
+pytest.main(["--collect-only", "-q", "--assert=plain", "-p", "no:cacheprovider", "--tier", "exhaustive", "tests"], plugins=[Listing()])
 """
 
 
@@ -84,10 +84,11 @@ def constants(file: str) -> dict[str, set[str]]:
 def _parts(source: str) -> dict[str, str]:
     """Name -> source of what a module defines, decorators included."""
     parts: dict[str, str] = {}
+    lines = source.splitlines()
     for node in ast.parse(source).body:
+        begin = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
         for name in _defined(node):
-            nodes = [node, *getattr(node, "decorator_list", ())]
-            parts[name] = "\n".join(ast.get_source_segment(source, each) or "" for each in nodes)
+            parts[name] = "\n".join(lines[begin - 1 : node.end_lineno])
     return parts
 
 
