@@ -107,12 +107,12 @@ SINK = _rows(
         "What a query or `foreachBatch` does with a batch below its newest: `fail`, `skip`, or `rewrite` it and all later ones. "
         "`rewrite` also starts a new checkpoint in spite of `CHECKPOINT_LOST`."),
     Setting("transactional.id.prefix", kinds.ID,
-        "First part of each transactional id. Of a stream, the whole write id: by default `kafka-eos-<query id>`.", default="kafka-eos"),
+        "First part of each transactional id. For a stream, it is the whole write id, by default `kafka-eos-<query id>`.", default="kafka-eos"),
     Setting("commit.log.topic", kinds.TOPIC, "Compacted topic for the sink's decisions. The sink creates it if it is missing."),
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` uses the idempotent producer, without transactions and without a commit log."),
     Setting("source.offsets.group", kinds.GROUP,
-        "Streams only: consumer group for the source's offsets of each batch, without members. It also reveals a lost checkpoint."),
+        "Streams only: consumer group, without members, that gets the source's offsets of each batch. It also reveals a lost checkpoint."),
     Setting("dead.letter.topic", kinds.TOPIC,
         "Receives the rows that Kafka rejects, in the same transaction, with the reason in headers. Without it, the row fails the write.",
         target=ProducerConfig),
@@ -342,7 +342,7 @@ WITHOUT_EFFECT = _without_value(
     "without effect",
     {
         "choose the partitioner with the option partitioner": "partitioner.class",
-        "records without a key stay with one partition for a batch": "partitioner.adaptive.partitioning.enable",
+        "records without a key stay with one partition for a whole record batch": "partitioner.adaptive.partitioning.enable",
         "records without a key avoid partitions without a leader": "partitioner.availability.timeout.ms",
         "the sink pushes no client metrics (KIP-714)": "enable.metrics.push",
         "the sink has no JVM metrics": "metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms "
