@@ -81,7 +81,7 @@ tries again.
 
 | variable | |
 |---|---|
-| `{console.SERVERS_VARIABLE}` | replaces `--bootstrap-servers`; servers in a properties file win over it |
+| `{console.SERVERS_VARIABLE}` | replaces `--bootstrap-servers`; servers in a properties file override it |
 | `{console.PROPERTIES_VARIABLE}` | replaces `--properties`; a file with other servers than `--bootstrap-servers` is rejected, \
 because its password is not for them |
 | `KAFKA_EOS_REFERENCES` | `none` rejects `${{env:NAME}}` and `${{file:/path:key}}` in options and files, \
