@@ -108,7 +108,8 @@ SINK = _rows(
         "What a query or `foreachBatch` does with a batch below its newest: `fail`, `skip`, or `rewrite` it and all later ones. "
         "`rewrite` also starts a new checkpoint in spite of `CHECKPOINT_LOST`."),
     Setting("transactional.id.prefix", kinds.ID,
-        "First part of each transactional id. For a stream, it is the whole write id, by default `kafka-eos-<query id>`.", default="kafka-eos"),
+        "First part of each transactional id. For a stream, it is the whole write id, by default `kafka-eos-<query id>`.",
+        default="kafka-eos"),
     Setting("commit.log.topic", kinds.TOPIC, "Compacted topic for the sink's decisions. The sink creates it if it is missing."),
     Setting("delivery.guarantee", choice("exactly-once", "at-least-once", fold=str.lower),
         "`at-least-once` uses the idempotent producer, without transactions and without a commit log."),
