@@ -40,7 +40,7 @@ test: lint  ## style, types, and the tests with the strongest evidence (10 minut
 	@$(TESTS) --tier test
 
 .PHONY: test-all
-test-all: lint  ## style, types, and all tests but the exhaustive tables (1,200 more tests than make test)
+test-all: lint  ## style, types, and all tests but the exhaustive tables (900 more tests than make test)
 	@$(TESTS) --tier all
 
 .PHONY: model

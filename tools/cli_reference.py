@@ -62,7 +62,8 @@ In documents and help, a capital letter stands for a value of yours:
 | streaming query | `transactional.id.prefix`, or `kafka-eos-<query id>` without one | `kafka-eos-6c1f0a52-9d0e-4a57-8a0e-1b2c3d4e5f60` |
 
 `kafka-eos status` lists them. A random id appears only while something is open, or if the write failed with a decision. The transactional
-ids of a write are its write id with two numbers, or with `.driver`. In parts, `/` becomes `%2F`, `%` `%25`.
+ids of a write are its write id with two numbers, or with `.driver`. Inside a part of
+a write id, `/` is written as `%2F`, and `%` as `%25`.
 
 ## Exit status
 
@@ -80,7 +81,7 @@ tries again.
 
 | variable | |
 |---|---|
-| `{console.SERVERS_VARIABLE}` | replaces `--bootstrap-servers`; servers in a properties file win over it |
+| `{console.SERVERS_VARIABLE}` | replaces `--bootstrap-servers`; servers in a properties file override it |
 | `{console.PROPERTIES_VARIABLE}` | replaces `--properties`; a file with other servers than `--bootstrap-servers` is rejected, \
 because its password is not for them |
 | `KAFKA_EOS_REFERENCES` | `none` rejects `${{env:NAME}}` and `${{file:/path:key}}` in options and files, \

@@ -38,8 +38,8 @@ def audit(
     kafka-eos status shows it.
 
     complete: as many rows as decided. not readable: offsets that cannot be read explain every row that was not found; the output
-    says why (retention, DeleteRecords, compaction, a deleted topic, an open transaction). missing: they explain only some. too
-    many: more rows than decided.
+    says why (retention, DeleteRecords, compaction, a deleted topic, an open transaction). missing: they explain only
+    some of these rows. too many: more rows than decided.
 
     Exit status 1 if rows are missing or too many. Without DescribeConfigs on a topic, rows that compaction removed count as
     missing.

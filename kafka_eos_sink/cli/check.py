@@ -27,7 +27,7 @@ def check(
 ) -> None:
     """Check whether a cluster works for exactly-once writes.
 
-    The command changes nothing. Exit status 1 means that a write would fail, and a warning that a write works with a weaker
+    The command changes nothing. Exit status 1 means that a write would fail. A warning means that a write works with a weaker
     guarantee. The command shows the rights that brokers report; rights on transactional ids and groups appear only when a write
     uses them.
 

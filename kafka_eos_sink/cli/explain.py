@@ -51,9 +51,9 @@ def explain(
     """Explain an error code, offline.
 
     Prints what happened, whether rows are visible, whether the job can run again, and what to do. CODE is a code in upper or lower
-    case, with or without `KAFKA_EOS.`, or a whole message in quotes. For each code in a message, it prints a section. Only the
-    message itself says whether rows are visible: `--json` then has null for both answers, as for an error that only commands have.
-    Exit status 2 if it finds no code. docs/errors.md lists all codes.
+    case, with or without `KAFKA_EOS.`, or a whole message in quotes. It prints a section for each code in a message. In
+    that case only the message itself says whether rows are visible, so `--json` has null for both answers. It also has null for an
+    error that only commands have. Exit status 2 if it finds no code. docs/errors.md lists all codes.
 
     Example: kafka-eos explain TRANSACTION_NOT_OPEN
 

@@ -41,9 +41,10 @@ def offsets(
 ) -> None:
     """Print the offsets of a consumer group as Spark's startingOffsets.
 
-    A query that lost its checkpoint continues exactly there. A partition without an offset is -2, its earliest record. The output
-    has one line for each query that committed offsets. Spark accepts only the topics that a query reads: leave out any others.
-    `--json` adds the write that committed each offset. Exit status 1 if G has no offsets, or if an open transaction holds them.
+    With them, a query that lost its checkpoint continues exactly where it was. A partition without an offset is -2, its earliest
+    record. The output has one line for each query that committed offsets. Spark accepts only the topics that a query reads, so omit
+    any others. `--json` adds the write that committed each offset. Exit status 1 if G has no offsets, or if an open transaction
+    holds them.
 
     Example: kafka-eos offsets --group orders-lag
 

@@ -51,10 +51,10 @@ def recover(
     DECIDED_NOT_FINISHED: change the setting until recovery has run.
 
     Kafka 4.3 and newer can omit a marker (KAFKA-20734), so that consumers wait for a transaction that has ended. The command
-    aborts what hangs so, and copies the rows of decided transactions. For that, the rights of the write suffice. If
-    a coordinator has forgotten the id, only `--discard` can abort it, which needs Alter or ClusterAction on the cluster. What
-    other programs have left open stays theirs: `kafka-eos status` shows it. A partition without a leader delays each step by
-    up to two minutes.
+    aborts such a hanging transaction, and copies the rows of decided ones. For that, the rights of the write suffice. If a
+    coordinator has forgotten the id, only `--discard` can abort the transaction, which needs Alter or ClusterAction on the cluster.
+    The command does not touch the transactions of other programs, which `kafka-eos status` shows. A partition without a leader
+    delays each step by up to two minutes.
 
     The history gets a record of each version that the command finishes, if its topic exists.
 

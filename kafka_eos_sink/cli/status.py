@@ -36,15 +36,15 @@ def status(
 
     A write shows its newest version. The column rows/s is the rate of the newest batches, from plan to verify, and copied is
     how many aborted transactions of the last batch were copied. With `--write-id` the table has the offsets of the rows, and a
-    line below it the versions of a batch write that count as written. It also finds what no coordinator lists. A table has 100
-    rows at most, and `--json` has all.
+    line below it the versions of a batch write that count as written. The command then also finds transactions that no coordinator
+    lists. A table has 100 rows at most, and `--json` has all.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
     `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.
     resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be
     written again. unreadable: another program wrote into its records, or a part is gone.
 
-    `--json` prints one object: the lists writes, transactions and blocked, and in not_read what a missing right hides. Exit
+    `--json` prints one object: the lists writes, transactions and blocked, and not_read with what a missing right hides. Exit
     status 1 if writes or transactions cannot be read, or if the commit log has no records for W.
 
     Example: kafka-eos status --write-id kafka-eos/nightly-orders/orders
