@@ -19,6 +19,8 @@ from kafka_eos_sink.errors import OF_A_COMMAND, printable, safety_of
 _OURS = re.compile(r"KAFKA_EOS\.(\w+)", re.IGNORECASE)
 _MESSAGE = re.compile(r"KAFKA_EOS\.\w+\W+\w", re.IGNORECASE)
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\((?:#[^)]*|([^)]*))\)")
+"""Of Markdown: the words, and the page, which is None within errors.md."""
 _WIDTH = 130
 """Of a paragraph, in characters, as the rows of ``errors.toml`` have it."""
 
@@ -67,7 +69,8 @@ def explain(
     if as_json:
         console.print_json(found)
         return
-    typer.echo("\n\n".join(f"{each.code}\n{each.answers}\n\n{each.text}" for each in found))
+    shown = "\n\n".join(f"{each.code}\n{each.answers}\n\n{each.text}" for each in found)
+    typer.echo(_LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})" if link[2] else link[1], shown))
     if any(each.run_again is not None for each in found):
         typer.echo(f"\n{textwrap.fill(text('explained_answers'), _WIDTH)}")
 
