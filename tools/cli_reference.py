@@ -29,7 +29,7 @@ _INTRODUCTION = f"""\
 <!-- Generated: do not edit. Change the command in kafka_eos_sink/cli, or its output in tools/cli_outputs, and run
      {COMMAND} -->
 
-`make setup` installs it as `.venv/bin/kafka-eos`, and `pip install '.[cli]'` in the clone as `kafka-eos`.
+`make setup` installs the command as `.venv/bin/kafka-eos`, and `pip install '.[cli]'` in the clone installs it as `kafka-eos`.
 `kafka-eos COMMAND --help` prints the same text as this page, and `kafka-eos --install-completion` switches on completion in your shell.
 [The runbooks](runbooks.md#from-symptom-to-command) lead from a symptom to the command.
 

@@ -21,7 +21,7 @@ _INTRODUCTION = f"""\
 <!-- Generated: do not edit. Change kafka_eos_sink/settings/table.py and run
      {COMMAND} -->
 
-Set options with `.option(name, value)`, whose names are case-insensitive. Every write needs `kafka.bootstrap.servers`, and `topic` unless
+Set options with `.option(name, value)`. Their names are case-insensitive. Every write needs `kafka.bootstrap.servers`, and `topic` unless
 the rows have a column `topic`. The sink checks all options before it writes, and one error lists all problems. For an unknown name, the
 error says what to do or suggests the nearest name.
 
