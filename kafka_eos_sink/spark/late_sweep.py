@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from kafka_eos_sink.commit.values import Decision, Plan
+from kafka_eos_sink.commit.values import Decision, Plan, Write
 from kafka_eos_sink.errors import KafkaEosError
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.write_settings import WriteSettings
@@ -26,13 +26,19 @@ _superseded: dict[str, threading.Event] = {}
 """Write id to the event that cancels its sweep. The queries of one session share the commit process."""
 
 
-def log_failed_abort(batch: str, error: Exception) -> None:
-    """Log an abort's error: raised, it would hide the error of the batch."""
+def log_failed_abort(batch: str, error: Exception, write: Write | None = None) -> None:
+    """Log an abort's error: raised, it would hide the error of the batch. ``write`` is that of a job."""
+    later = "The next run finishes a decided batch, and aborts any other, as Kafka does at the transaction timeout"
+    if write is not None and write.is_random:
+        later = (
+            "Each run without txnAppId has a new write id, so no later run finishes this batch. Before you run the job again: "
+            f"{write.command('recover')}"
+        )
     log.warning(
-        "kafka-eos: the abort of %s did not finish. Rows visible: no, unless the batch was decided. The next run finishes a decided "
-        "batch, and aborts any other, as Kafka does at the transaction timeout: %s",
+        "kafka-eos: the abort of %s did not finish (%s). Rows visible: no, unless the batch was decided. %s",
         batch,
         error if isinstance(error, KafkaEosError) else type(error).__name__,
+        later,
     )
 
 

@@ -111,7 +111,7 @@ class KafkaEosBatchWriter(SinkWriter, DataSourceArrowWriter):
             if found is not None:
                 sweep_later(settings, found, None, at_once=True)
         except Exception as error:
-            log_failed_abort("the failed batch", error)
+            log_failed_abort("the failed batch", error, self._plan.write)
 
     def _planned_settings(self) -> WriteSettings:
         assert self._run_id is not None

@@ -3,39 +3,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.cells import BASE, Cell
 from benchmarks.contenders import BUILT_IN, EQUAL, KAFKA_EOS, Contender
-from benchmarks.cpu_seconds import CpuSeconds
-from benchmarks.peak_memory import PeakMemory
-from benchmarks.report import (
-    Latency,
-    Measured,
-    ratio_to,
-)
+from benchmarks.report import Latency, Measured, ratio_to
 
 
-def measured(
-    contender: Contender,
-    *seconds: float,
-    cell: Cell = BASE,
-    cpu: CpuSeconds | None = None,
-    memory: PeakMemory | None = None,
-) -> Measured:
-    return Measured(contender=contender, cell=cell, rows=1_000_000, seconds=seconds, cpu=cpu, memory=memory)
+def measured(contender: Contender, *seconds: float, cell: Cell = BASE) -> Measured:
+    return Measured(contender=contender, cell=cell, rows=1_000_000, seconds=seconds, cpu=None, memory=None)
 
 
-def latency(contender: Contender, *ms: float, driver_ms: tuple[float, ...] = ()) -> Latency:
-    return Latency(contender=contender, rows=400, tasks=4, ms=ms, driver_ms=driver_ms)
-
-
-def lines(table: Table) -> list[str]:
-    console = Console(width=200, highlight=False, color_system=None)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get().splitlines()
+def latency(contender: Contender, *ms: float) -> Latency:
+    return Latency(contender=contender, rows=400, tasks=4, ms=ms, driver_ms=())
 
 
 @pytest.mark.parametrize("other", [BUILT_IN, EQUAL], ids=["defaults", "equal settings"])

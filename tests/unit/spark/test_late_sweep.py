@@ -3,9 +3,12 @@ from __future__ import annotations
 import threading
 import time
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from kafka_eos_sink.commit.transactional_id import random_write_id
+from kafka_eos_sink.commit.values import Write
 from kafka_eos_sink.spark import late_sweep
 from kafka_eos_sink.spark.late_sweep import sweep_later
 from tests.model.scripted_cluster import ScriptedCluster
@@ -37,3 +40,11 @@ def test_a_writer_waits_some_seconds_at_most_if_brokers_hang(monkeypatch: pytest
     assert time.monotonic() - began < 10
     late_sweep._superseded[PLAN.write.id].set()
     released.set()
+
+
+def test_next_run_is_promised_only_to_a_write_that_has_one(caplog: pytest.LogCaptureFixture) -> None:
+    no_app_id = Write(id=random_write_id("kafka-eos", str(UUID(int=1))), log_topic="commits", connection="-b b:9092")
+    for write in (None, PLAN.write, no_app_id):  # of a stream; of a job with txnAppId; of one without
+        late_sweep.log_failed_abort("the failed batch", OSError(), write)
+    assert ["next run finishes" in line for line in caplog.messages] == [True, True, False]
+    assert no_app_id.command("recover") in caplog.messages[2]
