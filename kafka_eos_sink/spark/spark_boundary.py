@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import pickle
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ _WITHOUT_OPTIONS = (
     "options to each INSERT INTO t WITH ('kafka.bootstrap.servers' = '...', 'topic' = '...') SELECT ..., or insert into a temporary view, "
     "whose OPTIONS count"
 )
+
+NEW_WORKER_S = 1.0
+"""About what a new worker takes to start; reading rows for longer, only to keep a worker, would not pay."""
 
 
 class PlanningError(pickle.PickleError):
@@ -142,8 +146,17 @@ def run_task(
         task_attempt_id=context.taskAttemptId(),
     )
     message = session.write_task(settings, plan, task, rows)
+    _read_rest(batches)
     # Only tasks know the application's id.
     return SinkMessage(dataclasses.replace(message, application_id=context.getLocalProperty("spark.app.id")))
+
+
+def _read_rest(batches: Iterator[pa.RecordBatch]) -> None:
+    """Read what a skipped or overtaken attempt left: Spark ends a worker that has not read all, and its next task waits for a new one."""
+    until = time.monotonic() + NEW_WORKER_S
+    for _ in batches:
+        if time.monotonic() > until:
+            return
 
 
 @cache

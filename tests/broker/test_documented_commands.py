@@ -21,12 +21,7 @@ from kafka_eos_sink.embedded.cluster import EmbeddedKafka
 from kafka_eos_sink.embedded.ports import choose_free_ports
 from kafka_eos_sink.runtime import session
 from kafka_eos_sink.runtime.batch_record import DEFAULT_HISTORY_TOPIC
-from kafka_testing import (
-    assert_nothing_open,
-    create_topic,
-    open_transaction,
-    unique_topic,
-)
+from kafka_testing import assert_nothing_open, create_topic, open_transaction, unique_topic
 from shown_output import assert_shows
 from snippets import ON_A_BROKER, OUTPUTS, STORIES
 from terminals import broker

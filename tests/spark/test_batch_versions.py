@@ -18,7 +18,7 @@ from kafka_testing import (
     read_uncommitted,
     unique_topic,
 )
-from tests.spark.killable_job import KillableJob
+from tests.spark.killable_job import KillableJob, descendants
 from tests.spark.printed_commands import printed_command, run_printed
 
 JOB = Path(__file__).parent / "jobs" / "write_rows.py"
@@ -96,6 +96,20 @@ def test_driver_of_a_written_version_says_so_and_names_its_history(
     capsys.readouterr()
     assert main([*printed_command(said, "history --write-id"), "--history-topic", job.history]) == 0
     assert spark.sparkContext.applicationId in capsys.readouterr().out
+
+
+def test_skipped_version_ends_no_worker(spark: SparkSession, kafka: EmbeddedKafka) -> None:
+    def workers() -> set[int]:
+        found = descendants(spark._jvm.java.lang.ProcessHandle.current().pid())
+        return {pid for pid in found if b"pyspark.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+    job = Nightly(spark, kafka)
+    job.write(1)
+    before = workers()
+    for version in (1, 1, 1, 2):  # a new worker for each partition takes ten times as long as the write
+        job.write(version)
+    assert workers() <= before
+    job.assert_written("nightly 1", "nightly 2")
 
 
 @pytest.mark.parametrize("with_history", [True, False], ids=["history", "no history"])
