@@ -22,7 +22,7 @@ import kafka_eos_sink
 
 root = pathlib.Path(kafka_eos_sink.__file__).parent
 for package in ("cli", "client", "commit", "embedded", "producer", "protocol", "runtime", "settings"):
-    for file in (root / package).rglob("*.[pt]*"):
+    for file in (root / package).rglob("*.py"):
         importlib.import_module(".".join(file.relative_to(root.parent).with_suffix("").parts))
 print(kafka_eos_sink.options_from_file.__name__)
 """

@@ -29,6 +29,7 @@ from kafka_eos_sink.errors import BrokerUnavailableError
 from kafka_eos_sink.spark import writer as writer_module
 from kafka_eos_sink.spark.writer import KafkaEosBatchWriter
 from kafka_testing import assert_nothing_open, create_topic, read_committed
+from tests.model.scripted_cluster import ScriptedCluster
 
 CodeOf = Callable[[str], str]
 VALUE = t.StructType([t.StructField("value", t.StringType())])
@@ -193,7 +194,7 @@ def test_an_abort_raises_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     def abort(*arguments: object) -> None:
         raise BrokerUnavailableError("BROKER_UNREACHABLE", "not now")
 
-    monkeypatch.setattr(writer_module.session, "plan", lambda settings: "planned")
+    monkeypatch.setattr(writer_module.session, "plan", lambda settings: ScriptedCluster().plan())
     monkeypatch.setattr(writer_module.session, "abort", abort)
     writer = KafkaEosDataSource(dict(UNREACHABLE)).writer(VALUE, overwrite=False)
     pickle.dumps(writer)
