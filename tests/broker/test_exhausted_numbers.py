@@ -20,12 +20,7 @@ from kafka_eos_sink.protocol.messages import InitProducerIdRequest
 from kafka_eos_sink.protocol.schema import write_message
 from kafka_eos_sink.protocol.wire_types import Output
 from kafka_eos_sink.runtime import session
-from kafka_testing import (
-    READERS,
-    assert_nothing_open,
-    create_topic,
-    read_committed,
-)
+from kafka_testing import READERS, assert_nothing_open, create_topic, read_committed
 
 LAST_EPOCH = 32_766
 """The coordinator keeps 32767 for fencing and for the marker of the last transaction."""

@@ -84,10 +84,11 @@ def constants(file: str) -> dict[str, set[str]]:
 def _parts(source: str) -> dict[str, str]:
     """Name -> source of what a module defines, decorators included."""
     parts: dict[str, str] = {}
+    lines = source.splitlines()
     for node in ast.parse(source).body:
         begin = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
         for name in _defined(node):
-            parts[name] = "\n".join(source.splitlines()[begin - 1 : node.end_lineno])
+            parts[name] = "\n".join(lines[begin - 1 : node.end_lineno])
     return parts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -32,7 +33,10 @@ def test_every_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         entry = explain.entry(code)
         assert main(["explain", code]) == 0
         shown = capsys.readouterr().out
-        assert shown.startswith(f"{code}\n{entry.answers}\n\n{entry.text.partition('[')[0]}")
+        of_this_page = re.sub(r"\[([^\]]+)\]\(#[^)]*\)", r"\1", entry.text)
+        assert shown.startswith(
+            f"{code}\n{entry.answers}\n\n" + re.sub(r"\[([^\]]+)\]\(([^)]*)\)", r"\1 (docs/\2)", of_this_page)
+        )
         assert "](" not in shown
 
 
