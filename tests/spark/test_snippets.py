@@ -251,7 +251,7 @@ def test_first_page_is_done_step_by_step(
         printed_by(tmp_path / "batch.py")
         assert count("orders", "write-a-batch:4") == 1_000
         _, warned = printed_by(tmp_path / "batch.py")
-        (line,) = re.findall(r"version 20261121 .*", warned)
+        (line,) = re.findall(r"version \d+ of write id .*", warned)
         assert_shows(text("write-a-batch:6"), line, FIRST_PAGE)
         assert count("orders", "write-a-batch:8") == 1_000
 
