@@ -254,6 +254,7 @@ def test_first_page_is_done_step_by_step(
         (line,) = re.findall(r"version \d+ of write id .*", warned)
         assert_shows(text("write-a-batch:6"), line, FIRST_PAGE)
         assert count("orders", "write-a-batch:8") == 1_000
+        assert_shows(text("write-a-batch:10"), view("status", shown="write-a-batch:10"), FIRST_PAGE)
 
         def visible() -> int:
             return len(read_committed(servers, "numbers"))
