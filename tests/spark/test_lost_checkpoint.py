@@ -39,7 +39,7 @@ class Copying(Stream):
         source = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
         source = source.name(name) if name else source
         source = source.option("subscribe", topics or self.input).option("startingOffsets", start)
-        read = source.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 15).load()
+        read = source.option("kafka.isolation.level", "read_committed").option("maxOffsetsPerTrigger", 25).load()
         return read.selectExpr("key", "value")
 
     def copy(self, start: str = "earliest", **options: str) -> None:
