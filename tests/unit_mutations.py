@@ -691,8 +691,9 @@ class Matrix:
         for test, following in zip(tests, [*tests[1:], None], strict=True):
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
             if self._failed:
-                return True
-        return False
+                test.config.hook.pytest_runtest_teardown(item=test, nextitem=None)  # else the next file fails, too
+                break
+        return self._failed
 
 
 def _in_a_fork(run: Callable[[Callable[[str], None]], None]) -> list[str]:
