@@ -45,7 +45,7 @@ class KafkaEosDataSource(DataSource):
             .option("checkpointLocation", "/data/checkpoints/orders")
             .start())
 
-    Modes: ``mode("append")`` for a batch; output modes append, update and complete for a stream. ``mode("overwrite")`` and
+    Modes: ``mode("append")`` for a batch; output modes append and complete for a stream. ``mode("overwrite")`` and
     reading are rejected. To read, use ``spark.read.format("kafka")`` with ``kafka.isolation.level=read_committed``.
 
     Columns: ``value`` (required), ``key``, ``topic``, ``partition``, ``headers``, ``timestamp``.
