@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+from rich.markdown import Markdown
 
 from kafka_eos_sink.cli import console
 from kafka_eos_sink.commit.refusals import text
@@ -21,8 +22,7 @@ _MESSAGE = re.compile(r"KAFKA_EOS\.\w+\W+\w", re.IGNORECASE)
 _WARNING = re.compile(r"^> \[!WARNING\]\n((?:> .*\n)+)", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?:#[^)]*|([^)]*))\)")
 """Of Markdown: the words, and the page, which is None within errors.md."""
-_WIDTH = 130
-"""Of a paragraph, in characters, as the rows of ``errors.toml`` have it."""
+_EXAMPLE = re.compile(r"```text\n\[KAFKA_EOS.*?```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,11 @@ def explain(
     if as_json:
         console.print_json(found)
         return
-    shown = "\n\n".join(f"{each.code}\n{each.answers}\n\n{each.text}" for each in found)
-    typer.echo(_LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})" if link[2] else link[1], shown))
+    shown = [f"**{each.code}**\n\n{each.answers}\n\n{each.text}" for each in found]
     if any(each.run_again is not None for each in found):
-        typer.echo(f"\n{textwrap.fill(text('explained_answers'), _WIDTH)}")
+        shown.append(text("explained_answers"))
+    words = _LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})" if link[2] else link[1], "\n\n".join(shown))
+    console.output_console().print(Markdown(words, code_theme="ansi_dark"))
 
 
 def entry(code: str, *, with_answers: bool = True) -> Entry:
@@ -80,7 +81,9 @@ def entry(code: str, *, with_answers: bool = True) -> Entry:
     row = table().rows[code]
     visible, again = (with_answers and safety_of(code)) or (None, None)
     warnings = [each.replace("> ", "").strip() for each in _WARNING.findall(f"{table().sections[row.section]}\n")]
-    explained = "\n\n".join([row.explained.strip(), *warnings])
+    # A command of the page's example is for another write id than that of a message.
+    explained = row.explained if with_answers else _EXAMPLE.sub("", row.explained)
+    explained = "\n\n".join([explained.strip(), *warnings])
     return Entry(code=code, section=row.section, rows_visible=visible, run_again=again, text=explained)
 
 

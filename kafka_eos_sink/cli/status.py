@@ -40,9 +40,9 @@ def status(
     lists. A table has 100 rows at most, and `--json` has all.
 
     finished: every row is visible. decided: the next run of W or `kafka-eos recover` finishes it; without txnAppId only
-    `recover`. prepared: tasks wait for a decision. in-doubt: a decision was written, and its transaction is still open.
-    resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none of its rows is visible, and it may be
-    written again. unreadable: another program wrote into its records, or a part is gone.
+    `recover`. prepared: tasks have finished, and wait for the decision, or their job is dead. in-doubt: a decision was
+    written, and its transaction is still open. resolved: an operator has recorded the outcome with `kafka-eos resolve`. void: none
+    of its rows is visible, and it may be written again. unreadable: another program wrote into its records, or a part is gone.
 
     `--json` prints one object: the lists writes, transactions and blocked, and not_read with what a missing right hides. Exit
     status 1 if writes or transactions cannot be read, or if the commit log has no records for W.

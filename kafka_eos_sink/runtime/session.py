@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 from kafka_eos_sink.client.admin import lease_admin
 from kafka_eos_sink.commit import abort as aborting
 from kafka_eos_sink.commit import commit_batch
+from kafka_eos_sink.commit.admission import admit
 from kafka_eos_sink.commit.log_view import LogView
 from kafka_eos_sink.commit.refusals import text
 from kafka_eos_sink.commit.take_over import TakeOver
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.commit.values import Decision, Plan, Run, TaskIdentity, TaskMessage
-from kafka_eos_sink.errors import BrokerUnavailableError, printable
+from kafka_eos_sink.commit.values import Decision, Plan, Run, TaskIdentity, TaskMessage, TaskOutcome
+from kafka_eos_sink.errors import BrokerUnavailableError, WriteRefusedError, printable
 from kafka_eos_sink.producer.rows import Rows
 from kafka_eos_sink.runtime import history, planning
 from kafka_eos_sink.runtime.batch_record import record_of_commit
@@ -122,6 +123,10 @@ def abort(settings: WriteSettings, plan: Plan | None, messages: Sequence[TaskMes
             run = new_run(settings.write, settings.producer.delivery_timeout_ms, version)
         else:
             run = _run(settings, plan)
+            with suppress(WriteRefusedError):  # the tasks raise it
+                outcome, written = admit(plan, settings.batch)
+                if outcome is TaskOutcome.ALREADY_COMMITTED:
+                    log.warning("%s", printable(written or ""))
         view = LogView(run.write.id)
         found = executor.run(aborting.abort(TakeOver(run=run, view=view), plan, messages))
         history.report_recovered(executor, settings.history_topic, view, "abort")

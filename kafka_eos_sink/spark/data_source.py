@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from kafka_eos_sink.errors import ConfigurationError
+from kafka_eos_sink.errors import ConfigurationError, Job
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,10 +71,11 @@ class KafkaEosDataSource(DataSource):
         """Return the writer of one batch; raises if a column or an option is not valid."""
         # Spark passes mode("overwrite") on and leaves the rejection to the source.
         if overwrite:
-            raise ConfigurationError(
+            raise _rejected(
+                Job.BATCH,
                 "OVERWRITE_NOT_SUPPORTED",
-                'mode("overwrite") is not possible, because records in Kafka cannot be overwritten; use mode("append"), '
-                "or INSERT INTO in SQL",
+                'mode("overwrite") is not possible, because records in Kafka cannot be overwritten',
+                'Use mode("append"), or INSERT INTO in SQL',
             )
         from kafka_eos_sink.spark.writer import KafkaEosBatchWriter
 
@@ -87,10 +88,11 @@ class KafkaEosDataSource(DataSource):
             overwrite: True in output mode complete. The sink still appends each batch, like Spark's Kafka sink.
         """
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
-            raise ConfigurationError(
+            raise _rejected(
+                Job.STREAM,
                 "STREAMING_NOT_SUPPORTED",
-                "streaming needs Spark 4.1 or newer, and nothing was written. On Spark 4.0, write each batch in foreachBatch, with a "
-                "txnAppId of the query and the batch's id as txnVersion",
+                "streaming needs Spark 4.1 or newer",
+                "On Spark 4.0, write each batch in foreachBatch, with a txnAppId of the query and the batch's id as txnVersion",
             )
         from kafka_eos_sink.spark.stream_writer import KafkaEosStreamWriter
 
@@ -105,6 +107,13 @@ class KafkaEosDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         raise _only_writes()
+
+
+def _rejected(job: Job, code: str, message: str, way_out: str) -> ConfigurationError:
+    """Return the error of a write that has no writer yet."""
+    error = ConfigurationError(code, message, way_out)
+    error.concern(job, has_plan=False)
+    return error
 
 
 def _only_writes() -> ConfigurationError:

@@ -31,8 +31,8 @@ def log_failed_abort(batch: str, error: Exception, write: Write | None = None) -
     later = "The next run finishes a decided batch, and aborts any other, as Kafka does at the transaction timeout"
     if write is not None and write.is_random:
         later = (
-            "Each run without txnAppId has a new write id, so no later run finishes this batch. Before you run the job again: "
-            f"{write.command('recover')}"
+            "Each run without txnAppId has a new write id, so no later run finishes this batch or frees consumers. Run the job again only "
+            f"if its error, or this command once brokers respond, says that this is safe: {write.command('recover')}"
         )
     log.warning(
         "kafka-eos: the abort of %s did not finish (%s). Rows visible: no, unless the batch was decided. %s",

@@ -90,7 +90,7 @@ def test_driver_of_a_written_version_says_so_and_names_its_history(
     said = again.said()
     write_id = f"kafka-eos/nightly/{job.topic}"
     # A newer version is in the commit log, which has the rows of the newest one only.
-    assert f"version 3 of write id '{write_id}' is already written, so this run wrote nothing. To see which run" in said
+    assert f"version 3 of write id '{write_id}' is already written, so this run wrote nothing of it. To see" in said
     assert "onCheckpointRollback=rewrite has no effect on a batch job" in said
     job.assert_written("nightly 3", "nightly 8")
     capsys.readouterr()
