@@ -689,10 +689,8 @@ class Matrix:
     def _fails(self, tests: Sequence[pytest.Item]) -> bool:
         self._failed = False
         for test, following in zip(tests, [*tests[1:], None], strict=True):
-            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-            if self._failed:
-                test.config.hook.pytest_runtest_teardown(item=test, nextitem=None)  # else the next file fails, too
-                break
+            if following is None or not self._failed:  # the last test also ends its module
+                test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
         return self._failed
 
 
