@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -181,8 +181,8 @@ def line(text: str, style: str = "") -> Text:
     return Text(one_line(text), style=style, overflow="fold")
 
 
-def show(table: Table | Text, *, err: bool = False) -> None:
-    """Print a table, in its own width if no column wraps; or a text.
+def show(table: RenderableType, *, err: bool = False) -> None:
+    """Print a table, in its own width if no column wraps; or a text or Markdown.
 
     A narrower terminal wraps its lines, and ids can be copied. A table wider than `WIDEST` folds its cells.
     """

@@ -69,11 +69,11 @@ def explain(
     if as_json:
         console.print_json(found)
         return
-    shown = [f"**{each.code}**\n\n{each.answers}\n\n{each.text}" for each in found]
+    shown = [f"**{each.code}**\\\n{each.answers}\n\n{each.text}" for each in found]
     if any(each.run_again is not None for each in found):
         shown.append(text("explained_answers"))
     words = _LINK.sub(lambda link: f"{link[1]} (docs/{link[2]})" if link[2] else link[1], "\n\n".join(shown))
-    console.output_console().print(Markdown(words, code_theme="ansi_dark"))
+    console.show(Markdown(words, code_theme="ansi_dark"))
 
 
 def entry(code: str, *, with_answers: bool = True) -> Entry:
