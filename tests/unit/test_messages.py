@@ -27,6 +27,7 @@ def test_template_renders_to_a_message_of_its_code(key: str, job: Job) -> None:
     code = key.partition(".")[0]
     assert isinstance(error, getattr(errors, table().rows[code].raises))
     assert error.code == code
+    assert len(error.message) > 20
     for part in (error.message, error.way_out):
         assert re.search(r"[{}\n]|  |\.\.|[.;] *[.;]|[.;]$", part) is None, part
     assert error.way_out[:1] == error.way_out[:1].upper()

@@ -15,6 +15,7 @@ from tests.unit_mutations import ROOT, UNIT_MUTATIONS, UnitMutation
 def test_names_of_mutations_differ() -> None:
     names = [each.name for each in (*UNIT_MUTATIONS, *MUTATIONS)]
     assert sorted(set(names)) == sorted(names)
+    assert len(UNIT_MUTATIONS) >= 100
 
 
 @pytest.mark.parametrize("mutation", UNIT_MUTATIONS, ids=lambda mutation: mutation.name)

@@ -16,14 +16,7 @@ from kafka_eos_sink.commit.resolve import Resolved, resolve
 from kafka_eos_sink.commit.steps import Procedure, Step
 from kafka_eos_sink.commit.take_over import TakeOver, take_over
 from kafka_eos_sink.commit.task import write_attempt
-from kafka_eos_sink.commit.values import (
-    BatchIdentity,
-    Decision,
-    Resolution,
-    ResolveRequest,
-    TaskIdentity,
-    TaskMessage,
-)
+from kafka_eos_sink.commit.values import BatchIdentity, Decision, Resolution, ResolveRequest, TaskIdentity, TaskMessage
 from kafka_eos_sink.errors import (
     BrokerUnavailableError,
     DecisionPendingError,
